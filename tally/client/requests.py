@@ -1,7 +1,7 @@
 """The requests that other Lambdas can send to Tally, and the answers. `make generate` writes this: do not edit it.
 
-`client.Tally` has a method for each, and sends them alone or in a batch. `caller` is who asks: a service's name, or a
-user's `sub`. A key that you do not give is made.
+`client.Tally` has a method for each request, and sends requests alone or in a batch. `caller` is who asks: a service's
+name, or a user's `sub`. Without `idempotency_key`, the client makes a key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Counted(TypedDict):
 
 
 class Visitor(TypedDict):
-    """The visitor is counted in this period. `new`: by this visit, and not by an earlier one."""
+    """The visitor is counted in this period. `new`: this visit counted, not an earlier one."""
 
     counter: str
     id: str
@@ -58,7 +58,7 @@ class OwnLimit(TypedDict):
 
 
 class Changed(TypedDict):
-    """All of the changes were counted: how many, and of how many numbers."""
+    """All changes were counted. `changes`: how many. `tallies`: how many numbers they moved."""
 
     counted: Literal[True]
     changes: int
@@ -68,7 +68,7 @@ class Changed(TypedDict):
 
 
 class Voided(TypedDict):
-    """The change is taken back. `changed`: by this request, and not by an earlier one."""
+    """The change is taken back. `changed`: this request took it back, not an earlier one."""
 
     counter: str
     id: str
@@ -79,7 +79,7 @@ class Voided(TypedDict):
 
 
 class AllVoided(TypedDict):
-    """All of the changes under the key are taken back, of so many numbers. `changed`: as of one."""
+    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one."""
 
     tallies: int
     changed: bool
@@ -87,8 +87,8 @@ class AllVoided(TypedDict):
 
 
 class Value(TypedDict):
-    """A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. A counter with
-    a ceiling or a floor says its `limit`, and how much is `left`.
+    """A number. It has a version if it can be set, and `as_of` if its changes are visible soon. With a ceiling or a
+    floor, it has a `limit`, and how much is `left`.
     """
 
     counter: str
@@ -113,13 +113,13 @@ class Unreadable(TypedDict):
 
 
 class Values(TypedDict):
-    """Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment."""
+    """Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment."""
 
     tallies: list[Value | Unreadable]
 
 
 class ChangedChild(TypedDict):
-    """Whether the child is there now, and whether this request changed that."""
+    """Whether the child is present now, and whether this request changed that."""
 
     counter: str
     id: str
@@ -132,7 +132,7 @@ class ChangedChild(TypedDict):
 
 
 class Child(TypedDict):
-    """Whether the child is there, and so counts."""
+    """Whether the child is present, and so counts."""
 
     counter: str
     id: str
@@ -148,15 +148,15 @@ class Listed(TypedDict):
 
 
 class ListedAnonymous(TypedDict):
-    """A child without a user: a browser whose person did not sign in."""
+    """A child without a user: a browser whose user is not signed in."""
 
     anonymous: Literal[True]
     since: int | None
 
 
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on
-    the last page.
+    """The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is
+    null on the last page.
     """
 
     counter: str
@@ -166,7 +166,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """Whether the caller is a child of each, in the order asked."""
+    """Whether the caller is a child of each, in the order of the request."""
 
     mine: list[Child | Unreadable]
 
@@ -192,13 +192,13 @@ class Anonymous(TypedDict):
 
 
 class ListedOwn(TypedDict):
-    """Whether this browser is counted by each, in the order asked."""
+    """Whether each counts this browser, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
-    """It is removed, with its children. `changed`: by this request, and not by an earlier one."""
+    """The id is removed, with its children. `changed`: this request removed it, not an earlier one."""
 
     counter: str
     id: str
@@ -207,7 +207,7 @@ class Removed(TypedDict):
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`."""
+    """The amount is taken, and held until `expires_at`. Only a replay has another `state` than `held`."""
 
     counter: str
     id: str
@@ -242,7 +242,7 @@ class Post(TypedDict):
 
 
 class RemovedPost(TypedDict):
-    """The post is removed. `changed`: by this request, and not by an earlier one."""
+    """The post is removed. `changed`: this request removed it, not an earlier one."""
 
     id: str
     removed: Literal[True]
@@ -269,7 +269,7 @@ class Visits(TypedDict):
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
+    """Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired."""
 
     operation: Literal[
         "increment",
@@ -305,7 +305,7 @@ Point = TypedDict("Point", {"from": int, "value": int})
 
 
 class RepairOfSeries(TypedDict):
-    """A repair: no traffic."""
+    """A repair, which is not traffic."""
 
     at: int
     value: int
@@ -314,7 +314,7 @@ class RepairOfSeries(TypedDict):
 
 
 class Series(TypedDict):
-    """By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together."""
+    """By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together."""
 
     counter: str
     id: str
@@ -345,7 +345,7 @@ class Top(TypedDict):
 
 
 class Drifting(TypedDict):
-    """One number: how far it is above the counted one, since when, and whether that is confirmed."""
+    """A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began."""
 
     counter: str
     id: str
@@ -377,7 +377,7 @@ class Shard(TypedDict):
 
 
 class Drift(TypedDict):
-    """How far it is off, as `GET /drift` says it."""
+    """The drift of one number, as in `GET /drift`."""
 
     drift: int
     since: int
@@ -385,7 +385,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: by how much, by what evidence, by whom and why."""
+    """One repair: its amount, its evidence (`how`), who made it, and why."""
 
     at: int
     amount: int
@@ -395,8 +395,8 @@ class Repair(TypedDict):
 
 
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a
-    counter with periods.
+    """One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and
+    for a counter with periods.
     """
 
     counter: str
@@ -411,7 +411,7 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One part. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
+    """One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
@@ -421,7 +421,7 @@ class Part(TypedDict):
 
 class Declared(TypedDict):
     """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
-    what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own.
+    what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table.
     """
 
     name: str
@@ -446,7 +446,7 @@ class Declared(TypedDict):
 
 
 class Status(TypedDict):
-    """Whether all is well. `where`: the options that lead the command `tally` to this stack."""
+    """The health of the stack. `where`: the options with which the command `tally` finds this stack."""
 
     well: bool | None
     parts: list[Part]
@@ -460,7 +460,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it."""
+    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it."""
 
     event: str
     counter: str
@@ -517,7 +517,7 @@ def add_visitor(
 def set_counter(
     counter: str, id: str, value: int, version: int, *, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[NewState]:
-    """Set a counter that has not moved. Raises NotFoundError, LimitReachedError, CounterRetiredError,
+    """Set a counter that has not changed. Raises NotFoundError, LimitReachedError, CounterRetiredError,
     PreconditionFailedError, PreconditionRequiredError.
     """
     return Request.of("increments", "set_counter", locals())
@@ -559,7 +559,7 @@ def void(counter: str, id: str, key: str, *, caller: str | None = None) -> Reque
 
 
 def void_changes(key: str, *, caller: str | None = None) -> Request[AllVoided]:
-    """Take many changes under one key back. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
+    """Take a batch back. Raises NotFoundError, LimitReachedError, CounterRetiredError."""
     return Request.of("changes", "void_changes", locals())
 
 
@@ -587,7 +587,7 @@ def put_child(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[ChangedChild]:
-    """Put a child, which then counts. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
+    """Put a child, so that it counts. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
     return Request.of("children", "put_child", locals())
 
 
@@ -600,7 +600,7 @@ def delete_child(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[ChangedChild]:
-    """Remove a child, which is then not counted. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
+    """Remove a child, so that it does not count. Raises NotFoundError, CounterRetiredError, ParentRemovedError."""
     return Request.of("children", "delete_child", locals())
 
 
@@ -619,16 +619,14 @@ def list_children(
 def put_mine(
     counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[ChangedChild]:
-    """Be counted yourself, as by a like. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
-    ForbiddenError.
-    """
+    """Count yourself, as with a like. Raises NotFoundError, CounterRetiredError, ParentRemovedError, ForbiddenError."""
     return Request.of("children", "put_mine", locals())
 
 
 def delete_mine(
     counter: str, id: str, *, value: bool | None = None, idempotency_key: str | None = None, caller: str | None = None
 ) -> Request[ChangedChild]:
-    """Be counted no more, as by an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    """Stop counting yourself, as with an unlike. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
     return Request.of("children", "delete_mine", locals())
@@ -653,7 +651,9 @@ def put_anonymous(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[ChangedAnonymous]:
-    """Be counted without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError, ForbiddenError."""
+    """Count a browser without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    ForbiddenError.
+    """
     return Request.of("children", "put_anonymous", locals())
 
 
@@ -666,7 +666,7 @@ def delete_anonymous(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[ChangedAnonymous]:
-    """Be counted no more without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
+    """Stop counting a browser without sign-in. Raises NotFoundError, CounterRetiredError, ParentRemovedError,
     ForbiddenError.
     """
     return Request.of("children", "delete_anonymous", locals())
@@ -713,12 +713,14 @@ def change_hold(
 def commit_hold(
     counter: str, id: str, hold: str, *, amount: int | None = None, caller: str | None = None
 ) -> Request[Settled]:
-    """Keep what a hold took, or what was really used. Raises NotFoundError, HoldSettledError, LimitReachedError."""
+    """Commit a hold, at the held amount or at the used one. Raises NotFoundError, HoldSettledError,
+    LimitReachedError.
+    """
     return Request.of("holds", "commit_hold", locals())
 
 
 def release_hold(counter: str, id: str, hold: str, *, caller: str | None = None) -> Request[Settled]:
-    """Give back the amount of a hold. Raises NotFoundError, HoldSettledError, LimitReachedError."""
+    """Release a hold, which gives its amount back. Raises NotFoundError, HoldSettledError, LimitReachedError."""
     return Request.of("holds", "release_hold", locals())
 
 
@@ -831,7 +833,7 @@ def get_details(counter: str, id: str, *, period: str | None = None, caller: str
 
 
 def get_status(*, caller: str | None = None) -> Request[Status]:
-    """Whether all is well."""
+    """The health of the stack."""
     return Request.of("drift", "get_status", locals())
 
 

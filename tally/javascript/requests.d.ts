@@ -13,7 +13,7 @@ export interface Counted {
   value?: number;
 }
 
-/** The visitor is counted in this period. `new`: by this visit, and not by an earlier one. */
+/** The visitor is counted in this period. `new`: this visit counted, not an earlier one. */
 export interface Visitor {
   counter: string;
   id: string;
@@ -38,7 +38,7 @@ export interface OwnLimit {
   own: boolean;
 }
 
-/** All of the changes were counted: how many, and of how many numbers. */
+/** All changes were counted. `changes`: how many. `tallies`: how many numbers they moved. */
 export interface Changed {
   counted: true;
   changes: number;
@@ -46,7 +46,7 @@ export interface Changed {
   visible: "now" | "soon";
 }
 
-/** The change is taken back. `changed`: by this request, and not by an earlier one. */
+/** The change is taken back. `changed`: this request took it back, not an earlier one. */
 export interface Voided {
   counter: string;
   id: string;
@@ -56,14 +56,14 @@ export interface Voided {
   visible: "now" | "soon";
 }
 
-/** All of the changes under the key are taken back, of so many numbers. `changed`: as of one. */
+/** All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one. */
 export interface AllVoided {
   tallies: number;
   changed: boolean;
   visible: "now" | "soon";
 }
 
-/** A number; with a version if it has compare-and-set, with `as_of` if its changes are visible soon. A counter with a ceiling or a floor says its `limit`, and how much is `left`. */
+/** A number. It has a version if it can be set, and `as_of` if its changes are visible soon. With a ceiling or a floor, it has a `limit`, and how much is `left`. */
 export interface Value {
   counter: string;
   id: string;
@@ -85,12 +85,12 @@ export interface Unreadable {
   error: Record<string, unknown>;
 }
 
-/** Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment. */
+/** Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment. */
 export interface Values {
   tallies: (Value | Unreadable)[];
 }
 
-/** Whether the child is there now, and whether this request changed that. */
+/** Whether the child is present now, and whether this request changed that. */
 export interface ChangedChild {
   counter: string;
   id: string;
@@ -101,7 +101,7 @@ export interface ChangedChild {
   value?: number;
 }
 
-/** Whether the child is there, and so counts. */
+/** Whether the child is present, and so counts. */
 export interface Child {
   counter: string;
   id: string;
@@ -115,13 +115,13 @@ export interface Listed {
   since: number | null;
 }
 
-/** A child without a user: a browser whose person did not sign in. */
+/** A child without a user: a browser whose user is not signed in. */
 export interface ListedAnonymous {
   anonymous: true;
   since: number | null;
 }
 
-/** The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on the last page. */
+/** The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null on the last page. */
 export interface Children {
   counter: string;
   id: string;
@@ -129,7 +129,7 @@ export interface Children {
   cursor: string | null;
 }
 
-/** Whether the caller is a child of each, in the order asked. */
+/** Whether the caller is a child of each, in the order of the request. */
 export interface Mine {
   mine: (Child | Unreadable)[];
 }
@@ -151,12 +151,12 @@ export interface Anonymous {
   present: boolean;
 }
 
-/** Whether this browser is counted by each, in the order asked. */
+/** Whether each counts this browser, in the order of the request. */
 export interface ListedOwn {
   anonymous: (Anonymous | Unreadable)[];
 }
 
-/** It is removed, with its children. `changed`: by this request, and not by an earlier one. */
+/** The id is removed, with its children. `changed`: this request removed it, not an earlier one. */
 export interface Removed {
   counter: string;
   id: string;
@@ -164,7 +164,7 @@ export interface Removed {
   changed: boolean;
 }
 
-/** The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`. */
+/** The amount is taken, and held until `expires_at`. Only a replay has another `state` than `held`. */
 export interface Held {
   counter: string;
   id: string;
@@ -195,7 +195,7 @@ export interface Post {
   body: string;
 }
 
-/** The post is removed. `changed`: by this request, and not by an earlier one. */
+/** The post is removed. `changed`: this request removed it, not an earlier one. */
 export interface RemovedPost {
   id: string;
   removed: true;
@@ -218,7 +218,7 @@ export interface Visits {
   as_of: number | null;
 }
 
-/** Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live. */
+/** Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired. */
 export interface Receipt {
   operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "change_hold" | "visit";
   target: string;
@@ -239,7 +239,7 @@ export interface Point {
   value: number;
 }
 
-/** A repair: no traffic. */
+/** A repair, which is not traffic. */
 export interface RepairOfSeries {
   at: number;
   value: number;
@@ -247,7 +247,7 @@ export interface RepairOfSeries {
   added: number;
 }
 
-/** By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together. */
+/** By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together. */
 export interface Series {
   counter: string;
   id: string;
@@ -275,7 +275,7 @@ export interface Top {
   as_of: number | null;
 }
 
-/** One number: how far it is above the counted one, since when, and whether that is confirmed. */
+/** A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began. */
 export interface Drifting {
   counter: string;
   id: string;
@@ -303,14 +303,14 @@ export interface Shard {
   value: number;
 }
 
-/** How far it is off, as `GET /drift` says it. */
+/** The drift of one number, as in `GET /drift`. */
 export interface Drift {
   drift: number;
   since: number;
   confirmed: boolean;
 }
 
-/** One repair: by how much, by what evidence, by whom and why. */
+/** One repair: its amount, its evidence (`how`), who made it, and why. */
 export interface Repair {
   at: number;
   amount: number;
@@ -319,7 +319,7 @@ export interface Repair {
   why: string;
 }
 
-/** One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a counter with periods. */
+/** One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and for a counter with periods. */
 export interface Details {
   counter: string;
   id: string;
@@ -332,7 +332,7 @@ export interface Details {
   repairs: (Repair)[];
 }
 
-/** One part. `see`: the section of Tally's docs that says what to do if it is not `ok`. */
+/** One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`. */
 export interface Part {
   name: string;
   state: "ok" | "wrong" | "unknown";
@@ -340,7 +340,7 @@ export interface Part {
   see: string;
 }
 
-/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own. */
+/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
@@ -363,7 +363,7 @@ export interface Declared {
   timezone: string | null;
 }
 
-/** Whether all is well. `where`: the options that lead the command `tally` to this stack. */
+/** The health of the stack. `where`: the options with which the command `tally` finds this stack. */
 export interface Status {
   well: boolean | null;
   parts: (Part)[];
@@ -376,7 +376,7 @@ export interface Status {
   counters: (Declared)[];
 }
 
-/** An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it. */
+/** The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it. */
 export interface Crossed {
   event: string;
   counter: string;
@@ -432,7 +432,7 @@ export interface Requests {
     at?: number;
     caller?: string;
   }): Promise<Visitor>;
-  /** Set a counter that has not moved. Refused as not-found, limit-reached, counter-retired, precondition-failed, precondition-required. */
+  /** Set a counter that has not changed. Refused as not-found, limit-reached, counter-retired, precondition-failed, precondition-required. */
   set_counter(fields: {
     counter: string;
     id: string;
@@ -476,7 +476,7 @@ export interface Requests {
     key: string;
     caller?: string;
   }): Promise<Voided>;
-  /** Take many changes under one key back. Refused as not-found, limit-reached, counter-retired. */
+  /** Take a batch back. Refused as not-found, limit-reached, counter-retired. */
   void_changes(fields: {
     key: string;
     caller?: string;
@@ -498,7 +498,7 @@ export interface Requests {
     of: string[];
     caller?: string;
   }): Promise<Values>;
-  /** Put a child, which then counts. Refused as not-found, counter-retired, parent-removed. */
+  /** Put a child, so that it counts. Refused as not-found, counter-retired, parent-removed. */
   put_child(fields: {
     counter: string;
     id: string;
@@ -507,7 +507,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<ChangedChild & Replayed>;
-  /** Remove a child, which is then not counted. Refused as not-found, counter-retired, parent-removed. */
+  /** Remove a child, so that it does not count. Refused as not-found, counter-retired, parent-removed. */
   delete_child(fields: {
     counter: string;
     id: string;
@@ -531,7 +531,7 @@ export interface Requests {
     cursor?: string;
     caller?: string;
   }): Promise<Children>;
-  /** Be counted yourself, as by a like. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  /** Count yourself, as with a like. Refused as not-found, counter-retired, parent-removed, forbidden. */
   put_mine(fields: {
     counter: string;
     id: string;
@@ -539,7 +539,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<ChangedChild & Replayed>;
-  /** Be counted no more, as by an unlike. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  /** Stop counting yourself, as with an unlike. Refused as not-found, counter-retired, parent-removed, forbidden. */
   delete_mine(fields: {
     counter: string;
     id: string;
@@ -558,7 +558,7 @@ export interface Requests {
     of: string[];
     caller?: string;
   }): Promise<Mine>;
-  /** Be counted without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  /** Count a browser without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
   put_anonymous(fields: {
     counter: string;
     id: string;
@@ -567,7 +567,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<ChangedAnonymous & Replayed>;
-  /** Be counted no more without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
+  /** Stop counting a browser without sign-in. Refused as not-found, counter-retired, parent-removed, forbidden. */
   delete_anonymous(fields: {
     counter: string;
     id: string;
@@ -614,7 +614,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<Held & Replayed>;
-  /** Keep what a hold took, or what was really used. Refused as not-found, hold-settled, limit-reached. */
+  /** Commit a hold, at the held amount or at the used one. Refused as not-found, hold-settled, limit-reached. */
   commit_hold(fields: {
     counter: string;
     id: string;
@@ -622,7 +622,7 @@ export interface Requests {
     amount?: number;
     caller?: string;
   }): Promise<Settled>;
-  /** Give back the amount of a hold. Refused as not-found, hold-settled, limit-reached. */
+  /** Release a hold, which gives its amount back. Refused as not-found, hold-settled, limit-reached. */
   release_hold(fields: {
     counter: string;
     id: string;
@@ -733,7 +733,7 @@ export interface Requests {
     period?: string;
     caller?: string;
   }): Promise<Details>;
-  /** Whether all is well. */
+  /** The health of the stack. */
   get_status(fields: {
     caller?: string;
   }): Promise<Status>;

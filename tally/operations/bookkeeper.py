@@ -1,4 +1,4 @@
-"""The stream consumer that books what is expected and observed of each number."""
+"""The stream consumer that books the expected and the observed amounts of each number."""
 
 from collections.abc import Iterable
 
@@ -12,15 +12,15 @@ READER = StreamReader(
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
     sends_events=True,
-    # Only the judge waits for it. Each minute the judge looks at what was passed a minute before: in a longer window a
-    # heartbeat misses that, and the age of a batch comes near the alarm `iterator-age`.
+    # Only the judge waits for it. Each minute the judge looks at what the bookkeeper had passed a minute before. In a
+    # longer window a heartbeat is too late for that, and the age of a batch comes near the alarm `iterator-age`.
     window_s=30,
 )
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """What it needs of the tables: it begins the ledger, books nothing on a judged minute, notes forms, and makes
-    events."""
+    """Returns what it needs of the tables: it starts the ledger, reads which minutes are judged, stores schema
+    fingerprints, and makes events."""
     every = list(counters)
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
     ledger = needs.on_ledger(written)

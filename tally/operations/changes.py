@@ -1,4 +1,4 @@
-"""Many changes under one key: all of them count, or none does. And what takes changes back by their key."""
+"""Batches: many changes under one key, all or none. Voids, which take changes back by their key."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -18,7 +18,7 @@ from tally.errors import CallerError, CounterRetiredError, InvalidInputError, Li
 
 
 class Changed(TypedDict):
-    """All of the changes were counted: how many, and of how many numbers."""
+    """All changes were counted. `changes`: how many. `tallies`: how many numbers they moved."""
 
     counted: Literal[True]
     changes: Annotated[int, {"minimum": 1}]
@@ -27,18 +27,18 @@ class Changed(TypedDict):
 
 
 class Voided(TypedDict):
-    """The change is taken back. `changed`: by this request, and not by an earlier one."""
+    """The change is taken back. `changed`: this request took it back, not an earlier one."""
 
     counter: str
     id: str
     period: NotRequired[PeriodName]
-    amount: Annotated[int, {"description": "What the change had added: so much less is counted now."}]
+    amount: Annotated[int, {"description": "The amount that the change had added, and that the void takes back."}]
     changed: bool
     visible: WhenVisible
 
 
 class AllVoided(TypedDict):
-    """All of the changes under the key are taken back, of so many numbers. `changed`: as of one."""
+    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one."""
 
     tallies: Annotated[int, {"minimum": 1}]
     changed: bool
@@ -50,9 +50,10 @@ ChangeCaller = Annotated[str, CALLER]
 
 
 def _refusal_of_batch(counter: Counter) -> CallerError | None:
-    """Why changes of this counter cannot be counted together with others."""
-    alone = None if counter.is_batchable else InvalidInputError(f"{counter.name} is changed alone.", field="changes")
-    return fields.counts_otherwise(counter, OF_CHANGES) or alone
+    """Returns why a batch cannot change this counter; None if it can."""
+    if (refusal := fields.counts_otherwise(counter, OF_CHANGES)) or counter.is_batchable:
+        return refusal
+    return InvalidInputError(f"{counter.name} cannot be changed in a batch.", field="changes")
 
 
 @operation(
@@ -75,7 +76,7 @@ def change(
 ) -> Answer[Changed]:
     """Move many counters together
 
-    All of the changes count, or none does. At a floor or ceiling Tally refuses all of them, names the entry, and says
+    All changes count, or none does. At a floor or ceiling Tally refuses all of them, names the entry, and says
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
@@ -85,10 +86,10 @@ def change(
 
 
 def _refusal_of_void(counter: Counter) -> CallerError | None:
-    """Why no change of this counter is taken back by its key."""
-    detail = f"{counter.name} has no voids: nobody gets its numbers twice."
-    numbered = InvalidInputError(detail, field="counter") if counter.numbered else None
-    return fields.counts_otherwise(counter, OF_CHANGES) or numbered
+    """Returns why changes of this counter cannot be taken back; None if they can."""
+    if (refusal := fields.counts_otherwise(counter, OF_CHANGES)) or not counter.numbered:
+        return refusal
+    return InvalidInputError(f"{counter.name} has no voids: it gives each number out once.", field="counter")
 
 
 @operation(
@@ -107,9 +108,9 @@ def void(
 ) -> Answer[Voided]:
     """Take a change back
 
-    The first void takes it back, in the period in which it was counted; another one changes nothing. A late copy of
-    the change does not count. Tally knows its key for as long as its receipt lives. `caller` is whose change it was:
-    yours, if you leave it out. At a floor or ceiling Tally refuses, and the change stands.
+    The first void takes the change back, in the period in which it was counted. Another void changes nothing, and a
+    late copy of the change does not count. Tally knows the key as long as its receipt lives. `caller`: who made the
+    change; without it, you. If a floor or ceiling does not allow the void, Tally refuses it, and the change stays.
     """
     keyed = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
     amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
@@ -130,9 +131,9 @@ def void(
     smoke_statuses=[404],
 )
 def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = None) -> Answer[AllVoided]:
-    """Take many changes under one key back
+    """Take a batch back
 
-    All of them, or none, as one change is taken back.
+    All changes under the key are taken back, or none, as one change is.
     """
     keyed = ReceiptKey("change", changes_.RECEIPT_TARGET, key, {})
     amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
@@ -140,5 +141,5 @@ def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = No
 
 
 def _call_of(call: Call, caller: str | None) -> Call:
-    """The call, by whose change it was: that names its receipt."""
+    """Returns the call as one of `caller`, whose name the receipt has."""
     return call if caller is None else replace(call, caller=caller)

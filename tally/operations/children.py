@@ -1,4 +1,4 @@
-"""Items that a counter counts: the members of a workspace by their names, or the users who like something."""
+"""Children, which a counter counts: the members of a workspace by name, or the users who like something."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -22,9 +22,11 @@ from tally.errors import (
     problem_document,
 )
 
+Since = Annotated[int | None, {"minimum": 0, "description": "Seconds since 1970. Null: not put through Tally."}]
+
 
 class Child(TypedDict):
-    """Whether the child is there, and so counts."""
+    """Whether the child is present, and so counts."""
 
     counter: str
     id: str
@@ -33,7 +35,7 @@ class Child(TypedDict):
 
 
 class ChangedChild(Child):
-    """Whether the child is there now, and whether this request changed that."""
+    """Whether the child is present now, and whether this request changed that."""
 
     changed: bool
     visible: WhenVisible
@@ -44,23 +46,19 @@ class Listed(TypedDict):
     """One child."""
 
     child: str
-    since: Annotated[
-        int | None, {"minimum": 0, "description": "Seconds since 1970. Null: it did not go through Tally."}
-    ]
+    since: Since
 
 
 class ListedAnonymous(TypedDict):
-    """A child without a user: a browser whose person did not sign in."""
+    """A child without a user: a browser whose user is not signed in."""
 
     anonymous: Literal[True]
-    since: Annotated[
-        int | None, {"minimum": 0, "description": "Seconds since 1970. Null: it did not go through Tally."}
-    ]
+    since: Since
 
 
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names; those without a user come first. `cursor` is null on
-    the last page."""
+    """The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null
+    on the last page."""
 
     counter: str
     id: str
@@ -69,7 +67,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """Whether the caller is a child of each, in the order asked."""
+    """Whether the caller is a child of each, in the order of the request."""
 
     mine: list[Child | Unreadable]
 
@@ -91,13 +89,13 @@ class ChangedAnonymous(Anonymous):
 
 
 class ListedOwn(TypedDict):
-    """Whether this browser is counted by each, in the order asked."""
+    """Whether each counts this browser, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
 
 class Removed(TypedDict):
-    """It is removed, with its children. `changed`: by this request, and not by an earlier one."""
+    """The id is removed, with its children. `changed`: this request removed it, not an earlier one."""
 
     counter: str
     id: str
@@ -106,39 +104,34 @@ class Removed(TypedDict):
 
 
 def _refusal_of_children(counter: Counter) -> CallerError | None:
-    """Why this counter has none."""
+    """Returns why this counter has no children; None if it has."""
     return fields.counts_otherwise(counter, CHILDREN)
 
 
 def _refusal_of_removal(counter: Counter) -> CallerError | None:
-    """Why nobody removes a parent of this counter here."""
-    if counter.parent_required:
-        return InvalidInputError(
-            f"{counter.name}: a {counter.prefix.lower()} is deleted by its author.", field="counter"
-        )
-    return _refusal_of_children(counter)
+    """Returns why a service cannot remove a parent of this counter; None if it can."""
+    if not counter.parent_required:
+        return _refusal_of_children(counter)
+    return InvalidInputError(f"{counter.name}: only its author deletes a {counter.prefix.lower()}.", field="counter")
 
 
 def _refusal_of_callers(counter: Counter) -> CallerError | None:
-    """Why a caller is no child of this counter."""
+    """Returns why callers are not children of this counter; None if they are."""
     if (refusal := _refusal_of_children(counter)) or counter.changes != "service":
         return refusal
     return ForbiddenError(f"Callers do not change {counter.name} themselves: a service does.", field="counter")
 
 
 def _refusal_of_anonymous(counter: Counter) -> CallerError | None:
-    """Why a browser without sign-in is no child of this counter."""
+    """Returns why browsers without sign-in are not children of this counter; None if they are."""
     if (refusal := _refusal_of_callers(counter)) or counter.changes == "anyone":
         return refusal
     return ForbiddenError(f"Callers change {counter.name} only when they are signed in.", field="counter")
 
 
 def _needs_to_change(counters: Sequence[Counter]) -> needs.Needs:
-    return (
-        needs.to_change_child(counters)
-        | needs.to_find_receipt_before_refusal(counters)
-        | needs.on_counts(counters, "Query")
-    )
+    change = needs.to_change_child(counters) | needs.on_counts(counters, "Query")
+    return change | needs.to_find_receipt_before_refusal(counters)
 
 
 def _needs_to_read(counters: Sequence[Counter]) -> needs.Needs:
@@ -170,10 +163,10 @@ def put_child(
     idempotency_key: Key | None = None,
     value: IncludeValue = False,
 ) -> Answer[ChangedChild]:
-    """Put a child, which then counts
+    """Put a child, so that it counts
 
-    The child is its own receipt: putting it again changes nothing. The key is optional. With a key, a late retry does
-    not put a child that was removed since.
+    Putting a child again changes nothing. The key is optional. With a key, a late retry does not put back a child that
+    was removed after the first request.
     """
     return _set_child(call, "put_child", counter, id, name, True, idempotency_key, value)
 
@@ -197,7 +190,7 @@ def delete_child(
     idempotency_key: Key | None = None,
     value: IncludeValue = False,
 ) -> Answer[ChangedChild]:
-    """Remove a child, which is then not counted
+    """Remove a child, so that it does not count
 
     If there is no such child, nothing changes.
     """
@@ -244,7 +237,7 @@ def list_children(
 ) -> Answer[Children]:
     """The children that count, a page at a time
 
-    In the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many.
+    In the order of their percent-encoded names. `GET /counters/{counter}/{id}` has their number.
     """
     found, following = children.list_children(call, counter, id, limit, cursor)
     listed = [
@@ -268,9 +261,9 @@ def list_children(
 def put_mine(
     call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
 ) -> Answer[ChangedChild]:
-    """Be counted yourself, as by a like
+    """Count yourself, as with a like
 
-    The key is optional. With a key, a late retry does not repeat a like that you have since removed.
+    The key is optional. With a key, a late retry does not repeat a like that you have removed.
     """
     return _set_child(call, "put_mine", counter, id, call.caller or "", True, idempotency_key, value)
 
@@ -289,7 +282,7 @@ def put_mine(
 def delete_mine(
     call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
 ) -> Answer[ChangedChild]:
-    """Be counted no more, as by an unlike
+    """Stop counting yourself, as with an unlike
 
     If you are not counted, nothing changes.
     """
@@ -323,8 +316,8 @@ def get_mine(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Child]:
 def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)]) -> Answer[Mine]:
     """Which of these count you
 
-    Up to 100, in the order asked. It reads children and no parents: one that does not exist does not count you, and one
-    that is being removed does until it is gone. API Gateway takes about 10 KB of URL and headers together.
+    Up to 100, in the order of the request. An id that does not exist does not count you. An id that is being removed
+    counts you until your child is removed. API Gateway takes about 10 KB of URL and headers together.
     """
     caller = call.caller or ""
     return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: caller)})
@@ -349,9 +342,9 @@ def put_anonymous(
     idempotency_key: Key | None = None,
     value: IncludeValue = False,
 ) -> Answer[ChangedAnonymous]:
-    """Be counted without sign-in
+    """Count a browser without sign-in
 
-    Once for a secret and an id. Tally stores a hash of both, which names nobody. Who has the secret can take it back.
+    A secret counts once for each id. Tally stores a hash of both, which names nobody. DELETE takes it back.
     """
     child = anonymous.child_name(counter, id, secret)
     return _set_child(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
@@ -376,7 +369,7 @@ def delete_anonymous(
     idempotency_key: Key | None = None,
     value: IncludeValue = False,
 ) -> Answer[ChangedAnonymous]:
-    """Be counted no more without sign-in
+    """Stop counting a browser without sign-in
 
     If this secret is not counted, nothing changes.
     """
@@ -423,7 +416,7 @@ def list_anonymous(
     access=Access.WRITE,
     throttle=SELDOM,
     refusal_for=_refusal_of_removal,
-    # It marks the parent and the shards of its number, and names it to the sweep.
+    # It marks the parent and the shards of its number, and lists it for the sweep.
     needs=lambda counters: (
         needs.on_counts(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
@@ -433,8 +426,8 @@ def list_anonymous(
 def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Removed]:
     """Remove an id with all its children
 
-    Readers find none of them any more. The children are removed in the background. The id is free again after that, a
-    quarter of an hour later at the earliest.
+    Reads no longer find the id and its children. The children are removed in the background. Then the id can be used
+    again, 15 minutes after the request at the earliest.
     """
     changed = deletion.remove_parent(call, counter, id)
     return Answer({"counter": counter.name, "id": id, "removed": True, "changed": changed})
@@ -446,14 +439,14 @@ def _set_child(
     keyed = None
     if key is not None:
         keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = {"counter": counter.name, "id": id_, "present": wanted}  # the receipt keeps it: it names nobody
+    body = {"counter": counter.name, "id": id_, "present": wanted}  # for the receipt, so it names nobody
     counted, replayed = children.set_child(call, counter, id_, name, wanted, body, keyed)
     answer = {**_child_body(counter, id_, name, wanted), **counted}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
 def _child_body(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
-    """Whether a child is there. What is anonymous has no name to show."""
+    """Returns whether a child is present. An anonymous child has no name to show."""
     name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(quoted)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 
@@ -464,7 +457,7 @@ def _answer_each(
     refusal_for: Callable[[Counter], CallerError | None],
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
-    """Whether each of these has its child, or why that cannot be answered. `child_of`: the child's encoded name."""
+    """Returns for each entry whether it has its child, or an error. `child_of`: returns the child's encoded name."""
     refused = {asked: error for asked in of if (error := _entry_refusal(call, *asked, refusal_for))}
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     names = {tally: child_of(*tally) for tally in wanted}
@@ -482,7 +475,7 @@ def _answer_each(
 def _entry_refusal(
     call: Call, name: str, id_: str, refusal_for: Callable[[Counter], CallerError | None]
 ) -> CallerError | None:
-    """Why an entry cannot be answered."""
+    """Returns why an entry cannot be answered; None if it can."""
     try:
         counter = fields.declared_counter(name, "of", call.counters)
         fields.identifier(id_, "of")

@@ -1,4 +1,4 @@
-"""The console: a page for people who look at the numbers. Its function may read no table."""
+"""The console: a page for people who look at the numbers. Its function has no access to the tables."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -13,7 +13,7 @@ FILE_THROTTLE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen
 
 
 class SignIn(TypedDict):
-    """How people sign in. With `pkce`: where, as which client, and the address that the browser comes back to."""
+    """How people sign in. `pkce` has the domain, the client, and the address to which the browser returns."""
 
     kind: Literal["pkce", "token", "name"]
     domain: NotRequired[str]
@@ -22,8 +22,8 @@ class SignIn(TypedDict):
 
 
 class Config(TypedDict):
-    """What the console knows of its stack. `counters`: those that anyone may read. `listed`: those whose ids anyone may
-    list. `try_it`: whether it shows that. `docs`: where people read Tally's docs; a URL, or `docs`."""
+    """The console's configuration. `counters`: the counters that anyone may read. `listed`: the counters whose ids
+    anyone may list. `try_it`: whether to show *Try it*. `docs`: where Tally's docs are, a URL or `docs`."""
 
     stage: str
     stack: str
@@ -87,10 +87,10 @@ def get_console_file(call: Call, *, file: Annotated[str, CONSOLE_FILE]) -> Answe
     },
 )
 def get_console_config(call: Call) -> Answer[Config]:
-    """What the console knows of its stack
+    """The console's configuration
 
-    And how people sign in: at the stack's user pool (`pkce`), with a token of theirs (`token`), or with a name, in
-    `make dev`.
+    People sign in at the stack's user pool (`pkce`), with their own token (`token`), or in `make dev` with a name
+    (`name`).
     """
     known = call.store.settings.console
     try_it = known["try_it"] and call.counters.keys() >= TRY_IT_COUNTERS

@@ -1,6 +1,5 @@
-"""Whether the numbers are right: which drift, one of them in detail, and whether all is well; and what they crossed."""
+"""The health of the numbers: drift, one number in detail, the health checks, and the threshold events."""
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -23,13 +22,13 @@ JudgedUpTo = Annotated[
     int | None,
     {
         "minimum": 0,
-        "description": "Seconds since 1970. Every change before this time is judged. Null: nothing is judged.",
+        "description": "Seconds since 1970. Every change before this time is judged. Null: no change is judged.",
     },
 ]
 
 
 class Drifting(TypedDict):
-    """One number: how far it is above the counted one, since when, and whether that is confirmed."""
+    """A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began."""
 
     counter: str
     id: str
@@ -38,7 +37,7 @@ class Drifting(TypedDict):
     since: Seconds
     confirmed: Annotated[
         bool,
-        {"description": "Some of it has stood for five minutes that Tally has judged: a repair takes that back."},
+        {"description": "Some of the drift has lasted for five judged minutes: a repair takes that back."},
     ]
 
 
@@ -57,7 +56,7 @@ class Shard(TypedDict):
 
 
 class Drift(TypedDict):
-    """How far it is off, as `GET /drift` says it."""
+    """The drift of one number, as in `GET /drift`."""
 
     drift: int
     since: Seconds
@@ -65,7 +64,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: by how much, by what evidence, by whom and why."""
+    """One repair: its amount, its evidence (`how`), who made it, and why."""
 
     at: Seconds
     amount: int
@@ -78,12 +77,12 @@ class Imported(TypedDict):
     """How much of a number was imported."""
 
     amount: int
-    as_of: Annotated[int, {"minimum": 0, "description": "Seconds since 1970. Imports after it are not in it yet."}]
+    as_of: Annotated[int, {"minimum": 0, "description": "Seconds since 1970. Later imports are not in `amount`."}]
 
 
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift. `imported` is null before anything is summed up, and for a
-    counter with periods."""
+    """One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and for
+    a counter with periods."""
 
     counter: str
     id: str
@@ -97,7 +96,7 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One part. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
+    """One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
@@ -107,7 +106,7 @@ class Part(TypedDict):
 
 class Declared(TypedDict):
     """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
-    what moves it. The ids of `pages` and `page visitors` are URLs; `items` are those of a table of the team's own."""
+    what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -116,7 +115,7 @@ class Declared(TypedDict):
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: Annotated[
-        str | None, {"description": "The attribute with a number of the team's own: its drift is what this is off by."}
+        str | None, {"description": "The attribute with the team's own number. `drift` is by how much it is too high."}
     ]
     retired: bool
     numbered: bool
@@ -133,11 +132,11 @@ class Declared(TypedDict):
 
 
 class Status(TypedDict):
-    """Whether all is well. `where`: the options that lead the command `tally` to this stack."""
+    """The health of the stack. `where`: the options with which the command `tally` finds this stack."""
 
     well: Annotated[
         bool | None,
-        {"description": "True: every part is. False: one is wrong. Null: nobody can tell of some part."},
+        {"description": "True: each part is ok. False: a part is wrong. Null: a part is unknown, and none is wrong."},
     ]
     parts: list[Part]
     at: Seconds
@@ -150,7 +149,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """An event of a number that crossed a threshold, as the bus gets it. `sent`: whether it has it."""
+    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it."""
 
     event: Annotated[str, {"description": "The id of the event: the same, however often it is sent."}]
     counter: str
@@ -162,7 +161,7 @@ class Crossed(TypedDict):
     every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
     direction: Literal["up", "down"]
     value: int
-    before: NotRequired[Annotated[int, {"description": "The number before it; nobody knows that of a sum of shards."}]]
+    before: NotRequired[Annotated[int, {"description": "The number before the change. A sum of shards has none."}]]
     by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
     at: Seconds
     sequence: Annotated[str, {"description": "Sorts the events of one number."}]
@@ -176,7 +175,7 @@ class Events(TypedDict):
 
 
 def _refusal_of_events(counter: Counter) -> CallerError | None:
-    """Why this counter has no events."""
+    """Returns why this counter has no events; None if it has."""
     if counter.notifies:
         return None
     return InvalidInputError(f"{counter.name} has no thresholds: it makes no events.", field="counter")
@@ -197,7 +196,7 @@ def get_drift(
 ) -> Answer[Drifts]:
     """The numbers that drift, a page at a time
 
-    How far each is above (or below) the counted number, and since when. Empty if all is well.
+    How far each is above (or below) the accepted changes, and since when. Without drift, the list is empty.
     """
     return Answer(rows.list_drift(call, limit, cursor))
 
@@ -234,7 +233,7 @@ def get_details(
 ) -> Answer[Details]:
     """One number: its shards, its drift, who repaired it, and how much of it was imported
 
-    Of any declared counter. At most 100 repairs, the newest first.
+    For any declared counter. At most 100 repairs, the newest first.
     """
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
@@ -282,21 +281,14 @@ def get_details(
     },
 )  # fmt: skip
 def get_status(call: Call) -> Answer[Status]:
-    """Whether all is well
+    """The health of the stack
 
-    Part by part, as far as a function can tell. What nobody can tell is `unknown`, and not well. And the counters that
-    are declared.
+    The health checks that a function can run, and the declared counters. A check that gives no answer is `unknown`, and
+    not `ok`.
     """
-    of_items = _counters_of_items(call.counters)
-    return Answer(
-        checks.status(
-            call, call.counters, {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
-        )
-    )
-
-
-def _counters_of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
-    return {name: counter for name, counter in counters.items() if counter.items is not None}
+    of_items = {name: counter for name, counter in call.counters.items() if counter.items is not None}
+    more = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
+    return Answer(checks.status(call, call.counters, more))
 
 
 @operation(
@@ -310,7 +302,7 @@ def _counters_of_items(counters: Mapping[str, Counter]) -> dict[str, Counter]:
 def get_events(call: Call, *, limit: PageSize = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
     """The newest events: numbers that crossed a threshold of their counter
 
-    Each is kept for nine days after it was sent.
+    Tally keeps each event for nine days after it was sent.
     """
     newest = islice(events.newest_events(call.store), limit)
     return Answer({"events": [{**event.detail, "sent": sent} for event, sent in newest]})

@@ -1,6 +1,6 @@
 """Tally itself: whether it reaches its store, and the document that describes its API.
 
-They share a function: keeping one ready costs about two dollars a month, and both have few calls.
+They share a function: to keep one ready costs about two dollars a month, and both have few calls.
 """
 
 from functools import cache
@@ -15,7 +15,7 @@ from tally.dynamo import queries
 
 DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
 OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
-"""The API document of a stack, beside the handlers: who brings their code together writes it."""
+"""The API document of a stack, beside the handlers. The bundling of their code writes it."""
 
 
 class Health(TypedDict):
@@ -45,7 +45,7 @@ class OpenApi(TypedDict):
 
 @cache
 def read_openapi() -> str:
-    """The OpenAPI document that was made with the functions' code."""
+    """Returns the OpenAPI document that was bundled with the functions' code."""
     return OPENAPI_FILE.read_text(encoding="utf-8")
 
 
@@ -53,14 +53,14 @@ def read_openapi() -> str:
     "GET /health",
     access=Access.ANYONE,
     head=True,
-    throttle=SELDOM,  # clients that come back after a day ask how long receipts live
+    throttle=SELDOM,  # clients that were offline for a day ask how long receipts live
     needs=lambda _: needs.PING_STORE,
     example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
 )
 def health(call: Call) -> Answer[Health]:
     """Whether Tally reaches its store
 
-    And for how long Tally recognises a key: a client that keeps changes to send them later needs it.
+    The answer also says for how long Tally recognises a key: a client that stores changes for later needs it.
     """
     queries.ping(call.store)
     lives_s = {name: receipts.lifetime_s(call.store, counter) for name, counter in call.counters.items()}

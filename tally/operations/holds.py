@@ -33,7 +33,7 @@ from tally.errors import (
 
 
 class Held(TypedDict):
-    """The amount is taken, and held until `expires_at`. Only a replay finds another `state` than `held`."""
+    """The amount is taken, and held until `expires_at`. Only a replay has another `state` than `held`."""
 
     counter: str
     id: str
@@ -51,27 +51,29 @@ class Settled(TypedDict):
     id: str
     hold: str
     state: Literal["committed", "released", "voided"]
-    amount: NotRequired[Annotated[Count, {"description": "What a commit took in all, or a void gave back."}]]
+    amount: NotRequired[
+        Annotated[Count, {"description": "The whole amount that a commit took, or that a void gave back."}]
+    ]
     changed: bool
 
 
 def _refusal_of_hold(counter: Counter) -> CallerError | None:
-    """Why nothing of this counter can be held."""
+    """Returns why nothing of this counter can be held; None if holds can be placed."""
     if counter.takes_holds:
         return None
     if refusal := fields.counts_otherwise(counter, CHANGES):
         return refusal
-    why = "a floor and a ceiling, neither of them, or a fixed step"
-    return InvalidInputError(f"{counter.name} has {why}: nothing of it can be held.", field="counter")
+    why = "a hold needs a floor or a ceiling, not both, and no fixed step"
+    return InvalidInputError(f"{counter.name} takes no holds: {why}.", field="counter")
 
 
 def _refusal_of_settling(counter: Counter) -> CallerError | None:
-    """Why this counter has no holds to settle. No limit or step that came later keeps anybody from settling a hold."""
+    """Returns why this counter has no holds to settle. A limit or step that is declared later prevents no settling."""
     return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 
 def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
-    """The hold is read. Expired ones may make room for it first, by writes as its own."""
+    """Returns what a change of a hold needs. Expired holds may be released first, by the same writes."""
     return needs.to_release_expired_holds(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
@@ -101,9 +103,9 @@ def hold(
 ) -> Answer[Held]:
     """Take an amount and hold it
 
-    Before Tally refuses, expired holds give back their amounts. A replay answers the `state` that the hold has now: one
-    that is released or has expired holds nothing any more, and another key takes another hold. A hold of a
-    counter with periods stays in the period in which it was taken.
+    Before Tally refuses, it releases expired holds. A replay answers the present `state` of the hold. If the hold is
+    released or has expired, another key takes another hold. A hold of a counter with periods stays in the period in
+    which it was taken.
     """
     tally = periods.tally_id(counter, id, clock.now_s())
     body, replayed = holds.place(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
@@ -133,9 +135,9 @@ def change_hold(
 ) -> Answer[Held]:
     """Change the amount of a hold, or its time
 
-    Send one of them, or both. More is taken, and less is given back, in one transaction with the new time. If there is
-    no room (409), the hold stays as it is. A hold that has ended cannot be changed (409), and no hold lasts longer than
-    seven days after it was taken. A replay changes nothing, and answers the `state` that the hold has now.
+    Send one of them, or both. Tally takes or gives back the difference, in one transaction with the new time. If it
+    does not fit (409), the hold stays as it is. A hold that has ended cannot be changed (409), and no hold lasts longer
+    than seven days after it was taken. A replay changes nothing, and answers the present `state` of the hold.
     """
     if amount is None and ttl_s is None:
         raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
@@ -164,12 +166,13 @@ def commit_hold(
     hold: Annotated[str, HOLD],
     amount: Annotated[int, USED_AMOUNT] | None = None,
 ) -> Answer[Settled]:
-    """Keep what a hold took, or what was really used
+    """Commit a hold, at the held amount or at the used one
 
-    Less than was held: the rest is given back. More: it is taken, too, within the counter's limit and its `debt`; if
-    there is no room (409), the hold stays as it is. Committing twice changes nothing; at another amount it is refused.
+    If less was used than was held, Tally gives the rest back. If more was used, Tally takes the difference, within the
+    counter's limit and its `debt`. If it does not fit (409), the hold stays as it is. Committing twice changes nothing,
+    and a second commit at another amount is refused.
 
-    A hold that has expired is committed at an `amount` only, within a day. The amount is taken then, in the period of
+    A hold that has expired can be committed within a day, at an `amount`. Tally takes the amount then, in the period of
     the hold, within the same limit and `debt`.
     """
     return Answer(settling.settle(call, counter, id, hold, holds.COMMITTED, amount))
@@ -187,9 +190,9 @@ def commit_hold(
     smoke_statuses=[404],
 )
 def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
-    """Give back the amount of a hold
+    """Release a hold, which gives its amount back
 
-    Releasing twice changes nothing. After that the hold cannot be committed, nor if it had expired before.
+    Releasing twice changes nothing. A released hold cannot be committed, even if it had expired before.
     """
     return Answer(settling.settle(call, counter, id, hold, holds.RELEASED))
 
@@ -208,7 +211,8 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotate
 def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
     """Void a committed hold
 
-    The whole `amount` of the commit, once, in the period of the hold. Tally knows the hold for eight days after it was
-    taken; with `receipt_days`, for seven days and so many more. A hold that is not committed is refused (409).
+    Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows the hold for eight
+    days after it was taken; with `receipt_days`, for `receipt_days` more than seven. Only a committed hold can be
+    voided (409).
     """
     return Answer(settling.settle(call, counter, id, hold, holds.VOIDED))

@@ -45,17 +45,19 @@ class Counted(TypedDict):
     visible: WhenVisible
     period: NotRequired[PeriodName]
     number: NotRequired[
-        Annotated[int, {"description": "Of a numbered counter: the number that only this change took."}]
+        Annotated[int, {"description": "Of a numbered counter: the number that this change took, and no other."}]
     ]
-    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether no number is left after it."}]]
+    last: NotRequired[Annotated[bool, {"description": "Of a numbered counter: whether it was the last number."}]]
     over: NotRequired[
-        Annotated[Literal[True], {"description": "The limit refuses it: it is counted as `used`, within the `debt`."}]
+        Annotated[
+            Literal[True], {"description": "The change is beyond the limit: it counts as `used`, within the `debt`."}
+        ]
     ]
     value: NotRequired[NewValue]
 
 
 class Visitor(TypedDict):
-    """The visitor is counted in this period. `new`: by this visit, and not by an earlier one."""
+    """The visitor is counted in this period. `new`: this visit counted, not an earlier one."""
 
     counter: str
     id: str
@@ -83,12 +85,12 @@ class NewState(TypedDict):
 
 
 def _refusal_of_change(counter: Counter) -> CallerError | None:
-    """Why changes do not move this counter."""
+    """Returns why changes do not move this counter; None if they do."""
     return fields.counts_otherwise(counter, CHANGES)
 
 
 def _refusal_of_set(counter: Counter) -> CallerError | None:
-    """Why this counter has no version to compare."""
+    """Returns why this counter has no version to compare; None if it has."""
     if (refusal := _refusal_of_change(counter)) or counter.may_be_set:
         return refusal
     why = f"has a number for each {counter.period}" if counter.period else "is spread over shards"
@@ -96,7 +98,7 @@ def _refusal_of_set(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_override(counter: Counter) -> CallerError | None:
-    """Returns the error if this counter takes no overrides; else None."""
+    """Returns why this counter takes no overrides; None if it takes them."""
     if counter.limit_overrides:
         return None
     why = f"{counter.name} is not declared with limit_overrides: all of its ids have the same limits."
@@ -104,24 +106,21 @@ def _refusal_of_override(counter: Counter) -> CallerError | None:
 
 
 def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs]:
-    """A plan stands beside the number; with periods it is an item of its own, which takes the action `action`, and has
-    copies beside the numbers."""
+    """Returns what an override needs. It is in the item of the tally. With periods, it is in an item of its own, which
+    needs `action`, with copies in the items of the tallies."""
 
     def needed(counters: Sequence[Counter]) -> needs.Needs:
         own = [counter for counter in counters if counter.limit_overrides]
-        return (
-            needs.PUT_RECEIPT
-            | needs.on_counts(own, "UpdateItem")
-            | needs.on_counts((one for one in own if one.period), action)
-        )
+        of_periods = needs.on_counts((counter for counter in own if counter.period), action)
+        return needs.PUT_RECEIPT | needs.on_counts(own, "UpdateItem") | of_periods
 
     return needed
 
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
-    """A change may read the number for the answer, and a numbered counter before it is taken.
+    """Returns what a change needs. It may read the number for the answer, and a numbered counter before it.
 
-    After the last number a receipt is looked for, so that a retry gets that number.
+    After the last number it looks for a receipt, so that a retry gets that number.
     """
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
@@ -154,10 +153,10 @@ def increment(
 ) -> Answer[Counted]:
     """Move a counter
 
-    At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt: a retry with
-    the same key may succeed later. A counter with periods counts in the period of now; a refusal says when the next one
-    begins. What is `used` already counts beyond the limit, too, as far as the counter's `debt`: then the answer says
-    `over`.
+    At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt, so a retry
+    with the same key may succeed later. A counter with periods counts in the current period, and a refusal says when
+    the next one begins. An amount that is `used` already may go beyond the limit, as far as the counter's `debt`: the
+    answer then has `over`.
     """
     by = fields.amount_or_step(counter, amount, "amount")
     tally, named = id, {"id": id}
@@ -192,8 +191,7 @@ def add_visitor(
     """Count a visitor
 
     Each visitor counts once in a period, whichever service sends the visit, and however often. At a ceiling Tally
-    refuses who is new, and nobody else. A visit that you send again with the same `at` counts once over the edge of a
-    period, too.
+    refuses only new visitors. If you send a visit again after its period has ended, the same `at` makes it count once.
     """
     return Answer(unique_visitors.count(call, counter, id, visitor, at).body)
 
@@ -226,10 +224,10 @@ def set_counter(
     version: Annotated[int, VERSION],
     idempotency_key: Key | None = None,
 ) -> Answer[NewState]:
-    """Set a counter that has not moved
+    """Set a counter that has not changed
 
-    Compare-and-set: it needs the `ETag` that the counter still has. A repeated request is a replay. A numbered counter
-    moves forward only: Tally refuses (409) a value that would give its numbers out again.
+    Compare-and-set: `If-Match` must be the present `ETag` of the counter. A repeated request is a replay. A numbered
+    counter moves forward only: Tally refuses (409) a value that would give its numbers out again.
     """
     body, replayed = increments.set_value(
         call, counter, id, value, version, operation="set_counter", key=idempotency_key
@@ -252,7 +250,7 @@ _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
 def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimit]:
     """The limit of one id
 
-    The ceiling; of a counter without one, the floor.
+    The ceiling, or the floor of a counter without a ceiling.
     """
     return Answer(overrides.read_override(call, counter, id))
 
@@ -272,16 +270,16 @@ def put_limit(
 ) -> Answer[OwnLimit]:
     """Override the limit of one id
 
-    It replaces the declared limit, or an earlier override, at once. Every change after the answer is judged by it. If
-    more is used already, Tally refuses changes until they fit; a change that leads back to the limit is always taken.
-    With periods it holds in the current period and in all that follow.
+    The override replaces the declared limit, or an earlier override, for every change after the answer. If more is used
+    already, Tally refuses changes until they fit, but never a change that leads back to the limit. With periods, the
+    override is valid in the current period and in all later ones.
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor
     if counter.ceiling is not None and limit < least:
         detail = (
-            f"limit is {limit}, but below {least} a ceiling of {counter.name} lets nothing through, as {least} does."
+            f"limit is {limit}, but a ceiling of {counter.name} must be at least {least}, which refuses every change."
         )
-        raise InvalidInputError(f"{detail} No number means unlimited: give {AMOUNT_MAX}, the largest.", field="limit")
+        raise InvalidInputError(f"{detail} To allow any amount, give {AMOUNT_MAX}, the largest.", field="limit")
     body, replayed = overrides.put_override(call, counter, id, limit, operation="put_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)
 

@@ -23,7 +23,7 @@ class Post(TypedDict):
 
 
 class RemovedPost(TypedDict):
-    """The post is removed. `changed`: by this request, and not by an earlier one."""
+    """The post is removed. `changed`: this request removed it, not an earlier one."""
 
     id: str
     removed: Literal[True]
@@ -71,7 +71,7 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     "DELETE /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    # It marks the post and the shards of its number, removes its text, and names it to the sweep.
+    # It marks the post and the shards of its number, removes its text, and lists it for the sweep.
     only_counters=[LIKES],
     needs=lambda counters: (
         needs.on_counts(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
@@ -82,7 +82,7 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
 def delete_post(call: Call, *, id: Id) -> Answer[RemovedPost]:
     """Delete your own post
 
-    Readers do not find it any more, and nobody likes it. Its likes are removed in the background: its id is free again
-    after that, a quarter of an hour later at the earliest.
+    Reads no longer find the post and its likes. The likes are removed in the background. Then the id can be used again,
+    15 minutes after the request at the earliest.
     """
     return Answer({"id": id, "removed": True, "changed": posts.delete_post(call, LIKES, id)})

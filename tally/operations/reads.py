@@ -30,13 +30,13 @@ CountersAndIds = Annotated[list[CounterAndId], kinds.list_of(TALLY_OF_LISTED_HOS
 
 
 class Values(TypedDict):
-    """Numbers, in the order asked. Each is read by itself: they are no snapshot of one moment."""
+    """Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment."""
 
     tallies: list[Value | Unreadable]
 
 
 def _refusal_of_pages(counter: Counter) -> CallerError | None:
-    """Why a counter of pages is not read by an id in a path."""
+    """Returns why a counter is not read by an id in a path; None if it is."""
     if not counter.pages:
         return None
     return InvalidInputError(f"{counter.name} counts pages: GET /visits reads them by their URL.", field="counter")
@@ -49,7 +49,7 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
     throttle=READS,
     open_throttle=SELDOM,  # many counters may be open to strangers
     short_route="GET {path}",
-    has_short_route=lambda counter: not counter.counts_children,  # there it is the caller's own child
+    has_short_route=lambda counter: not counter.counts_children,  # the same route reads the caller's own child
     refusal_for=_refusal_of_pages,
     needs=lambda counters: (
         needs.on_counts(counters, "Query") | needs.to_read_as_of(counters) | needs.to_read_limits(counters)
@@ -61,8 +61,8 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
 def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Period | None = None) -> Answer[Value]:
     """The value of a counter
 
-    A counter with periods answers 404 for a period whose number is kept no more. One of items answers 409 until those
-    that are there are counted (`tally scan`).
+    A counter with periods answers 404 for a period that is no longer kept. A counter of items answers 409 until the
+    existing items are counted (`tally scan`).
     """
     tally = Tally(counter, periods.tally_id(counter, id, clock.now_s(), period))
     # Before the number, which may then be newer but never older.
@@ -93,7 +93,7 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
 def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> Answer[Text]:
     """The value of a counter, as a picture
 
-    Of a counter that anyone may read; in the current period, if it has periods.
+    For a counter that anyone may read. With periods, it is the value of the current one.
     """
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
@@ -118,8 +118,8 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
 def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers that anyone may read
 
-    1 to 100, in the order asked; 0 where nothing was counted. An entry that cannot be read has an `error`, and the
-    others have their values. API Gateway takes about 10 KB of URL and headers together.
+    1 to 100, in the order of the request; 0 where nothing was counted. An entry that cannot be read has an `error`, and
+    the others have their values. API Gateway takes about 10 KB of URL and headers together.
     """
     tallies = {asked: _resolve_tally(call, *asked, anyone=True) for asked in of}
     ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
@@ -136,13 +136,13 @@ def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
 def get_any_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers of any counters
 
-    As `GET /tallies`, and of counters too that not anyone may read.
+    As `GET /tallies`, also for counters that are not public.
     """
     return Answer(_read_answer(call, of, {asked: _resolve_tally(call, *asked, anyone=False) for asked in of}))
 
 
 def _resolve_tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
-    """The tally that `name:id_` names; the reason if the caller cannot read it."""
+    """Returns the tally that `name:id_` names, or the error if the caller cannot read it."""
     try:
         if not id_:
             raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
@@ -158,7 +158,7 @@ def _resolve_tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | 
 def _read_answer(
     call: Call, of: list[CounterAndId], resolved: Mapping[CounterAndId, Tally | CallerError]
 ) -> dict[str, Any]:
-    """The answer. Each tally is read once, however often it was asked for."""
+    """Returns the answer. Each tally is read once, however often the request names it."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
     # Before the numbers, which may then be newer but never older.
     rolled_up = functools.cache(lambda: watermark.as_of(call))
@@ -178,9 +178,9 @@ def _read_answer(
 
 
 def _as_of_member(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:
-    """What an answer says of the time until which a number is complete; the reason if the counter has none yet.
+    """Returns the member `as_of` of an answer, or the error if the counter has no number yet.
 
-    `rolled_up`: the time of all counters that the rollup adds to.
+    `rolled_up`: returns `as_of` of the counters that the rollup adds to.
     """
     if counter.items is not None:
         try:

@@ -21,14 +21,14 @@ KEYED_OPERATIONS = typing.get_args(KeyedOperation)
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: it was never sent, was refused, or is older than receipts live."""
+    """Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired."""
 
     operation: KeyedOperation
     target: str
     key: str
     state: Literal["counted", "unknown"]
-    voided: NotRequired[Annotated[Literal[True], {"description": "It was counted, and taken back since."}]]
-    answer: NotRequired[Annotated[dict[str, Any], {"description": "The answer of that time. It names no child."}]]
+    voided: NotRequired[Annotated[Literal[True], {"description": "It was counted, and a void took it back."}]]
+    answer: NotRequired[Annotated[dict[str, Any], {"description": "The first answer. It names no child."}]]
 
 
 class Receipts(TypedDict):
@@ -44,14 +44,13 @@ Targets = Annotated[list[str], kinds.list_of(RECEIPT_TARGET, 100)]
 Keys = Annotated[list[str], KEYS_IN_QUERY]
 _EXAMPLE = {"operation": "increment", "target": "plays/9f3a", "key": KEY_EXAMPLE}
 _ANSWER = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
-_NEEDS = needs.FIND_RECEIPTS
 
 
 @operation(
     "GET /receipts",
     access=Access.ANYONE,
     throttle=READS,
-    needs=lambda _: _NEEDS,
+    needs=lambda _: needs.FIND_RECEIPTS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
 )
@@ -67,7 +66,7 @@ def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) 
     "GET /receipts/own",
     access=Access.SIGNED_IN,
     throttle=READS,
-    needs=lambda _: _NEEDS,
+    needs=lambda _: needs.FIND_RECEIPTS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
@@ -83,7 +82,7 @@ def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Ke
     "GET /receipts/any",
     access=Access.READ,
     throttle=READS,
-    needs=lambda _: _NEEDS,
+    needs=lambda _: needs.FIND_RECEIPTS,
     raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
 )
@@ -102,20 +101,17 @@ def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
     named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
     counted = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
-    entries = zip(named, keys, counted, strict=True)
-    return Answer({"receipts": [_receipt_member(operation, *entry) for entry in entries]})
-
-
-def _receipt_member(operation: str, target: str, key: str, counted: receipts.FoundReceipt | None) -> dict[str, Any]:
-    receipt = {"operation": operation, "target": target, "key": key}
-    if counted is None:
-        return {**receipt, "state": "unknown"}
-    voided = {"voided": True} if counted.voided else {}
-    return {**receipt, "state": "counted", **voided, "answer": counted.body}
+    entries: list[dict[str, Any]] = []
+    for target, key, found in zip(named, keys, counted, strict=True):
+        state: dict[str, Any] = {"state": "unknown"}
+        if found is not None:
+            state = {"state": "counted", **({"voided": True} if found.voided else {}), "answer": found.body}
+        entries.append({"operation": operation, "target": target, "key": key, **state})
+    return Answer({"receipts": entries})
 
 
 def _target(call: Call, operation: str, target: str) -> str:
-    """The target as its receipt names it: a page normalised. Raises InvalidInputError for an id that no receipt has."""
+    """Returns the target as its receipt names it. Raises InvalidInputError for an id that no receipt can have."""
     if operation == "visit":
         return fields.page(target, "target", call.pages)
     counter, slash, id_ = target.partition("/")

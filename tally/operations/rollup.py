@@ -1,4 +1,4 @@
-"""The stream consumer that adds changes to numbers which were written without them."""
+"""The stream consumer that adds up the changes whose receipts were written alone."""
 
 from collections.abc import Iterable
 
@@ -19,5 +19,5 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """What it needs of the tables."""
+    """Returns what it needs of the tables."""
     return needs.to_consume("rollup") | needs.on_counts((one for one in counters if one.may_roll_up), "UpdateItem")

@@ -1,4 +1,4 @@
-"""How numbers moved by the hour and by the day, to the last unit, and which moved most."""
+"""Series: exactly how numbers moved by the hour and by the day, and which numbers moved most."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -17,16 +17,18 @@ Point.__doc__ = "One hour or day."
 
 
 class RepairOfSeries(TypedDict):
-    """A repair: no traffic."""
+    """A repair, which is not traffic."""
 
     at: Seconds
     value: int
     how: str
-    added: Annotated[int, {"description": "What of it is in no series. The rest brought the number to their sum."}]
+    added: Annotated[
+        int, {"description": "The part that is in no series. The rest brought the number to the sum of its series."}
+    ]
 
 
 class Series(TypedDict):
-    """By how much a number moved in each hour or day. `from` is when it begins. `id` is empty for all ids together."""
+    """By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together."""
 
     counter: str
     id: str
@@ -34,11 +36,11 @@ class Series(TypedDict):
     series: list[Point]
     imports: Annotated[
         list[Point],
-        {"description": "The days of UTC that rows were imported into: no traffic. They are in no hour or day."},
+        {"description": "Imported rows by day, in UTC. They are not traffic, and in no hour or day of `series`."},
     ]
     repairs: list[RepairOfSeries]
     since: Annotated[
-        int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: not yet."}
+        int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: it has not begun."}
     ]
     as_of: AsOf
 
@@ -57,7 +59,7 @@ class Top(TypedDict):
     by: Literal["hour", "day", "month"]
     span: Annotated[str | None, {"description": "In UTC. Null: there is no hour yet."}]
     top: list[Place]
-    error_max: Annotated[int, {"minimum": 0, "description": "By how much a value may be too low or too high, at most."}]
+    error_max: Annotated[int, {"minimum": 0, "description": "The most by which a value may be too low or too high."}]
     as_of: AsOf
 
 
@@ -115,10 +117,13 @@ def get_series(
 ) -> Answer[Series]:
     """A number by the hour or by the day
 
-    Of a counter that anyone may read. Every accepted change is in exactly one hour. The hour that runs is in it up to
+    For a counter that anyone may read. Every accepted change is in exactly one hour. The current hour is complete up to
     `as_of`. `from` and `to` are rounded to whole hours or days.
     """
-    return _read_series(call, _public_counter(call, of[0]), of[1], by, from_, to, tz)
+    counter = fields.declared_counter(of[0], "of", call.counters)
+    if refusal := fields.refusal_of_public_read(counter, field="of"):
+        raise refusal
+    return _read_series(call, counter, of[1], by, from_, to, tz)
 
 
 @operation(
@@ -165,9 +170,9 @@ def get_top(
 ) -> Answer[Top]:
     """What moved most in an hour, a day or a month
 
-    Of a counter whose ids anyone may list. The list of an hour is exact. That of a longer span is merged from those of
-    its hours: `error_max` says by how much a value may be off at most. Without `span` it is the newest one, up to
-    `as_of`.
+    For a counter whose ids anyone may list. The list of an hour is exact. The list of a longer span is merged from the
+    lists of its hours: `error_max` is the most by which a value may be off. Without `span`, the answer is the newest
+    list, up to `as_of`.
     """
     return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.cache_s)
 
@@ -194,13 +199,6 @@ def get_any_top(
     As `GET /top`.
     """
     return Answer(top.top_list(call, counter, by, span, limit))
-
-
-def _public_counter(call: Call, name: str) -> Counter:
-    counter = fields.declared_counter(name, "of", call.counters)
-    if refusal := fields.refusal_of_public_read(counter, field="of"):
-        raise refusal
-    return counter
 
 
 def _read_series(

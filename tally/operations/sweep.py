@@ -1,6 +1,5 @@
-"""Every minute: expired holds are given back, heartbeats sent, closed minutes judged, events sent that are left, series
-summed up, and the children of removed parents removed.
-"""
+"""The sweep. Each minute it releases expired holds, sends heartbeats, judges closed minutes, sends events that were not
+sent, sums up series, and removes the children of removed parents."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -30,11 +29,11 @@ from tally.team.consumer import NAME
 SCHEDULE = Schedule(
     function="sweep",
     every_min=1,
-    does="judges the ledger, gives back what expired holds have taken, and removes children of removed parents",
+    does="judges the ledger, releases expired holds, and removes children of removed parents",
     sends_events=True,
     inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
-RESERVE_S = 2.0  # left of the invocation's time, for what was begun
+RESERVE_S = 2.0  # of the invocation's time, for what has begun
 HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
 JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
 EVENTS_SHARE = 0.25  # of the time that is left then
@@ -44,7 +43,7 @@ SERIES_SHARE = 0.5  # of the time that is left then; the children of removed par
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """It writes heartbeats, reads how far the consumers have come, judges, releases expired holds, and removes
+    """Returns what it needs: it writes heartbeats, reads checkpoints, judges, releases expired holds, and removes
     children."""
     every = list(counters)
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
@@ -77,15 +76,8 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
         removing |= needs.on_counts(watching, "GetItem")
     removing |= needs.FORGET_SALTS if is_listed(every, PAGE_VISITORS) else needs.NOTHING
-    left = needs.to_send_events(every, "Query")
-    return (
-        needs.to_release_expired_holds(every)
-        | left
-        | heartbeats
-        | needs.on_ledger(judging)
-        | removing
-        | needs.READ_FORMS
-    )
+    sending = heartbeats | needs.to_send_events(every, "Query")
+    return needs.to_release_expired_holds(every) | sending | needs.on_ledger(judging) | removing | needs.READ_FORMS
 
 
 class Sweep:
@@ -106,7 +98,7 @@ class Sweep:
         self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.team_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
-        """Do the parts, each within its share of the time; the next sweep does what is left. Raise at the end."""
+        """Runs the parts, each within its share of the time; the next sweep does the rest. Raises the first failure."""
         until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         done: dict[str, int] = {}
         failures: list[Exception] = []
@@ -122,39 +114,38 @@ class Sweep:
         return done
 
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
-        """The parts, in order; each has its share of the time that those before it have left."""
+        """Yields the parts in order. Each has its share of the time that the parts before it have left."""
         store, counters = self.store, self.counters
-        if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not look for some
-            yield lambda: _release_holds(store, counters, _share_ends_s(store, until_s, HOLDS_SHARE))
+
+        def share_ends_s(share: float) -> float:
+            return until_s - (1 - share) * (until_s - store.clock())
+
+        if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not read holds
+            yield lambda: _release_holds(store, counters, share_ends_s(HOLDS_SHARE))
         seen = watermark.read(store)
-        now_s = clock.now_s()  # after an answer, which corrects it
+        now_s = clock.now_s()  # after an answer of the store, which corrects the clock
         if store.settings.salts_table:
             yield lambda: _forget_salts(store, now_s)
-        if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is at it
-            # the judge needs what was noted a sweep ago
+        if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is running
+            # the judge uses the watermark of the sweep before
             yield lambda: advance_watermark(store, self.shards, seen, now_s)
-            yield lambda: judge_closed_minutes(store, seen, now_s, _share_ends_s(store, until_s, JUDGE_SHARE))
+            yield lambda: judge_closed_minutes(store, seen, now_s, share_ends_s(JUDGE_SHARE))
         if store.settings.event_bus:
-            yield lambda: _send_events(store, self.bus, now_s, _share_ends_s(store, until_s, EVENTS_SHARE))
+            yield lambda: _send_events(store, self.bus, now_s, share_ends_s(EVENTS_SHARE))
         if own := store.settings.team_tables:
             yield from (partial(_note_team_table, store, self.shards, counters, name, now_s) for name in own)
-            yield lambda: spot_checks.run_spot_checks(
-                store, counters, now_s, _share_ends_s(store, until_s, TEAM_TABLES_SHARE)
-            )
-            yield lambda: _check_team_numbers(store, counters, now_s, _share_ends_s(store, until_s, TEAM_TABLES_SHARE))
-            yield lambda: _report_faults(store, counters, _share_ends_s(store, until_s, TEAM_TABLES_SHARE))
-        yield lambda: report_drift(store, counters, seen, now_s, _share_ends_s(store, until_s, REPORT_SHARE))
-        yield lambda: _sum_up_series(store, _share_ends_s(store, until_s, SERIES_SHARE))
+            yield lambda: spot_checks.run_spot_checks(store, counters, now_s, share_ends_s(TEAM_TABLES_SHARE))
+            yield lambda: {"watched": watch.check_numbers(store, counters, now_s, share_ends_s(TEAM_TABLES_SHARE))}
+            yield lambda: _report_faults(store, counters, share_ends_s(TEAM_TABLES_SHARE))
+        yield lambda: report_drift(store, counters, seen, now_s, share_ends_s(REPORT_SHARE))
+        yield lambda: {
+            "hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=share_ends_s(SERIES_SHARE))
+        }
         yield lambda: _sweep_removed_parents(store, counters, until_s)
 
 
-def _share_ends_s(store: Store, until_s: float, share: float) -> float:
-    now_s = store.clock()
-    return now_s + share * (until_s - now_s)
-
-
 def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
-    """Send the heartbeats, note the watermark, and say how old it is for each consumer."""
+    """Sends the heartbeats, stores the watermark, and reports the lag of each consumer."""
     noted = watermark.advance(store, shards, seen, now_s)
     observe.write_metrics({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
     ages_s = watermark.lags_s(noted, seen, now_s)
@@ -168,7 +159,7 @@ def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s
 
 
 def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
-    """Judge what is closed. `until_s`: on the store's clock."""
+    """Judges the closed minutes. `until_s`: on the store's clock."""
     judged = judge.judge(store, seen, now_s, until_s=until_s)
     gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
@@ -186,8 +177,8 @@ def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: f
 def report_drift(
     store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
 ) -> dict[str, int]:
-    """Say what drifts, as far as the time goes (`until_s`, on the store's clock). While nothing does, only the alarms'
-    metrics have data: CloudWatch bills each one that has."""
+    """Reports the drift until `until_s`, on the store's clock. Without drift, only the metrics of alarms have data,
+    because CloudWatch bills each metric that has data."""
     whole, confirmed = rows.summary(store, counters, seen, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
         observe.write_metrics(whole)
@@ -197,7 +188,7 @@ def report_drift(
 
 
 def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
-    """Send the events that the bookkeeper has not, and say how old the oldest one is that is left."""
+    """Sends the events that the bookkeeper has not sent, and reports the age of the oldest event that is left."""
     done = events.send_unsent(store, bus, now_s, until_s)
     observe.write_metrics({observe.OLDEST_EVENT: done["oldest_event_s"]})
     return done
@@ -206,7 +197,7 @@ def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[s
 def _note_team_table(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> dict[str, int]:
-    """Note how far the consumer has come in a team's table, and say how old that is, also if its stream fails."""
+    """Stores how far the consumer has come in a team's table, and reports the lag, also if the stream fails."""
     try:
         progress.note_progress(store, shards, counters, table, now_s)
     finally:
@@ -216,7 +207,7 @@ def _note_team_table(
 
 
 def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
-    """Say how many items each counter of items cannot count, and one of each fault."""
+    """Reports how many items each counter of items cannot count, with an example of each fault."""
     uncounted = 0
     for name, counter in counters.items():
         if counter.items is None or store.clock() >= until_s:
@@ -230,14 +221,6 @@ def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float
     return {"uncounted": uncounted}
 
 
-def _check_team_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
-    return {"watched": watch.check_numbers(store, counters, now_s, until_s)}
-
-
-def _sum_up_series(store: Store, until_s: float) -> dict[str, int]:
-    return {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=until_s)}
-
-
 def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     swept = expired_holds.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
@@ -249,8 +232,8 @@ def _forget_salts(store: Store, now_s: float) -> dict[str, int]:
 
 
 def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
-    """Also says, as an error, which counters are declared in another form than they have counted in: what would be
-    removed for one of them might not be its own."""
+    """Removes the children of removed parents. Raises ConfigurationError if a counter's schema fingerprint has changed,
+    because the sweep could then remove items of another counter."""
     forms.check(forms.noted(store), counters)
     swept = deletion.sweep(store, counters, until_s)
     return {

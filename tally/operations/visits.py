@@ -1,7 +1,6 @@
 """Visits of pages: counted by a script in the page, read, and drawn as a badge."""
 
 import os
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -11,7 +10,6 @@ from tally.api.operation import READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, WhenVisible
 from tally.api.texts import Text
 from tally.builtin import BOT_VISITS, PAGE_VISITORS, VISITS, is_listed
-from tally.counter import Counter
 from tally.counting import increments, periods, tallies, unique_visitors
 from tally.counting.increments import Increment
 from tally.dynamo import clock
@@ -21,7 +19,7 @@ from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
 
-# Before Lambda takes a snapshot or provisions capacity nobody waits: load what visits need.
+# Nobody waits while Lambda takes a snapshot or provisions capacity: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
     fields.page("https://example.com/", "url", DROP_NOTHING)
@@ -42,13 +40,9 @@ class Visits(TypedDict):
     value: Count
     bots: Count
     visitors: NotRequired[
-        Annotated[int, {"minimum": 0, "description": "Different visitors of today, in UTC, where they are counted."}]
+        Annotated[int, {"minimum": 0, "description": "Distinct visitors of today, in UTC, if they are counted."}]
     ]
     as_of: AsOf
-
-
-def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
-    return needs.to_count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
 
 
 @operation(
@@ -56,7 +50,9 @@ def _needs_to_visit(counters: Sequence[Counter]) -> needs.Needs:
     access=Access.ANYONE,
     throttle=WRITES,
     only_counters=[VISITS, BOT_VISITS, PAGE_VISITORS],
-    needs=_needs_to_visit,
+    needs=lambda counters: (
+        needs.to_count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
+    ),
     raises=[ForbiddenError],
     example={"counted": True, "visible": "soon"},
     success_statuses=[202],
@@ -72,13 +68,13 @@ def visit(
 ) -> Answer[Visited]:
     """Count a visit
 
-    Crawlers count apart, by `User-Agent`; a direct event without one is a person's visit. Reads show visits within
-    seconds.
+    Crawlers are counted separately, by their `User-Agent`. A direct event without a `User-Agent` is a person's visit.
+    Reads show visits within seconds.
     """
     crawler = user_agent is not None and crawlers.is_crawler(user_agent)
     counter = BOT_VISITS if crawler else VISITS
     body, replayed = increments.count(call, Increment(counter, url, 1, "visit", idempotency_key, {"counted": True}))
-    if PAGE_VISITORS.name in call.counters and address and not crawler:  # sent again, it counts once, too
+    if PAGE_VISITORS.name in call.counters and address and not crawler:  # a visitor counts once, also on a replay
         unique_visitors.count_on_page(call, PAGE_VISITORS, url, address, user_agent or "")
     return Answer(body, status=202, replayed=replayed)
 
@@ -95,7 +91,7 @@ def visit(
 def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     """How often a page was visited
 
-    By people and by crawlers; 0 without a visit. The numbers hold every visit before `as_of`.
+    By people and by crawlers; 0 without a visit. The numbers have every visit before `as_of`.
     """
     as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
     visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
@@ -138,5 +134,5 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     tag: `<script type="module" src="…/client/auto.js"></script>`.
     """
     if file == scripts.BEACON_FILE and VISITS.name not in call.counters:
-        raise NotFoundError("This deployment counts no visits: counters.py declares none.")
+        raise NotFoundError("This deployment counts no visits, because counters.py does not list them.")
     return Answer(scripts.read_script(file))

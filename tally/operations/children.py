@@ -426,8 +426,8 @@ def list_anonymous(
 def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Removed]:
     """Remove an id with all its children
 
-    Reads no longer find the id and its children. The children are removed in the background. Then the id can be used
-    again, 15 minutes after the request at the earliest.
+    Reads no longer find the id and its children. The children are removed in the background. The id can be used again
+    15 minutes after the last child is removed, at the earliest.
     """
     changed = deletion.remove_parent(call, counter, id)
     return Answer({"counter": counter.name, "id": id, "removed": True, "changed": changed})

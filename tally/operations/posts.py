@@ -82,7 +82,7 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
 def delete_post(call: Call, *, id: Id) -> Answer[RemovedPost]:
     """Delete your own post
 
-    Reads no longer find the post and its likes. The likes are removed in the background. Then the id can be used again,
-    15 minutes after the request at the earliest.
+    Reads no longer find the post and its likes. The likes are removed in the background. The id can be used again 15
+    minutes after the last like is removed, at the earliest.
     """
     return Answer({"id": id, "removed": True, "changed": posts.delete_post(call, LIKES, id)})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 NEW_AND_OLD_IMAGES = "NEW_AND_OLD_IMAGES"
 KeysByCounter = Mapping[str, tuple[str, str | None, bool]]
-"""The `key`, `sort` and `needs_images` of `Items`, by the name of the counter. If the keys do not say what an item
+"""`partition_key`, `sort_key` and `needs_images` of `Items`, by the counter's name. If the keys do not say what an item
 contributes, the number moves by the difference of both images."""
 
 

@@ -1,11 +1,11 @@
 """The consumer that counts the items of the team's own tables, exactly.
 
-What an item counts for is a pure function of it (`Items.value`). A record moves the number by what its new image
-counts for, less what its old one does: `COUNT` or `SUM … WHERE … GROUP BY`, whatever happens to the items. What was
-there before comes from a scan (scan_state.py). While one is open, the recount beside the number moves by the rules of
-first_seen.py.
+The contribution of an item is a pure function of the item (`Items.contribution`). A record moves the number by the
+contribution of its new image, less the contribution of its old image. So the number is `COUNT` or
+`SUM … WHERE … GROUP BY`, whatever happens to the items. A scan counts the items that were there before the stream
+(scan_state.py). While a scan is open, the recount beside the number moves by the rules of first_seen.py.
 
-A tally moves as by a repair: the journal expects no half of it from anywhere, and an edit by hand is drift.
+A tally moves as by a repair: the journal expects no other half, and an edit by hand is drift.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ from .team_numbers import watch_write as listed_group
 
 NAME = "items"
 ITEMS_MAX = RECORD_WRITES_MAX
-KEYS_MAX = 100  # of a read of many items
+KEYS_MAX = 100  # in one read of many items
 
 
 class ItemChange(NamedTuple):
-    """What a record says of one counter.
+    """What a record changes for one counter.
 
-    `scan`: the open scan whose recount it moves. `needs_marker`: whether what the scan read of the item may be younger
-    than the record. `is_near_scan_end`: it is older, but not by much: the stamps of one item may go back by SLACK.
+    `scan`: the open scan whose recount moves. `needs_marker`: the scan may have read the item after the record.
+    `is_near_scan_end`: the record is newer than the scan's end, but the stamps of one item may go back by CLOCK_SLACK.
+    `team_number`: the team's own number after the record. `pair`: always empty, because one record has both halves.
+    `example`: the item that cannot be counted, and why.
     """
 
     counter: Counter
@@ -63,25 +65,25 @@ class ItemChange(NamedTuple):
     needs_marker: bool = False
     is_near_scan_end: bool = False
     team_number: Contribution | None = None
-    """The number of the team's own, as the record leaves it."""
     team_number_before: Contribution | None = None
     made_s: float = 0.0
-    pair: str = ""  # as effects have it: its halves are in one record
+    pair: str = ""
     example: str = ""
-    """The item that cannot be counted, and why."""
 
 
 def counters_of_table(counters: Mapping[str, Counter], table: str) -> dict[str, Counter]:
-    """The counters of the items of a table, by name."""
+    """Returns the counters of a table's items, by name."""
     return {name: one for name, one in counters.items() if one.items is not None and one.items.table == table}
 
 
 def items_consumer(counters: Mapping[str, Counter], open_: Mapping[str, Scan | None] | None = None) -> StreamConsumer:
-    """The consumer. `open_`: the scans of the counters that count now, by name; None: every counter counts, and no scan
-    is open."""
-    of = {one.items.table for one in counters.values() if one.items is not None}
-    taken: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_ is None else open_
-    reads = {table: partial(_item_changes, counters_of_table(counters, table), taken) for table in of}
+    """Returns the consumer.
+
+    `open_`: the counters that count now, by name, each with its open scan; None: all count, and no scan is open.
+    """
+    tables = {one.items.table for one in counters.values() if one.items is not None}
+    scans: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_ is None else open_
+    reads = {table: partial(_item_changes, counters_of_table(counters, table), scans) for table in tables}
     return StreamConsumer(NAME, reads, ItemsRun)
 
 
@@ -89,20 +91,20 @@ class ItemsHandler(Handler):
     """The handler of the streams of the team's tables."""
 
     def __init__(self, counters: Mapping[str, Counter], *more: Any) -> None:
-        """`more`: as Handler takes it."""
+        """`more`: the other arguments of `Handler`."""
         super().__init__(items_consumer(counters), counters, *more)
         self.counters = counters
 
     def batch(self, call: Call, source: str, shard: str) -> Batch:
-        own = self.store.settings.team_tables
-        table = next((name for name, one in own.items() if one.name == table_name(source)), None)
+        tables = self.store.settings.team_tables
+        table = next((name for name, one in tables.items() if one.name == table_name(source)), None)
         if table is None or not counters_of_table(self.counters, table):
-            raise ConfigurationError(f"The stream {source[:200]!r} is of no table whose items a counter counts")
+            raise ConfigurationError(f"The stream {source[:200]!r} is not of a table whose items a counter counts")
         return ItemsBatch(self, call, table, shard)
 
 
 class ItemsBatch(Batch):
-    """A batch of a team's table. Before each start it reads the scans of its counters, and the markers of its items."""
+    """A batch of a team's table. Each attempt first reads the scans of its counters and the markers of its items."""
 
     handler: ItemsHandler
 
@@ -110,18 +112,20 @@ class ItemsBatch(Batch):
         open_ = dict(self._open_scans())
         read = partial(_item_changes, counters_of_table(self.handler.counters, self.table), open_)
         marked: set[str] = set()
-        for record in records if any(open_.values()) else ():  # else nothing rests on a marker
+        for record in records if any(open_.values()) else ():  # without an open scan, no effect depends on a marker
             try:
                 changes = read(self.handler.declared, record)
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
             marked |= {change.marker for change in changes if change.needs_marker}
-        known = self._read_markers(sorted(marked))
-        self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=known))
+        markers = self._read_markers(sorted(marked))
+        self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
-        """The counters that count now, each with the scan that is open; without an open scan, if it is counted as it
-        is declared. What it does not count now, a scan that begins later reads as it is then."""
+        """Yields the counters that count now, each with its open scan, or None if it counts without a scan.
+
+        Any other counter skips the records: its next scan reads the items as they are then.
+        """
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]
@@ -131,15 +135,14 @@ class ItemsBatch(Batch):
                 yield name, None
 
     def _read_markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
-        """The markers as they are, by their keys."""
-        known: dict[str, Marker] = {}
+        """Returns the stored markers, by their keys as JSON."""
+        markers: dict[str, Marker] = {}
         table = self.call.store.settings.ledger_table
         for first in range(0, len(wanted), KEYS_MAX):
-            some = {spelled: json.loads(spelled) for spelled in wanted[first : first + KEYS_MAX]}
-            there = queries.get_many(self.call, table, list(some.values()))
-            stored = {_key_pair(item): item for item in there}
-            known |= {spelled: first_seen.parse_marker(stored.get(_key_pair(key), {})) for spelled, key in some.items()}
-        return known
+            some = {text: json.loads(text) for text in wanted[first : first + KEYS_MAX]}
+            stored = {_key_pair(item): item for item in queries.get_many(self.call, table, list(some.values()))}
+            markers |= {text: first_seen.parse_marker(stored.get(_key_pair(key), {})) for text, key in some.items()}
+        return markers
 
 
 @dataclass
@@ -147,22 +150,22 @@ class ItemsRun(Run):
     """A run that adds to numbers, and to the recounts of open scans."""
 
     markers_before: dict[str, Marker] = field(default_factory=dict)
-    """The markers as they were read, by their keys. What a run commits, the next one knows."""
+    """By key, the markers as they were read. After a commit, the next run has the committed markers."""
     markers_after: dict[str, Marker] = field(default_factory=dict)
     recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
-    """By counter and group: the attribute of the recount, and what is added to it."""
+    """By counter and group: the attribute of the recount, and the amount to add."""
     team_number_notes: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
-    """By counter and group, what is beside the count of numbers that the team keeps."""
+    """By counter and group, the note about the team's number."""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     """By counter and group of faults, the newest item."""
 
     def has_room_for(self, effects: Sequence[Any]) -> bool:
-        values = [
-            (each, value)
+        groups = {
+            (each.counter.name, value.group)
             for each in effects
             for value in (each.old, each.new, each.team_number, each.team_number_before)
-        ]
-        groups = {(each.counter.name, value.group) for each, value in values if value}
+            if value
+        }
         marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
         listed = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
         new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(listed)
@@ -180,7 +183,7 @@ class ItemsRun(Run):
                 self._note_team_number(change)
 
     def _note_team_number(self, change: ItemChange) -> None:
-        """Note what the number that the team keeps is now, and what it may not know yet."""
+        """Notes the team's number as it is now, and the changes that it may not include yet."""
         for value, sign in moves_between(change.old, change.new):
             if not value.aside:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
@@ -199,31 +202,25 @@ class ItemsRun(Run):
         return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
     def _recount(self, change: ItemChange, scan: Scan) -> None:
-        old, new = (
-            value if value and scan.covers(change.counter, value.group) else None for value in (change.old, change.new)
-        )
+        counter, key = change.counter, change.marker
+        old, new = (one if one and scan.covers(counter, one.group) else None for one in (change.old, change.new))
         if old == new:
             return
         moves = moves_between(old, new)
         if change.needs_marker:
-            was = (
-                self.markers_after[change.marker]
-                if change.marker in self.markers_after
-                else self.markers_before[change.marker]
-            )
-            moves, self.markers_after[change.marker] = first_seen.apply_record(was, old, new)
+            before = self.markers_after[key] if key in self.markers_after else self.markers_before[key]
+            moves, self.markers_after[key] = first_seen.apply_record(before, old, new)
         elif change.is_near_scan_end:
-            self.markers_after[change.marker] = first_seen.LIVE_MARKER
+            self.markers_after[key] = first_seen.LIVE_MARKER
         for value, sign in moves:
             self._move(change, value, 0)
-            at = change.counter.name, value.group
-            _, before = self.recounts.get(at, ("", 0))
-            self.recounts[at] = scan.recount_attribute, before + sign * value.amount
+            at = counter.name, value.group
+            _, amount = self.recounts.get(at, ("", 0))
+            self.recounts[at] = scan.recount_attribute, amount + sign * value.amount
 
     def _move(self, change: ItemChange, value: Contribution, amount: int) -> None:
-        self._add(
-            (change.counter.name, value.group), Effect(change.counter.name, value.group, self.place.minute, amount)
-        )
+        at = change.counter.name, value.group
+        self._add(at, Effect(*at, self.place.minute, amount))
 
     @property
     def _items(self) -> int:
@@ -242,47 +239,36 @@ class ItemsRun(Run):
             noted = self.team_number_notes.get(at)
             if not effect.expected and not recount and not noted and at not in self.examples:
                 continue
-            shard = self.place.bucket % counter.max_shards
-            add = tallies.add_write(
-                call,
-                counter,
-                effect.id,
-                shard,
-                effect.expected,
-                self.place.minute,
-                nonce_prefix=tallies.REPAIR_NONCE_START,
-            )
+            moved = self.place.bucket % counter.max_shards, effect.expected, self.place.minute
+            add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_START)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
             writes.append({"Update": noted.beside(add) if noted else add})
             if noted:
                 writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
-        for spelled, marker in self.markers_after.items():
-            if spelled not in self.markers_before:
-                writes.append(first_seen.live_marker_write(table, json.loads(spelled), now_s))
-            elif marker != self.markers_before[spelled]:
-                writes.append(
-                    first_seen.marker_write(table, json.loads(spelled), self.markers_before[spelled], marker, now_s)
-                )
+        for text, marker in self.markers_after.items():
+            if text not in self.markers_before:
+                writes.append(first_seen.live_marker_write(table, json.loads(text), now_s))
+            elif marker != (before := self.markers_before[text]):
+                writes.append(first_seen.marker_write(table, json.loads(text), before, marker, now_s))
         return writes
 
     def on_commit(self) -> None:
-        self.markers_before.update(
-            {spelled: marker for spelled, marker in self.markers_after.items() if spelled in self.markers_before}
-        )
+        self.markers_before |= {key: one for key, one in self.markers_after.items() if key in self.markers_before}
 
 
 def _item_changes(
     counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
-    """What a record says of the counters that count now. TTL's removals are removals.
+    """Returns what a record changes for the counters that count now. A removal by TTL is a removal.
 
-    Raises PoisonRecordError, or one of MALFORMED. No amount is a reason: what cannot be added is counted as such.
+    Raises PoisonRecordError, or one of MALFORMED_ERRORS. An amount is never a reason: if an amount cannot be added, the
+    item counts in the group of its fault.
     """
     changes = []
     for name, counter in counters.items():
         if name not in open_:
-            continue  # a scan that begins later reads what the record left
+            continue  # the counter's next scan reads the item as the record left it
         old, new = _contributions(counter, record)
         assert counter.items is not None
         images = (record["dynamodb"].get(image) or {} for image in ("OldImage", "NewImage"))
@@ -291,34 +277,26 @@ def _item_changes(
             continue
         scan, made_s = open_[name], created_s(record)
         example = _example(counter, record) if new and new.aside and new != old else ""
-        change = ItemChange(
-            counter,
-            declared.minute_made(record),
-            old,
-            new,
-            team_number=now,
-            team_number_before=before,
-            made_s=made_s,
-            example=example,
-        )
+        numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
+        change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)
         slack_s = CLOCK_SLACK * declared.minute_s
         changes.append(change if scan is None else _with_scan(change, scan, record, made_s, slack_s))
     return changes
 
 
 def _with_scan(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
-    """The change as an open scan takes it."""
+    """Returns the change with what an open scan needs of it."""
     if not any(one and scan.covers(change.counter, one.group) for one in (change.old, change.new)):
         return change._replace(scan=scan)
     marked = not scan.ended_s or made_s < scan.ended_s + slack_s
-    late = not marked and made_s < scan.ended_s + 2 * slack_s
+    near_end = not marked and made_s < scan.ended_s + 2 * slack_s
     key = first_seen.marker_key(change.counter.name, scan.generation, record["dynamodb"]["Keys"])
-    marker = json.dumps(key) if marked or late else ""
-    return change._replace(scan=scan, marker=marker, needs_marker=marked, is_near_scan_end=late)
+    marker = json.dumps(key) if marked or near_end else ""
+    return change._replace(scan=scan, marker=marker, needs_marker=marked, is_near_scan_end=near_end)
 
 
 def _contributions(counter: Counter, record: Record) -> tuple[Contribution | None, Contribution | None]:
-    """What the item counted for before, and what it counts for now."""
+    """Returns the contributions of the item before the record and after it."""
     of, name, change = counter.items, event_name(record), record["dynamodb"]
     assert of is not None
     keys: Item = change["Keys"]
@@ -327,14 +305,14 @@ def _contributions(counter: Counter, record: Record) -> tuple[Contribution | Non
     images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
     if not of.needs_images:
         value = of.contribution(keys)
-        return tuple(value if there else None for _, there in images)  # type: ignore[return-value]
-    if any(there and not change.get(image) for image, there in images):
+        return tuple(value if has else None for _, has in images)  # type: ignore[return-value]
+    if any(has and not change.get(image) for image, has in images):
         raise PoisonRecordError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
-    return tuple(of.contribution(change[image]) if there else None for image, there in images)  # type: ignore[return-value]
+    return tuple(of.contribution(change[image]) if has else None for image, has in images)  # type: ignore[return-value]
 
 
 def _example(counter: Counter, record: Record) -> str:
-    """The item that cannot be counted, and why."""
+    """Returns the item that cannot be counted, and why."""
     assert counter.items is not None
     keys = record["dynamodb"]["Keys"]
     order = sorted(keys, key=lambda name: name != counter.items.partition_key)  # type: ignore[union-attr]

@@ -1,8 +1,7 @@
-"""The items that a counter cannot count: how many have which fault, and one of each. Each fault is a group of the
-counter, as all others.
+"""Faults: how many items of a counter have each fault, and an example of each. Each fault is a group of the counter.
 
-So the numbers are exact, whatever happens to the items: an item that is corrected leaves its fault and comes into its
-group, in one step. No record becomes a dead letter because of an amount, and no scan stops.
+So the numbers are exact, whatever happens to the items: a corrected item moves from the group of its fault to its own
+group in one step. An amount never makes a record a dead letter, and never stops a scan.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from ..images import Image
 from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
 from . import scan_state
 
-EXAMPLE_CHARACTERS_MAX = 300  # characters
+EXAMPLE_CHARACTERS_MAX = 300
 
 
 class FaultCount(NamedTuple):
-    """How many items of a counter have one fault. `example`: the newest of them, which may be right since."""
+    """How many items of a counter have one fault. `example`: the newest of them; it may be corrected since."""
 
     kind: str
     items: int
@@ -58,9 +57,8 @@ def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -
             continue
         if scan is None or scan.covers(counter, group):
             continue
-        for shard in examples:  # an item of these keys may be gone
-            key, seen = {name: shard[name] for name in ("PK", "SK")}, {EXAMPLE: shard[EXAMPLE]}
+        for shard in examples:
+            key = {name: shard[name] for name in ("PK", "SK")}
             removing = items.remove_attributes_write(store.settings.counts_table, key, [EXAMPLE])["Update"]
-            try_commit(
-                store, [{"Update": items.with_expected(removing, seen)}, scan_state.same_scan_check_write(store, scan)]
-            )
+            removal = {"Update": items.with_expected(removing, {EXAMPLE: shard[EXAMPLE]})}
+            try_commit(store, [removal, scan_state.same_scan_check_write(store, scan)])

@@ -1,9 +1,10 @@
-"""Markers say who began with an item while a scan of its table counts beside the stream: the stream, or the scan.
+"""Markers: for each item, which counted it first while a scan reads its table: the stream, or the scan.
 
-What is counted of an item begins with the first record that changes what it counts for, or with what the scan read. A
-scan that came first leaves what it read. Some records behind it may be older than that read. They are skipped up to the
-state that was read: the item had that state once, and from there on old and new images add up, whichever such time it
-was. So no clock decides.
+A scan reads a table while its stream is consumed, so both could count one item. A marker for each item says which of
+them counted it first. If the stream was first, the scan skips the item. If the scan was first, the marker has what the
+scan read. Some records after it may be older than that read. The consumer skips records until it meets a record whose
+old image is that state; from there, old and new images add up. If the item had the state several times, each of those
+records is right. No clock is compared.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from ..dynamo.keys import Item
 from ..items import Contribution
 
 MARKER_KEPT_S = 30 * 24 * 3600
-SCAN_VALID_S = MARKER_KEPT_S // 2  # how long after its beginning a scan holds: no marker that it needs is gone by then
+SCAN_VALID_S = MARKER_KEPT_S // 2  # after its start a scan is valid for so long: all markers that it needs still exist
 LIVE_MARKER = "live"
-"""The marker of an item of which a record was applied: its old and new images add up from here on."""
+"""The marker of an item after a record of it was applied: the images of later records add up."""
 Marker = str | Contribution | None
-"""None: nobody has begun with the item; a Value: what the scan read, and added."""
+"""None: neither has counted the item; a Contribution: the scan read it, and added it."""
 Moves = tuple[tuple[Contribution, int], ...]
-"""What is added: each value, once or minus once."""
+"""What is added: each contribution, with the sign 1 or -1."""
 
 
 def moves_between(old: Contribution | None, new: Contribution | None) -> Moves:
-    """What leaves, and what comes."""
+    """Returns the old contribution with -1, and the new contribution with 1."""
     return (*(((old, -1),) if old else ()), *(((new, 1),) if new else ()))
 
 
 def apply_record(marker: Marker, old: Contribution | None, new: Contribution | None) -> tuple[Moves, Marker]:
-    """What a record moves, and the marker of its item then. `old` and `new` differ: other records move nothing."""
+    """Returns what a record moves, and the marker of its item after it. `old` and `new` differ."""
     assert old != new
     if marker is None:
         return moves_between(None, new), LIVE_MARKER
@@ -43,36 +44,34 @@ def apply_record(marker: Marker, old: Contribution | None, new: Contribution | N
 
 
 def marker_key(counter: str, generation: int, item_key: Item) -> Item:
-    """The key of the marker of an item, by the key of the item."""
+    """Returns the key of an item's marker, by the key of the item."""
     name = hashlib.sha256(json.dumps(item_key, sort_keys=True).encode()).hexdigest()[:32]
     return keys.key(f"SEEN#{counter}#{name}", str(generation))
 
 
 def parse_marker(stored: Item) -> Marker:
-    """A marker as it is stored; of an empty item none."""
-    if not stored:
-        return None
-    return (
-        Contribution(stored["group"]["S"], items.int_attribute(stored, "amount")) if "group" in stored else LIVE_MARKER
-    )
+    """Returns the marker of a stored item; None if the item is empty."""
+    if "group" in stored:
+        return Contribution(stored["group"]["S"], items.int_attribute(stored, "amount"))
+    return LIVE_MARKER if stored else None
 
 
-def marker_write(table: str, at: Item, was: Marker, now: Marker, now_s: float) -> Write:
-    """The write of a marker, on condition that it is as it was read."""
-    assert now is not None
+def marker_write(table: str, key: Item, before: Marker, after: Marker, now_s: float) -> Write:
+    """Returns the write of a marker, on condition that it still is what it was `before`."""
+    assert after is not None
     values: dict[str, Any] = {"expiration": int(now_s) + MARKER_KEPT_S}
-    if isinstance(now, Contribution):
-        values |= now._asdict()
-    if was is None:
-        seen: items.Expected = items.EXPECT_NO_ITEM
-    elif isinstance(was, Contribution):
-        seen = was._asdict()
+    if isinstance(after, Contribution):
+        values |= after._asdict()
+    if before is None:
+        expected: items.Expected = items.EXPECT_NO_ITEM
+    elif isinstance(before, Contribution):
+        expected = before._asdict()
     else:
-        seen = {"PK": at["PK"]["S"], "group": None}
-    gone = ("group", "amount") if isinstance(was, Contribution) and not isinstance(now, Contribution) else ()
-    return items.update_write(table, at, values, remove=gone, expected=seen)
+        expected = {"PK": key["PK"]["S"], "group": None}
+    gone = ("group", "amount") if isinstance(before, Contribution) and not isinstance(after, Contribution) else ()
+    return items.update_write(table, key, values, remove=gone, expected=expected)
 
 
-def live_marker_write(table: str, at: Item, now_s: float) -> Write:
-    """The write of a marker that no page of a scan rests on any more."""
-    return items.put_write(table, at, {"expiration": int(now_s) + MARKER_KEPT_S})
+def live_marker_write(table: str, key: Item, now_s: float) -> Write:
+    """Returns the write of a live marker, without a condition: the scan has ended, and reads no marker any more."""
+    return items.put_write(table, key, {"expiration": int(now_s) + MARKER_KEPT_S})

@@ -1,5 +1,5 @@
-"""The health check of the counters of items: whether they are counted, what counts for nothing, and whether the team
-keeps a number at all. `GET /status` and `tally status` show it."""
+"""The health check of the counters of items: whether their items are counted, which items are not, and whether the
+team keeps a number. `GET /status` and `tally status` show it."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from .scan_state import Scan
 
 
 def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """`wrong`: some counter is not counted. None: no group of some counter has the number that is compared with it."""
+    """Returns the check. It is wrong if the items of a counter are not counted.
+
+    It is unknown if no group of a counter has the team's number that the counter is compared with.
+    """
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
         if counter.items is None:
             continue
         scan = scan_state.read_scan(store, name)
         counted, missing = scan.counted == counter.items_digest, why_not_comparable(store, counter, scan)
-        found = list(faults.read_faults(store, counter)) if counted else []
+        uncounted = list(faults.read_faults(store, counter)) if counted else []
         facts[name] = {
             "counted": counted,
             "scan": not scan.closed,
             "passed": scan_state.passed_s(store, counter.items.table),
-            "uncounted": {one.kind: {"items": one.items, "example": one.example} for one in found},
+            "uncounted": {one.kind: {"items": one.items, "example": one.example} for one in uncounted},
         }
         if counted and counter.watch:
             facts[name]["numbers"] = count_team_numbers(store, counter)
         word = "counted" if counted else f"not counted: `tally scan {name}`"
         reading = "" if scan.closed else f", a scan is open, {scan.items:,} items read"
-        lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in found)]
+        lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in uncounted)]
         lines += [f"{name}: {missing}"] * bool(missing)
         wrong.add(not counted or (None if missing else False))
     return Check("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
 
 
 def count_team_numbers(store: Store, counter: Counter) -> int:
-    """How many items have the number that the team keeps."""
+    """Returns how many items have the number that the team keeps."""
     return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, NUMBERS))
 
 
 def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None) -> str:
-    """Why nobody can tell whether the numbers that the team keeps are right: there are none. Empty if there are some,
-    and if the items are not counted."""
+    """Returns why the team's numbers cannot be compared: no item has one. Empty if an item has one, or if the items are
+    not counted."""
     watch, scan = counter.watch, scan or scan_state.read_scan(store, counter.name)
     if watch is None or scan.counted != counter.items_digest or count_team_numbers(store, counter):
         return ""

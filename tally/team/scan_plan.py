@@ -1,6 +1,6 @@
-"""What a scan of a team's table will take, and which items will not count: from a sample, which costs some read units.
+"""Predicts from a sample what a scan of a team's table costs, and which items will not count.
 
-The sample are items at places that chance chooses. It is fair as far as the parts of the table are alike.
+The sample costs some read units. It has items from random places, and is fair if the parts of the table are alike.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from .recounts import GROUPS_MAX, Recount
 from .scan_state import Scan
 from .spot_checks import random_items
 
-SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100  # of a sample, and how many items it reads there
+SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100
 UNIT_BYTES = 4096  # of a strongly consistent read
-TRANSACTION_S, MB_S = 0.03, 0.15  # about what DynamoDB takes for a transaction of many writes, and to read 1 MB
-SET_UNITS, SET_WATCHED_UNITS = 2, 6  # to set a number; with the number of the team's it is a transaction of its own
+TRANSACTION_S, MB_S = 0.03, 0.15  # about the time of DynamoDB for a transaction of many writes, and to read 1 MB
+SET_UNITS, SET_WATCHED_UNITS = 2, 6  # to set a number; with a team's number, each is a transaction of its own
 
 
 @dataclass
 class ScanPlan:
-    """A sample, and what it says of the whole table."""
+    """A sample of a table, and the estimates for the whole table."""
 
     recount: Recount
     only_groups: tuple[str, ...] = ()
-    """The only groups that it counts; none: all."""
+    """The only groups that the scan counts; empty: all."""
     sets_numbers: bool = False
-    """Whether it sets the numbers."""
+    """Whether the scan sets the numbers."""
     units_per_s_max: int = 0
-    """How many units a second the scan may take; 0: as many as it can."""
+    """How many units a second the scan may take; 0: no limit."""
     items_read: int = 0
     items_counting: int = 0
     writes: int = 0
     packs: int = 0
     items_lacking: int = 0
-    """Items at their place that lack an attribute, or have another value of `where`."""
+    """Items whose keys may count, but that lack an attribute, or have another value of `where`."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
     examples: dict[str, str] = field(default_factory=dict)
@@ -60,9 +60,8 @@ class ScanPlan:
         judged, self.items_read = self.recount.items_declaration.judged(item), self.items_read + 1
         if isinstance(judged, Fault):
             self.faults[judged.kind] += 1
-            self.examples.setdefault(
-                judged.kind, faults.example(self.recount.items_declaration, item, self.recount.key_types)
-            )
+            example = faults.example(self.recount.items_declaration, item, self.recount.key_types)
+            self.examples.setdefault(judged.kind, example)
         elif judged is None:
             self.items_lacking += self.recount.items_declaration.may_count(item)
         elif not judged.aside:
@@ -70,7 +69,7 @@ class ScanPlan:
 
     @property
     def items(self) -> int:
-        """How many items the table has, about: DynamoDB counts them every six hours."""
+        """About how many items the table has: DynamoDB counts them every six hours."""
         return max(int(self.recount.table_description.get("ItemCount", 0)), self.items_read)
 
     @property
@@ -79,30 +78,26 @@ class ScanPlan:
         return max(1, -(-int(self.recount.table_description.get("TableSizeBytes", 0)) // UNIT_BYTES))
 
     def extrapolate(self, number: float) -> int:
-        """What a number of the sample comes to in the whole table."""
+        """Returns the estimate for the whole table from a number of the sample."""
         return round(number * self.items / max(self.items_read, 1))
 
     @property
     def numbers_to_set(self) -> int:
-        """How many numbers are set. Groups of an attribute are few: the sample has most of them."""
-        groups = (
-            len(self.groups)
-            if self.recount.items_declaration.group_by is not None
-            else self.extrapolate(len(self.groups))
-        )
-        return groups if self.sets_numbers else 0
+        """How many numbers the scan sets. If an attribute names the groups, they are few: the sample has most."""
+        if not self.sets_numbers:
+            return 0
+        has_few = self.recount.items_declaration.group_by is not None
+        return len(self.groups) if has_few else self.extrapolate(len(self.groups))
 
     @property
     def write_units(self) -> int:
         """The write units in Tally's tables."""
-        each = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS
-        return (
-            2 * self.extrapolate(self.writes) + each * self.numbers_to_set + 2 * -(-self.numbers_to_set // GROUPS_MAX)
-        )
+        each, numbers = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS, self.numbers_to_set
+        return 2 * self.extrapolate(self.writes) + each * numbers + 2 * -(-numbers // GROUPS_MAX)
 
     @property
     def seconds(self) -> int:
-        """How long the scan takes, about."""
+        """About how long the scan takes."""
         many = 1 if self.recount.counter.watch else GROUPS_MAX
         transactions = self.extrapolate(self.packs) + -(-self.numbers_to_set // many)
         seconds = self.read_units * UNIT_BYTES / 2**20 * MB_S + transactions * TRANSACTION_S
@@ -114,7 +109,7 @@ class ScanPlan:
         return max(1, round(seconds))
 
     def lines(self) -> Iterator[str]:
-        """Returns the lines that `tally scan` prints before it asks."""
+        """Yields the lines that `tally scan` prints before it asks."""
         table, what = self.recount.items_declaration.table, "scan" if self.sets_numbers else "recount"
         groups = sum(not group.startswith(ASIDE) for group in self.groups)
         yield (
@@ -138,6 +133,9 @@ class ScanPlan:
 
 
 def half_of_provisioned_reads(recount: Recount) -> int:
-    """Half of the read units a second that the team's table has provisioned: the team needs the rest; 0: on demand."""
+    """Returns half of the read units a second that the team's table has provisioned; 0: on demand.
+
+    The team needs the other half.
+    """
     provisioned = recount.table_description.get("ProvisionedThroughput", {})
     return int(provisioned.get("ReadCapacityUnits", 0)) // 2

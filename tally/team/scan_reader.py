@@ -1,7 +1,8 @@
-"""Reads a team's table page by page while the team writes, and adds what its items count for to the recount of a scan.
+"""Reads a team's table page by page while the team writes, and adds the contributions of its items to a scan's recount.
 
-A page of the table is added as it was read: each item on condition that nobody has begun with it, and all in the
-transaction that notes how far the scan has come. So a scan may die anywhere and go on, and several may run at once.
+The scan adds a page as it was read, in the transaction that notes how far the scan has come. Each item is added on
+condition that neither the stream nor the scan has counted it. So a scan may stop anywhere and go on, and several
+processes may run it at once.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..items import ASIDE, EXAMPLE, Contribution, Items, key_types
 from . import faults, first_seen, scan_state
 from .scan_state import Scan
 
-WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # of items that are added at once: the scan's own note is one more
+WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # in one transaction, beside the note of the scan's position
 
 
 class ScanAbandonedError(TallyError):
-    """The scan was abandoned: another scan was begun, or records that the scan needs were skipped or lost."""
+    """The scan was abandoned: another scan was started, or records that the scan needs were skipped or lost."""
 
 
 class UncountableError(TallyError):
@@ -41,7 +42,7 @@ CountedItem = tuple[Item, Contribution, Item]
 
 
 class Step(NamedTuple):
-    """What a scan did in one step: the items that it read, those that it added, and the units that it used."""
+    """What a scan did in one step: how many items it read and added, and the units that it used."""
 
     read: int
     added: int
@@ -50,7 +51,7 @@ class Step(NamedTuple):
 
     @property
     def units(self) -> float:
-        """All of them."""
+        """The read units and the write units."""
         return self.read_units + self.write_units
 
 
@@ -63,24 +64,24 @@ class Pack(NamedTuple):
 
     @property
     def writes(self) -> int:
-        """How many writes they are."""
+        """How many writes the pack needs."""
         return self.markers + len(self.groups)
 
 
 @dataclass(frozen=True)
 class ScanReader:
-    """A scan that reads. Each method raises what botocore's errors map to."""
+    """A scan that reads items. Each method raises what botocore's errors map to."""
 
     store: Store
     counter: Counter
     scan: Scan
     now_s: Callable[[], float] = field(default=clock.now_s)
     page_items: int = 0
-    """How many items it reads at a time; 0: as many as DynamoDB gives."""
+    """How many items the scan reads at a time; 0: as many as DynamoDB returns."""
 
     @property
     def items_declaration(self) -> Items:
-        """The items that it counts."""
+        """The declaration of the items that the scan counts."""
         assert self.counter.items is not None
         return self.counter.items
 
@@ -91,35 +92,32 @@ class ScanReader:
 
     @cached_property
     def table_description(self) -> dict[str, Any]:
-        """What DynamoDB says of the team's table."""
+        """DynamoDB's description of the team's table."""
         return queries.describe_table(self.store, self.table)
 
     @cached_property
     def key_types(self) -> dict[str, str]:
-        """The types of its keys by name, the partition key first."""
+        """The types of the table's keys by name, the partition key first."""
         return key_types(self.table_description)
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether its groups are partitions of the table. Those of ASIDE are not."""
+        """Whether the scan's groups are partitions of the table. The groups of ASIDE are not."""
         groups = self.scan.groups
-        return (
-            bool(groups)
-            and self.items_declaration.group_by is None
-            and not any(group.startswith(ASIDE) for group in groups)
-        )
+        has_aside = any(group.startswith(ASIDE) for group in groups)
+        return bool(groups) and self.items_declaration.group_by is None and not has_aside
 
     def partition(self, group: str) -> Item:
-        """The value of the partition key of a group."""
+        """Returns the value of a group's partition key."""
         return {self.key_types[self.items_declaration.partition_key]: self.items_declaration.partition_key_of(group)}
 
     def run_steps(self) -> Iterator[Step]:
-        """Read and add everything from where the scan stands; then it has ended.
+        """Reads and adds all items from the scan's position on, yields each step, and ends the scan.
 
         Raises ScanAbandonedError, UncountableError.
         """
         if "B" in self.key_types.values():
-            raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by texts and numbers.")
+            raise UncountableError(f"The keys of {self.table} are binary: Tally counts items by strings and numbers.")
         read = self.scan.items
         for page in self._pages():
             units, written = page.units, 0.0
@@ -128,23 +126,23 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            if page and not written and not self.scan.spot:  # if the scan dies, it does not read this page again
-                if not try_commit(
-                    self.store, [scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)]
-                ):
-                    # raises ScanAbandonedError if it is closed; if not, the next page notes the place
-                    self.is_complete()
+            if page and not written and not self.scan.spot:  # a scan that is resumed does not read this page again
+                position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
+                if not try_commit(self.store, [position]):
+                    self.is_complete()  # raises if the scan is closed; if not, the next page notes the position
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now_s()):
             raise ScanAbandonedError(ABANDONED_MESSAGE)
 
     def is_complete(self) -> bool:
-        """Whether what `difference` says is the whole truth: the scan has ended, and the consumer has passed it. Raises
-        ScanAbandonedError."""
-        there = scan_state.read_scan(self.store, self.counter.name)
-        if there.generation != self.scan.generation or there.closed or there.may_lack_markers(self.now_s()):
+        """Returns whether `difference` is right: the scan has ended, and the consumer has passed the end.
+
+        Raises ScanAbandonedError.
+        """
+        stored = scan_state.read_scan(self.store, self.counter.name)
+        if stored.generation != self.scan.generation or stored.closed or stored.may_lack_markers(self.now_s()):
             raise ScanAbandonedError(ABANDONED_MESSAGE)
-        return scan_state.is_complete(self.store, there, self.items_declaration.table)
+        return scan_state.is_complete(self.store, stored, self.items_declaration.table)
 
     def _pages(self) -> Iterator[Page]:
         after = json.loads(self.scan.position) if self.scan.position else None
@@ -152,33 +150,29 @@ class ScanReader:
         if not self.is_by_partition:
             yield from queries.team_pages(self.store, self.table, after=after, **limited)
             return
+        key = self.items_declaration.partition_key
         partitions = [self.partition(group) for group in self.scan.groups]
-        first = partitions.index(after[self.items_declaration.partition_key]) if after else 0
+        first = partitions.index(after[key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
-            began = None if number else after
-            yield from queries.team_pages(
-                self.store, self.table, (self.items_declaration.partition_key, partition), began, **limited
-            )
+            start = None if number else after
+            yield from queries.team_pages(self.store, self.table, (key, partition), start, **limited)
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
-        """Add those items of a page that nobody has begun with. How many, and the units of it."""
-        name, generation = self.counter.name, self.scan.generation
-        values = ((self._if_covered(self.items_declaration.contribution(item)), item) for item in page)
+        """Adds the items of a page that neither the stream nor the scan has counted. Returns how many, and units."""
+        name, generation, of = self.counter.name, self.scan.generation, self.items_declaration
+        values = ((self._if_covered(of.contribution(item)), item) for item in page)
         left = [
             (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
         ]
-        # by group
-        kept = dict(value for item in page if (value := self._if_covered(self.items_declaration.team_number(item))))
-        last = self.key_of(page[-1])
-        if not left and not kept:
+        team_numbers = dict(value for item in page if (value := self._if_covered(of.team_number(item))))  # by group
+        if not left and not team_numbers:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now_s(), 0.0
+        table = store.settings.ledger_table
         while True:
-            writes = [
-                first_seen.marker_write(store.settings.ledger_table, key, None, value, now_s) for key, value, _ in left
-            ]
-            writes += [{"Update": update} for update in self._updates(left, kept, now_s)]
-            writes.append(scan_state.position_write(store, self.scan, last, read))
+            writes = [first_seen.marker_write(table, key, None, value, now_s) for key, value, _ in left]
+            writes += [{"Update": update} for update in self._updates(left, team_numbers, now_s)]
+            writes.append(scan_state.position_write(store, self.scan, self.key_of(page[-1]), read))
             sent = send(store.client, writes)
             units += 2 * len(writes)
             if sent.committed:
@@ -192,19 +186,16 @@ class ScanReader:
             sleep_or_raise_busy(retries)
 
     def pack(self, page: Sequence[Item]) -> Iterator[Pack]:
-        """The items of a page, as many at a time as one transaction adds."""
-        pack = Pack([], 0, frozenset())
+        """Yields the items of a page in packs, each as large as one transaction."""
+        pack, of = Pack([], 0, frozenset()), self.items_declaration
         for item in page:
-            value, kept = (
-                self._if_covered(one)
-                for one in (self.items_declaration.contribution(item), self.items_declaration.team_number(item))
-            )
-            groups = {one.group for one in (value, kept) if one}
-            more = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
-            if more.writes > WRITES_MAX:
+            value, number = self._if_covered(of.contribution(item)), self._if_covered(of.team_number(item))
+            groups = {one.group for one in (value, number) if one}
+            larger = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
+            if larger.writes > WRITES_MAX:
                 yield pack
-                more = Pack([item], int(value is not None), frozenset(groups))
-            pack = more
+                larger = Pack([item], int(value is not None), frozenset(groups))
+            pack = larger
         if pack.items:
             yield pack
 
@@ -212,9 +203,9 @@ class ScanReader:
         return value if value and self.scan.covers(self.counter, value.group) else None
 
     def _updates(
-        self, counting: Sequence[CountedItem], kept: Mapping[str, int], now_s: float
+        self, counting: Sequence[CountedItem], team_numbers: Mapping[str, int], now_s: float
     ) -> Iterator[dict[str, Any]]:
-        sums: dict[str, int] = defaultdict(int, dict.fromkeys(kept, 0))
+        sums: dict[str, int] = defaultdict(int, dict.fromkeys(team_numbers, 0))
         examples: dict[str, str] = {}
         for _, value, item in counting:
             sums[value.group] += value.amount
@@ -225,17 +216,17 @@ class ScanReader:
             add = tallies.add_write(
                 Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_START
             )
-            # unless a record has said it since it began
-            read = {self.scan.team_number_attribute: kept[group]} if group in kept else {}
+            # if a record has stored the number since the scan began, the record's number stays
+            read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
             yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, unless_there=read, sets=sets)
 
     def key_of(self, item: Item) -> Item:
-        """The key of an item."""
+        """Returns the key of an item."""
         return {name: item[name] for name in self.key_types}
 
 
 ABANDONED_MESSAGE = (
-    "The scan was given up: another one was begun, the counter was declared otherwise, records of the table may be"
-    " lost, or it began long ago. Begin it again."
+    "This scan was abandoned. Another scan was started, the counter's declaration changed, records of the table may be"
+    " lost, or the scan is older than 15 days. Start a new scan: `tally scan COUNTER`."
 )

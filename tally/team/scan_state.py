@@ -1,13 +1,13 @@
-"""The scans of the items that a counter counts, as the ledger has them: one at a time for each counter.
+"""The scans of a counter's items in the ledger: each counter has at most one open scan.
 
-While a scan is open, tally items have a recount beside their number, and every write moves both. Once it has ended,
-and the consumer has passed it by SLACK, `number - recount` is by how much the number is off, whatever happens
-meanwhile. Then the scan is closed: nothing moves its recount any more.
+While a scan is open, tally items have a recount beside their number, and every write moves both. When the scan has
+ended and the consumer has passed the end by CLOCK_SLACK, `number - recount` is the excess of the number, under any
+traffic. Then the scan is closed, and its recount does not move any more.
 
     ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot, found
     PASSED, table -> passed, seen, stream
 
-`counted`: the digest of the declaration by which the items are counted; none while they are not.
+`counted`: the digest of the declaration by which the items are counted; absent while they are not counted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..dynamo.transactions import try_commit
 from ..errors import NotCountedError, StoreBusyError
 from . import first_seen
 
-CLOCK_SLACK = 5  # minutes: how far the clock of a scan and the stamps of DynamoDB may differ
+CLOCK_SLACK = 5  # minutes by which a scan's clock and DynamoDB's stamps may differ
 
 SCANS_PARTITION = "ITEMS"
 ATTEMPTS_MAX = 5
 RECOUNT_START = "recount#"
-"""How the attributes of tally items begin that scans count into."""
+"""The attributes of tally items that scans count into begin with it."""
 TEAM_NUMBER_START = "kept#"
 
 
@@ -39,76 +39,71 @@ class Scan(NamedTuple):
 
     counter: str
     generation: int = 0
-    """0: there has been none."""
+    """0: there was no scan."""
     digest: str = ""
-    """Of the declaration that it counts by."""
+    """The digest of the declaration that it counts by."""
     groups: tuple[str, ...] = ()
-    """The only groups that it counts; none: all."""
+    """The only groups that it counts; empty: all."""
     began_s: int = 0
     ended_s: int = 0
     closed: bool = True
     position: str = ""
-    """Where it goes on, as JSON; empty: at the beginning."""
+    """The key of the last item that it has read, as JSON; empty: it has not read an item."""
     items: int = 0
-    """How many it has read."""
+    """How many items it has read."""
     counted: str = ""
-
     table: str = ""
     """The team's table whose items it counts."""
     spot: bool = False
-    """Whether the sweep does it, of some groups (team/spot_checks.py)."""
+    """Whether it is a spot check of some groups by the sweep (team/spot_checks.py)."""
     found: int = 0
-    """How many groups have items, by the last scan of all."""
+    """How many groups have items, by the last scan of all groups."""
 
     @classmethod
     def of(cls, stored: Item) -> Scan:
-        """A scan as it is stored."""
+        """Returns the scan of a stored item."""
         names = ("digest", "position", "counted", "table")
-        texts: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
-        numbers = [items.int_attribute(stored, name) for name in ("generation", "began", "ended", "items", "found")]
-        generation, began_s, ended_s, read, found = numbers
-        closed = not generation or "closed" in stored
-        texts["spot"] = "spot" in stored
-        texts["groups"] = tuple(stored.get("groups", {"S": ""})["S"].split())
-        times: dict[str, Any] = {"began_s": began_s, "ended_s": ended_s}
-        return cls(stored["SK"]["S"], generation, closed=closed, items=read, found=found, **times, **texts)
+        fields: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
+        fields |= {name: items.int_attribute(stored, name) for name in ("generation", "items", "found")}
+        fields |= {f"{name}_s": items.int_attribute(stored, name) for name in ("began", "ended")}
+        fields |= {"closed": not fields["generation"] or "closed" in stored, "spot": "spot" in stored}
+        return cls(stored["SK"]["S"], groups=tuple(stored.get("groups", {"S": ""})["S"].split()), **fields)
 
     @property
     def recount_attribute(self) -> str:
-        """The attribute of tally items that it counts into. No counter has it."""
+        """The attribute of tally items that it counts into. No counter has this attribute."""
         return f"{RECOUNT_START}{self.generation}"
 
     @property
     def team_number_attribute(self) -> str:
-        """The attribute of tally items for a number of the team's as it finds it (team/team_numbers.py)."""
+        """The attribute of tally items for the team's number as the scan reads it (team/team_numbers.py)."""
         return f"{TEAM_NUMBER_START}{self.generation}"
 
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
-        """Whether the number, or an open scan, counts by another declaration. `counter`: as it is declared now; None:
-        it is not declared."""
-        known = "" if counter is None else counter.items_digest
-        return not {self.counted, "" if self.closed else self.digest} <= {"", known}
+        """Returns whether the number or an open scan counts by another declaration. `counter`: None: not declared."""
+        declared = "" if counter is None else counter.items_digest
+        return not {self.counted, "" if self.closed else self.digest} <= {"", declared}
 
     def covers(self, counter: Counter, group: str) -> bool:
-        """Whether what counts in a group moves the recount."""
+        """Returns whether items of a group move the recount."""
         return self.is_open_for(counter) and (not self.groups or group in self.groups)
 
     def may_lack_markers(self, now_s: float) -> bool:
-        """Whether markers of it may be gone, which say who began with an item."""
+        """Returns whether markers of the scan (first_seen.py) may have expired."""
         return now_s >= self.began_s + first_seen.SCAN_VALID_S
 
     def is_open_for(self, counter: Counter) -> bool:
-        """Whether it is open, and of the counter as it is declared."""
+        """Returns whether the scan is open, and counts by the counter's present declaration."""
         return not self.closed and self.digest == counter.items_digest
 
 
 def scan_key(counter: str) -> Item:
-    """The key of a counter's scan."""
+    """Returns the key of a counter's scan."""
     return keys.key(SCANS_PARTITION, counter)
 
 
 def read_scan(store: Store, counter: str) -> Scan:
-    """The last scan of a counter, strongly consistent."""
+    """Returns the last scan of a counter, by a strongly consistent read."""
     stored = queries.get(store.client, store.settings.ledger_table, scan_key(counter))
     return Scan.of(stored) if stored else Scan(counter)
 
@@ -116,97 +111,97 @@ def read_scan(store: Store, counter: str) -> Scan:
 def begin(
     store: Store, counter: Counter, now_s: float, groups: Iterable[str] = (), *, spot: bool = False
 ) -> Scan | None:
-    """Begin a scan, of these groups or of all; None if somebody else has begun one. `spot`: as a spot check.
+    """Starts a scan of these groups, or of all. Returns None if another process started a scan. `spot`: a spot check.
 
-    One that is open is given up: its recount moves no more. The consumer's mapping must exist: what is written from now
-    on must reach it.
+    An open scan is abandoned: its recount does not move any more. The consumer's event source mapping must exist,
+    because the consumer must get each record from now on.
     """
     assert counter.items is not None
-    seen, groups = read_scan(store, counter.name), tuple(groups)
-    generation = max(seen.generation + 1, int(now_s))  # of no scan that the ledger knows no more, or by another name
+    before, groups = read_scan(store, counter.name), tuple(groups)
+    generation = max(before.generation + 1, int(now_s))  # higher than in any older scan, even of another name
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
         "items": 0, "table": counter.items.table, **({"spot": 1} if spot else {}),
     }  # fmt: skip
     gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
-    gone = gone if seen.counted == counter.items_digest else (*gone, "counted")
-    _try_change(store, seen, values, gone)
-    there = read_scan(store, counter.name)  # an answer may be lost; the same scan, begun by somebody else, is as good
+    gone = gone if before.counted == counter.items_digest else (*gone, "counted")
+    _try_change(store, before, values, gone)
+    scan = read_scan(store, counter.name)  # an answer may be lost; the same scan of another process is as good
     ours = (generation, counter.items_digest, groups, int(now_s))
-    return there if (there.generation, there.digest, there.groups, there.began_s) == ours else None
+    return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == ours else None
 
 
 def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write:
-    """The write that notes how far a scan has come: the key of the last item that it has read, and how many it has."""
-    values: dict[str, Any] = {"items": read, "position": json.dumps(position)}
-    return items.update_write(
-        store.settings.ledger_table, scan_key(scan.counter), values, expected=expect_counting(scan)
-    )
+    """Returns the write of a scan's position: the key of the last item that it has read, and how many it has read."""
+    table, values = store.settings.ledger_table, dict[str, Any](items=read, position=json.dumps(position))
+    return items.update_write(table, scan_key(scan.counter), values, expected=expect_counting(scan))
 
 
 def expect_counting(scan: Scan) -> items.Expected:
-    """That a scan still counts: it has not ended, was not closed, and no other one was begun."""
+    """Returns the attributes of a scan that still counts: it has not ended or closed, and no other scan was started."""
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
 def same_scan_check_write(store: Store, scan: Scan) -> Write:
-    """The check that no other scan was begun, and that this one is open or closed as it was read."""
-    was: items.Expected = {
-        "generation": scan.generation or None,
-        "closed": 1 if scan.generation and scan.closed else None,
-    }
-    return items.check_write(store.settings.ledger_table, scan_key(scan.counter), was)
+    """Returns the check that no other scan was started, and that this scan is open or closed as it was read."""
+    closed = 1 if scan.generation and scan.closed else None
+    expected: items.Expected = {"generation": scan.generation or None, "closed": closed}
+    return items.check_write(store.settings.ledger_table, scan_key(scan.counter), expected)
 
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
-    """Note that a scan has read all. False if it was closed, or another one was begun."""
-    if _try_change(store, scan, {"ended": int(now_s)}, was=expect_counting(scan)):
+    """Notes that a scan has read all items. Returns False if it was closed, or another scan was started."""
+    if _try_change(store, scan, {"ended": int(now_s)}, expected=expect_counting(scan)):
         return True
-    there = read_scan(store, scan.counter)
-    return there.generation == scan.generation and there.ended_s > 0
+    stored = read_scan(store, scan.counter)
+    return stored.generation == scan.generation and stored.ended_s > 0
 
 
 def close(store: Store, scan: Scan, counted: str | None = None, found: int | None = None) -> bool:
-    """Close a scan. `counted`: the digest of the declaration by which the scan has counted every group. `found`: how
-    many groups have items. None: the scan does not say, so the item keeps what it has."""
+    """Closes a scan. Returns False if another scan was started.
+
+    `counted`: the digest of the declaration by which the scan has counted every group. `found`: how many groups have
+    items. None: the stored value stays.
+    """
     given = {"counted": counted, "found": found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
-    if _try_change(store, scan, values, was={"generation": scan.generation, "closed": None}):
+    if _try_change(store, scan, values, expected={"generation": scan.generation, "closed": None}):
         return True
-    there = read_scan(store, scan.counter)
-    return there.generation == scan.generation and (counted is None or there.counted == counted)
+    stored = read_scan(store, scan.counter)
+    return stored.generation == scan.generation and (counted is None or stored.counted == counted)
 
 
 def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
-    """The last scans of the counters of a table, read by a consumer that knows them as they are declared, by name.
+    """Returns the last scans of a table's counters, by name, before the consumer applies records.
 
-    A number may belong to another declaration, or to a counter that is declared no more. The consumer gives such a
-    number up before it skips records: that declaration may come back. Raises StoreBusyError.
+    A number may belong to another declaration, or to a counter that is not declared any more. The consumer skips the
+    records of such a number, and first notes it as not counted: its declaration may be deployed again. Raises
+    StoreBusyError.
     """
     for _ in range(ATTEMPTS_MAX):
-        listed = [
-            Scan.of(item) for item in queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION)
-        ]
-        seen = {scan.counter: scan for scan in listed if scan.table == table}
-        others = [scan for scan in seen.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
+        stored = map(Scan.of, queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION))
+        scans = {scan.counter: scan for scan in stored if scan.table == table}
+        others = [scan for scan in scans.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
         if not others:
-            return {name: seen.get(name, Scan(name)) for name in counters}
+            return {name: scans.get(name, Scan(name)) for name in counters}
         for scan in others:
             invalidate(store, scan)
     raise StoreBusyError("The scans of the items keep changing.")
 
 
 def invalidate(store: Store, scan: Scan) -> bool:
-    """Note that the items are not counted by any declaration, and give up an open scan: records are skipped or lost.
-    False if the scan has changed since it was read: then nothing happens."""
+    """Notes that the items are not counted, and abandons an open scan, because records are skipped or lost.
+
+    Returns False, and changes nothing, if the scan has changed since it was read.
+    """
     if not scan.counted and scan.closed:
         return True
-    was: items.Expected = {"generation": scan.generation or None, "counted": scan.counted or None}
-    return _try_change(store, scan, {"closed": 1}, ("counted",), was)
+    expected: items.Expected = {"generation": scan.generation or None, "counted": scan.counted or None}
+    return _try_change(store, scan, {"closed": 1}, ("counted",), expected)
 
 
 def invalidate_until_done(store: Store, counter: str) -> None:
-    """Note that records of its items are lost, whatever its scan becomes meanwhile. Raises StoreBusyError."""
+    """Invalidates the last scan of a counter, and tries again if the scan changes. Raises StoreBusyError."""
     for _ in range(ATTEMPTS_MAX):
         if invalidate(store, read_scan(store, counter)):
             return
@@ -214,42 +209,40 @@ def invalidate_until_done(store: Store, counter: str) -> None:
 
 
 def _try_change(
-    store: Store, seen: Scan, values: items.Values, removed: tuple[str, ...] = (), was: items.Expected | None = None
+    store: Store, scan: Scan, values: items.Values, remove: tuple[str, ...] = (), expected: items.Expected | None = None
 ) -> bool:
-    """Change what the ledger has, on condition that it is as it was. False if it is not."""
-    before = was or {"generation": seen.generation or None}
-    write = items.update_write(
-        store.settings.ledger_table, scan_key(seen.counter), values, remove=removed, expected=before
-    )
-    return try_commit(store, [write])
+    """Changes the stored scan if its attributes are as expected. Returns False if they are not."""
+    expected = expected or {"generation": scan.generation or None}
+    table, key = store.settings.ledger_table, scan_key(scan.counter)
+    return try_commit(store, [items.update_write(table, key, values, remove=remove, expected=expected)])
 
 
 def is_complete(store: Store, scan: Scan, table: str) -> bool:
-    """Whether the recount of a scan that has ended holds all that it should: the consumer has passed it."""
+    """Returns whether a scan has ended, and the consumer has passed the end, so that the recount is complete."""
     return 0 < scan.ended_s <= passed_s(store, table) - CLOCK_SLACK * store.settings.minute_s
 
 
 def as_of(store: Store, counter: Counter) -> int | None:
-    """Until when the number of a counter of items holds every write of them, epoch seconds; None: not known.
+    """Returns the time up to which a counter's number includes every write of its items; None: not known.
 
-    It is about that time: a quiet stream shard that shows no record may have one. Raises NotCountedError while the
-    items are not counted as they are declared.
+    The time is approximate: a read of a quiet stream shard may miss a record. Raises NotCountedError while the items
+    are not counted by the present declaration.
     """
     assert counter.items is not None
     table = counter.items.table
     if read_scan(store, counter.name).counted != counter.items_digest:
         raise NotCountedError(
-            f"{counter.name} counts items of the table {table}, and those that are there are not counted yet: run"
+            f"{counter.name} counts items of the table {table}, and the items in the table are not counted yet: run"
             f" `tally scan {counter.name}`."
         )
     return passed_s(store, table) or None
 
 
 def passed_key(table: str) -> Item:
-    """The key of the note that says how far the consumer has come in a team's table."""
+    """Returns the key of the note that says how far the consumer has come in a team's table."""
     return keys.key("PASSED", table)
 
 
 def passed_s(store: Store, table: str) -> int:
-    """Until when the consumer has passed every record of a team's table, epoch seconds; 0: not known."""
+    """Returns the time up to which the consumer has passed every record of a team's table; 0: not known."""
     return items.int_attribute(queries.get(store.client, store.settings.ledger_table, passed_key(table)), "passed")

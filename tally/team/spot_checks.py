@@ -1,7 +1,7 @@
-"""Spot checks of what counters of items count: some groups, again and again, chosen by chance.
+"""Spot checks of counters of items: the sweep recounts random groups.
 
-A sweep chooses groups, and counts their items again; a later one, when the consumer has passed that, compares. What
-differs is drift. Groups that would take more units than the deployment allows are left out.
+A sweep chooses groups and recounts their items. When the consumer has passed the recount, a later sweep compares it
+with the numbers. A difference is drift. If groups take more units than the deployment allows, the check stops.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from ..dynamo.queries import Page
 from ..errors import TallyError
 from . import scan_state
 from .recounts import Recount
-from .scan_state import Scan
 
 GROUPS_MAX = 5  # in a check
-SAMPLE_ITEMS = 20  # to find them
-ABANDON_AFTER_MIN = 60  # a check that is not settled by then is given up: the consumer stalled
+SAMPLE_ITEMS = 20  # to find groups
+ABANDON_AFTER_MIN = 60  # minutes until an incomplete check is abandoned: the consumer stalled
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
-    """Go on with the check of each counter, or begin one, as far as the time goes (`until_s`, on the store's clock).
-    How many groups were compared, and how many numbers were off."""
+    """Continues or starts the check of each counter, until `until_s` on the store's clock.
+
+    Returns how many groups were compared, and how many numbers were wrong.
+    """
     done = {"groups_checked": 0, "groups_off": 0}
     for counter in counters.values():
         if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
-            continue  # one group of many that an attribute names would take a scan of the table
+            continue  # if an attribute names the groups, one group takes a scan of the table
         if store.clock() >= until_s:
             break
         try:
@@ -45,17 +46,17 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 
 
 def _check(recount: Recount) -> Iterator[bool]:
-    """Whether each group that is compared was off."""
+    """Yields for each compared group whether its number was wrong."""
     scan, store, now_s = recount.scan, recount.store, recount.now_s()
     if scan.counted != recount.counter.items_digest or not (scan.closed or scan.spot):
-        return  # its items are not counted yet, or somebody counts them again
+        return  # the items are not counted yet, or a person recounts them
     if scan.closed:
         _begin_check(recount, now_s)
     elif scan.ended_s and not scan.may_lack_markers(now_s) and recount.is_complete():
         for group in scan.groups:
             difference = recount.difference(group)
-            settle = recount.report_drift if recount.counter.watch is None else recount.set_number
-            settle(difference)
+            resolve = recount.report_drift if recount.counter.watch is None else recount.set_number
+            resolve(difference)
             if difference.has_stale_recounts:
                 recount.remove_stale(group)
             yield difference.excess != 0
@@ -65,27 +66,24 @@ def _check(recount: Recount) -> Iterator[bool]:
 
 
 def _begin_check(recount: Recount, now_s: float) -> None:
-    """Choose groups that have items, at a place in the table that chance chooses, and count their items, if that is not
-    too much."""
+    """Chooses groups with items at a random place in the table, and recounts their items, if they are not too many."""
     store, units = recount.store, 0.0
-    begun: Scan | None = None
     values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
-    # What a group of ASIDE counts is anywhere in the table.
+    # The items of a group of ASIDE may be anywhere in the table.
     groups = list(dict.fromkeys(value.group for value in values if value and not value.aside))[:GROUPS_MAX]
-    if groups:
-        begun = scan_state.begin(store, recount.counter, now_s, groups, spot=True)
-    if begun is None:
+    scan = scan_state.begin(store, recount.counter, now_s, groups, spot=True) if groups else None
+    if scan is None:
         return
-    counting = replace(recount, scan=begun, page_items=SAMPLE_ITEMS)
-    for step in counting.run_steps():
+    check = replace(recount, scan=scan, page_items=SAMPLE_ITEMS)
+    for step in check.run_steps():
         units += step.units
         if units > store.settings.spot_check_units:
-            counting.close()
+            check.close()
             return
 
 
 def random_items(recount: Recount, most: int) -> Page:
-    """Up to `most` items that follow a place in the table that chance chooses."""
+    """Returns up to `most` items that follow a random place in the table."""
 
     def page(after: Item | None) -> Page:
         return next(queries.team_pages(recount.store, recount.table, after=after, Limit=most))
@@ -94,6 +92,6 @@ def random_items(recount: Recount, most: int) -> Page:
 
 
 def _random_key(kind: str) -> Item:
-    """A key attribute of this type, by chance."""
+    """Returns a random key attribute of this type."""
     text = secrets.token_hex(8)
     return {"N": str(int(text, 16) % 10**9)} if kind == "N" else {kind: text.encode() if kind == "B" else text}

@@ -1,14 +1,14 @@
-"""What the consumer notes of a number that the team keeps itself: beside the count, so that one read has both.
+"""What the consumer notes of a team's own number: beside the count, so that one read has both.
 
     of a tally item: kept, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
-`kept`: the number as the newest record has it. `up#…` and `down#…`: by how much, in the stretch of time that ends then,
-the number may be too low, or too high, without being wrong: items that came and went, and moves of the number that
-items may follow. `WATCHED` lists the groups that team/watch.py looks at.
+`kept`: the team's number in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
+without being wrong, because of the changes in one stretch of time. These are changes of items that the number does not
+include yet, and moves of the number before its items. `WATCHED` lists the groups that team/watch.py checks.
 
-A stretch has the name of its end in seconds. So the names hold when `within_s`, and with it the length of a stretch,
-becomes another one.
+A stretch has the name of its end in seconds. So the names stay right if `within_s` changes, and with it the length of
+a stretch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from ..counter import Counter
@@ -26,15 +27,15 @@ from ..items import TEAM_NUMBER
 
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
-"""The number of a group whose item is gone, or has none."""
+"""The number of a group whose item is gone, or has no number."""
 STRETCHES_PER_WINDOW = 6  # of `within_s`
-STRETCHES_MAX = 200  # up and down, of an item: minutes of a busy group
-STRETCHES_PER_WRITE_MAX = 100  # in a write: an expression has up to 4 KB
-PARTITIONS = 16  # of the groups that are looked at: a partition takes 1,000 write units a second
+STRETCHES_MAX = 200  # of an item, up and down: minutes of a busy group
+STRETCHES_PER_WRITE_MAX = 100  # an expression has up to 4 KB
+PARTITIONS = 16  # of the listed groups: a partition takes 1,000 write units a second
 
 
 def stretch_s(counter: Counter) -> int:
-    """The length of a stretch of time, seconds."""
+    """Returns the length of a stretch of time, seconds."""
     assert counter.watch is not None
     return max(1, counter.watch.within_s // STRETCHES_PER_WINDOW)
 
@@ -44,15 +45,15 @@ class TeamNumberNote:
     """What a run notes of one group."""
 
     team_number: Item | None = None
-    """None: no record had it."""
+    """None: no record of the run has the number."""
     moves: dict[str, int] = field(default_factory=dict)
-    """By attribute: what came and went in which stretch."""
+    """By attribute, the amount of its stretch."""
     at_s: int = 0
     recount_attribute: str = ""
     """The attribute for the number beside the recount of an open scan; empty: no scan is open."""
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
-        """Note by how much the number may be too low and too high for a while."""
+        """Notes by how much the number may be too low (`up`) and too high (`down`) for a while."""
         length_s = stretch_s(counter)
         end_s = (int(made_s) // length_s + 1) * length_s
         self.at_s = max(self.at_s, int(made_s))
@@ -61,19 +62,19 @@ class TeamNumberNote:
                 self.moves[name] = self.moves.get(name, 0) + amount
 
     def beside(self, update: dict[str, Any]) -> dict[str, Any]:
-        """The update of a tally item that notes this, too."""
-        kept = filter(None, (TEAM_NUMBER, self.recount_attribute)) if self.team_number is not None else ()
-        return items.extend_update(update, sets=dict.fromkeys(kept, self.team_number or NO_NUMBER), adds=self.moves)
+        """Returns the update of a tally item, extended by this note."""
+        names = filter(None, (TEAM_NUMBER, self.recount_attribute)) if self.team_number is not None else ()
+        return items.extend_update(update, sets=dict.fromkeys(names, self.team_number or NO_NUMBER), adds=self.moves)
 
 
 def watch_key(counter: str, group: str) -> Item:
-    """The key of a group that is looked at."""
+    """Returns the key of a listed group."""
     bucket = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) % PARTITIONS
     return keys.key(f"WATCHED#{bucket}", keys.tally_digest(counter, group))
 
 
 def watch_write(table: str, counter: str, group: str, at_s: int) -> Write:
-    """The write that lists a group to be looked at. What was found of it before stays."""
+    """Returns the write that lists a group for the checks. The bounds of earlier checks stay."""
     return {
         "Update": {
             "TableName": table,
@@ -86,7 +87,7 @@ def watch_write(table: str, counter: str, group: str, at_s: int) -> Write:
 
 
 def in_flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
-    """By how much the number may be too low, and too high, because of what came and went since then."""
+    """Returns by how much the number may be too low, and too high, because of the changes since `since_s`."""
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
         for start in sums:
@@ -96,15 +97,17 @@ def in_flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
 
 
 def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
-    """Attributes of stretches that ended before that time, as many as one write removes."""
-    return [name for start in (UP, DOWN) for name in _stretches(item, start) if _stretch_end_s(name) <= since_s][
-        :STRETCHES_PER_WRITE_MAX
-    ]
+    """Returns the attributes of stretches that ended before `since_s`, as many as one write removes."""
+    ended = (name for start in (UP, DOWN) for name in _stretches(item, start) if _stretch_end_s(name) <= since_s)
+    return list(islice(ended, STRETCHES_PER_WRITE_MAX))
 
 
 def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
-    """Of very many stretches the oldest ones as one: what it has then, and the names of the others. They stay in flight
-    for longer. Without this an item grows for as long as a dead letter waits, and every write of it is billed whole."""
+    """If an item has very many stretches, merges the oldest: yields the merged stretch, and the names to remove.
+
+    Merged changes stay in flight for longer. Without a merge, an item grows while a dead letter waits, and DynamoDB
+    bills each write by the whole item.
+    """
     for start in (UP, DOWN):
         names = _stretches(item, start)
         if len(names) > STRETCHES_MAX:
@@ -113,7 +116,7 @@ def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int
 
 
 def _stretches(item: Mapping[str, Any], start: str) -> list[str]:
-    """The names of those that begin so, the oldest first."""
+    """Returns the names of the stretches that begin with `start`, the oldest first."""
     return sorted((name for name in item if name.startswith(start)), key=_stretch_end_s)
 
 

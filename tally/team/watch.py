@@ -1,8 +1,9 @@
-"""Holds the numbers that a team keeps itself against the exact counts of their items. It writes drift rows, no numbers.
+"""Compares a team's own numbers with the exact counts of their items. It writes drift rows, and never a number.
 
-The count and the number stand in one item. What came and went lately may not be in the number yet, and a move of the
-number may be before its items. So one look says between which bounds the number is off. What it is off by for good is
-between the bounds of every look. If 0 is not, the number is wrong, as long as it follows within the time declared.
+The count and the team's number are on one item. The team's number may lag behind its items, or be ahead of them. So one
+check gives a lower and an upper bound of the excess, not the excess itself. A lasting excess lies within the bounds of
+every check, so the checks of ten minutes are intersected. If the intersection does not contain 0, the number is wrong,
+provided that it follows its items within the declared time.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
 from . import scan_state, team_numbers
 
-BOUNDS_WINDOW_S = 600  # looks of so long are taken together: the number may change for good
+BOUNDS_WINDOW_S = 600  # of checks that are intersected: the lasting excess may change
 
 
 def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
-    """Look at the groups that are listed, as far as the time goes (`until_s`, on the store's clock). How many."""
-    looked = 0
+    """Checks the listed groups, until `until_s` on the store's clock. Returns how many it checked."""
+    checked = 0
     watching = {name: counter for name, counter in counters.items() if counter.watch}
     passed = {name: _passed_s(store, counter) for name, counter in watching.items()}
-    for listed in _listed_groups(store) if watching else ():  # the role of a sweep that watches none may not look
+    for listed in _listed_groups(store) if watching else ():  # without `watch`, the sweep's role may not read the list
         name = listed["counter"]["S"]
         if store.clock() >= until_s:
             break
         if passed.get(name):
             check_group(store, watching[name], listed, passed[name], now_s)
-            looked += 1
-        elif name in watching:  # its items are being counted: that may take hours
+            checked += 1
+        elif name in watching:  # a scan counts the items, for hours perhaps
             at = tallies.key(watching[name], listed["target"]["S"], 0)
             _compact(store, at, queries.get(store.client, store.settings.counts_table, at))
-    return looked
+    return checked
 
 
 def _listed_groups(store: Store) -> Iterator[Item]:
-    """The groups that changed lately, of every counter."""
+    """Yields the listed groups of every counter, which changed lately."""
     for bucket in range(team_numbers.PARTITIONS):
         yield from queries.partition_items(store, store.settings.ledger_table, f"WATCHED#{bucket}")
 
 
 def check_group_now(store: Store, counter: Counter, group: str, now_s: float) -> None:
-    """Look at one group now, if it is listed: else nothing has moved since the last look."""
+    """Checks one group now, if it is listed. If it is not, nothing has changed since the last check."""
     listed = queries.get(store.client, store.settings.ledger_table, team_numbers.watch_key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
@@ -58,22 +59,24 @@ def check_group_now(store: Store, counter: Counter, group: str, now_s: float) ->
 
 
 def team_number(store: Store, counter: Counter, group: str) -> int | None:
-    """The number that the team keeps of a group, as the newest record has it; None: it keeps none."""
+    """Returns the team's number of a group in the newest record; None: there is no number."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     return items.int_attribute(item, TEAM_NUMBER) if "N" in item.get(TEAM_NUMBER, {}) else None
 
 
 def unproven_reason(store: Store, counter: Counter, group: str) -> str:
-    """Returns why nobody can tell now whether the number of a group is right; empty if it is off by a known amount, 0
-    included. Looks from before say nothing of what changed since."""
+    """Returns why it is not known now whether the number of a group is right; empty: it is right, or known to be wrong.
+
+    Earlier checks prove nothing about later changes.
+    """
     watch, of = counter.watch, counter.items
     assert watch is not None
     assert of is not None
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
-    known = excess_bounds(counter, item, _passed_s(store, counter))
-    if known is None:
+    bounds = excess_bounds(counter, item, _passed_s(store, counter))
+    if bounds is None:
         return f"has no {watch.attribute}"
-    low, high = known
+    low, high = bounds
     if low == high or low > 0 or high < 0:
         return ""
     off = f"its {watch.attribute} may be off by {of.shown(low)} to {of.shown(high)}"
@@ -81,19 +84,19 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
-    """How many groups of each counter changed lately: what their numbers are off by for good is not known yet."""
+    """Returns how many groups of each counter changed lately, so that the lasting excess is not known yet."""
     return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 
 def _passed_s(store: Store, counter: Counter) -> int:
-    """Until when the count holds everything; 0: not known, or the items are not counted."""
+    """Returns the time up to which the count includes every record; 0: not known, or the items are not counted."""
     assert counter.items is not None
     counted = scan_state.read_scan(store, counter.name).counted == counter.items_digest
     return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 
 def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
-    """Look at one group, and note what is wrong. Nothing happens if somebody else looks, or it moves meanwhile."""
+    """Checks one group, and notes its drift. If another process checks it, or a record moves it, notes nothing."""
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
     at = tallies.key(counter, target, 0)
@@ -101,36 +104,36 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     item = queries.get(store.client, store.settings.counts_table, at)
     key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within_s, f"{counter.watch.within_s} {counter.watch.same_transaction}"
-    known = excess_bounds(counter, item, passed_s)
-    if known is None or (seen["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
-        low, high = known or (0, 0)  # it is calm: the next record lists it again
+    bounds = excess_bounds(counter, item, passed_s)
+    if bounds is None or (seen["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
+        low, high = bounds or (0, 0)  # nothing is in flight: the next record lists the group again
         writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, seen)}]
     else:
-        low, high, since = intersect_bounds(listed, *known, now_s, rule)
-        looked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
-        writes = [items.update_write(table, key, looked, expected=seen)]
-    off = low if low > 0 else high if high < 0 else 0
-    if off != row.drift:
-        writes += _row_writes(store, row, off, now_s, together=counter.watch.same_transaction)
+        low, high, since = intersect_bounds(listed, *bounds, now_s, rule)
+        checked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
+        writes = [items.update_write(table, key, checked, expected=seen)]
+    excess = low if low > 0 else high if high < 0 else 0
+    if excess != row.drift:
+        writes += _row_writes(store, row, excess, now_s, together=counter.watch.same_transaction)
     if try_commit(store, writes):
         _compact(store, at, item, team_numbers.expired_stretches(item, since_s))
 
 
-def _compact(store: Store, at: Item, item: Item, over: Sequence[str] = ()) -> None:
-    """Remove stretches that nobody asks for any more; without such ones make few of many."""
+def _compact(store: Store, at: Item, item: Item, expired: Sequence[str] = ()) -> None:
+    """Removes expired stretches from a tally item. If none has expired, merges old stretches."""
     table = store.settings.counts_table
-    if over:
-        try_commit(store, [items.remove_attributes_write(table, at, over)])
+    if expired:
+        try_commit(store, [items.remove_attributes_write(table, at, expired)])
         return
     for values, gone in team_numbers.merged_stretches(item):
-        was = {name: item[name] for name in (*values, *gone)}
-        try_commit(store, [items.update_write(table, at, values, remove=gone, expected=was)])
+        expected = {name: item[name] for name in (*values, *gone)}
+        try_commit(store, [items.update_write(table, at, values, remove=gone, expected=expected)])
 
 
 def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
-    """Between which amounts the number of a group is too high, by its tally item; None: there is no number.
+    """Returns the bounds of the excess of the team's number, by its tally item; None: there is no number.
 
-    `passed_s`: until when the count holds everything, epoch seconds.
+    `passed_s`: the time up to which the count includes every record, epoch seconds.
     """
     assert counter.watch is not None
     if "N" not in item.get(TEAM_NUMBER, {}):
@@ -143,9 +146,9 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
 
 
 def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
-    """The bounds of this look and of those before it, and when the first of them was, epoch seconds.
+    """Returns the intersection of a check's bounds with the noted bounds, and when the first check was (epoch seconds).
 
-    Where they exclude each other, the first one is old, or it followed another `rule`, the looks begin again.
+    If the intersection is empty, the first check is old, or it had another `rule`, the checks start again.
     """
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < BOUNDS_WINDOW_S:
@@ -155,12 +158,12 @@ def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str)
     return low, high, int(now_s)
 
 
-def _row_writes(store: Store, row: rows.DriftRow, off: int, now_s: float, *, together: bool) -> list[Write]:
-    """The write of the drift row.
+def _row_writes(store: Store, row: rows.DriftRow, excess: int, now_s: float, *, together: bool) -> list[Write]:
+    """Returns the write of the drift row.
 
-    A number that is written together with its items has to be off for some minutes before that is confirmed.
+    `together`: the number is written with its items, so drift is confirmed after some minutes only.
     """
     minute = store.settings.minute_of(now_s)
-    if not together or off == 0:
-        return [rows.recount_write(store, row, off, now_s)]
-    return [rows.drift_write(store, row, off, now_s, minute)] if minute > row.last_minute else []
+    if not together or excess == 0:
+        return [rows.recount_write(store, row, excess, now_s)]
+    return [rows.drift_write(store, row, excess, now_s, minute)] if minute > row.last_minute else []

@@ -31,7 +31,7 @@ from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 
 SIGNED = "--by ann --why test --yes"
 NOT_COUNTED = (
-    "tally: orders counts items of the table shop, and those that are there are not counted yet: run"
+    "tally: orders counts items of the table shop, and the items in the table are not counted yet: run"
     " `tally scan orders`.\n"
 )
 MOVES = "orders counts items of the table shop: it moves when one is written there."

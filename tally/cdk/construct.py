@@ -85,23 +85,18 @@ class Tally(Construct):
         declarations = counters if isinstance(counters, Declarations) else Declarations.load(Path(counters))
         for line in declarations.warnings:
             Annotations.of(self).add_warning_v2("tally:undeclared", line)
-        options = options or Options.from_arguments(given, keep_data=keep_data)
-        if bundle is None:
-            app = Stage.of(self)
-            assert app is not None
-            bundle = Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(app.outdir))
+        self._options = options = options or Options.from_arguments(given, keep_data=keep_data)
         place = Stack.of(self).region, Stack.of(self).account
         options.check_region(*(None if Token.is_unresolved(part) else part for part in place))
-        names = Names.of(self, options.docs_url)
-        names.check(with_users=not options.issuer)
-        self._names = names
+        self._names = Names.of(self, options.docs_url)
+        self._names.check(with_users=not options.issuer)
         self._claimed_variables: set[tuple[str, str]] = set()
         """The path of each function that counts with this Tally, and the variable that says so."""
         self._transact_counters: dict[tuple[str, str], dict[str, Counter]] = {}
         """By the same pair: the counters that the function changes in its own transactions."""
         self._declarations = declarations
         self._team_tables = TeamTables(self, tables, declarations)
-        self._build(declarations, options, bundle)
+        self._build(bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=_outdir(self)))
         check_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
@@ -176,16 +171,15 @@ class Tally(Construct):
         Construct(function, marker)
         return True
 
-    def _build(self, declarations: Declarations, options: Options, bundle: Bundle) -> None:
-        scope, names = self, self._names
+    def _build(self, bundle: Bundle) -> None:
+        names, declarations, options = self._names, self._declarations, self._options
         schemas = table_schemas(declarations.counters.values())
-        tables = Tables(scope, "Tables", names=names, options=options, schemas=schemas)
+        tables = Tables(self, "Tables", names=names, options=options, schemas=schemas)
         dead_letters = DeadLetters(
-            scope, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
+            self, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
         )
-        event_bus = EventBus(scope, "Events", names=names, arn=options.event_bus) if declarations.notifies else None
         functions = Functions(
-            scope,
+            self,
             "Functions",
             names=names,
             declarations=declarations,
@@ -193,11 +187,11 @@ class Tally(Construct):
             tables=tables,
             team_tables=self._team_tables,
             dead_letters=dead_letters,
-            event_bus=event_bus,
+            event_bus=EventBus(self, "Events", names=names, arn=options.event_bus) if declarations.notifies else None,
             options=options,
         )
         streams = Streams(
-            scope,
+            self,
             "Streams",
             declarations=declarations,
             tables=tables,
@@ -205,135 +199,101 @@ class Tally(Construct):
             consumers=functions.consumers,
         )
         streams.deploy_before(functions.writers)
-        self._functions, self._streams = functions, streams
-        api = Api(
-            scope,
-            "Api",
-            names=names,
-            routes_by_function=declarations.routes_by_function,
-            aliases=functions.aliases,
-            options=options,
+        routes, aliases = declarations.routes_by_function, functions.aliases
+        api = Api(self, "Api", names=names, routes_by_function=routes, aliases=aliases, options=options)
+        failed_events = FailedEvents(
+            self, "FailedEvents", functions=routes, aliases=aliases, keeps_data=options.keeps_data
         )
         self.tables, self.api, self.url = tables, api.api, api.url
-        self.functions = {name: alias for name, alias in functions.aliases.items() if not name.endswith(OPEN_SUFFIX)}
-        self._configure_console(functions, declarations, api, names, options)
-        failed_events = FailedEvents(
-            scope,
-            "FailedEvents",
-            functions=declarations.routes_by_function,
-            aliases=functions.aliases,
-            keeps_data=options.keeps_data,
-        )
-        parts = Parts(tables, functions, api, failed_events)
+        self.functions = {name: alias for name, alias in aliases.items() if not name.endswith(OPEN_SUFFIX)}
+        self._functions, self._streams = functions, streams
+        self._configure_console(api)
+        self._output_deployment()
+        self._output_for_callers(api)
+        self._add_operations(Parts(tables, functions, api, failed_events), dead_letters)
+
+    def _add_operations(self, parts: Parts, dead_letters: DeadLetters) -> None:
+        """Adds what operators use: alarms and dashboard, canary, copies of the tables, and their policy."""
+        names, declarations, options = self._names, self._declarations, self._options
         monitoring = Monitoring(
-            scope, "Monitoring", names=names, declarations=declarations, parts=parts, options=options
+            self, "Monitoring", names=names, declarations=declarations, parts=parts, options=options
         )
-        self.alarm_topic = monitoring.topic
+        self.alarm_topic = topic = monitoring.topic
         if options.canary:
-            own = TallyMetrics(names, declarations)
-            failed = {
-                each: own.by_version(observe.FAILED, observe.version_of(functions.version, each))
-                for each in functions.busy
-            }
-            Canary(scope, "Canary", names=names, aliases=functions.busy, failed=failed, topic=monitoring.topic)
+            own, busy = TallyMetrics(names, declarations), self._functions.busy
+            versions = {module: observe.version_of(self._functions.version, module) for module in busy}
+            failed = {module: own.by_version(observe.FAILED, version) for module, version in versions.items()}
+            Canary(self, "Canary", names=names, aliases=busy, failed=failed, topic=topic)
         if options.backup_to:
-            vault, topic = options.backup_to, monitoring.topic
-            Backup(scope, "Backup", names=names, tables=tables, vault_arn=vault, topic=topic)
+            Backup(self, "Backup", names=names, tables=self.tables, vault_arn=options.backup_to, topic=topic)
+        queue, sweep = parts.failed_events.queue, self._functions.background["sweep"]
+        by_hand = runbook_statements(queue, self._streams, sweep, topic)
         operator = Operator(
-            scope,
+            self,
             "Operator",
             needs=operator_needs(declarations.counters),
-            tables=tables,
+            tables=self.tables,
             dead_letters=dead_letters,
-            extra_statements=[
-                *self._team_tables.scan_statements,
-                *runbook_statements(failed_events.queue, streams, functions.background["sweep"], monitoring.topic),
-            ],
+            extra_statements=[*self._team_tables.scan_statements, *by_hand],
         )
-        self._output_deployment(functions, declarations, options)
-        self._output_for_callers(tables, functions, api, options)
-        self._output_for_operators(dead_letters, failed_events, monitoring, operator)
+        bucket = dead_letters.bucket.bucket_name
+        self._output("DeadLetterBucketName", bucket, "The bucket of dead letters: records that no consumer could apply")
+        self._output("FailedEventsUrl", queue.queue_url, "The queue of asynchronous events that Lambda gave up")
+        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to the people who run `tally`")
+        self._output("AlarmTopicArn", topic.topic_arn, "Subscribe to this topic: it gets every alarm")
+        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
-    def _configure_console(
-        self, functions: Functions, declarations: Declarations, api: Api, names: Names, options: Options
-    ) -> None:
-        """Gives the functions the settings of the console, which name the API. It is made after the functions."""
-        known = {"stage": options.stage, "stack": names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
-        config = Stack.of(self).to_json_string({**known, "try_it": False, "docs": options.docs_url})
+    def _configure_console(self, api: Api) -> None:
+        """Gives the functions the settings of the console. They name the API, which is made after the functions."""
+        stack, stage = Stack.of(self), self._options.stage
+        known = {"stage": stage, "stack": self._names.stack, "region": Aws.REGION, "sign_in": api.sign_in}
+        config = stack.to_json_string({**known, "try_it": False, "docs": self._options.docs_url})
         client = api.users.console_client.user_pool_client_id if api.users else ""
-        for module, found in declarations.routes_by_function.items():
-            functions.add_variables(module, console_variables(module, found, config, client))
+        for module, routes in self._declarations.routes_by_function.items():
+            self._functions.add_variables(module, console_variables(module, routes, config, client))
 
-    def _output_deployment(self, functions: Functions, declarations: Declarations, options: Options) -> None:
-        self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
-        self._output("Version", functions.version, "The version of the functions' code, as in GET /health")
+    def _output_deployment(self) -> None:
+        surroundings = self._functions.surroundings
+        self._output("Stage", self._options.stage, "The stage: any other than dev keeps its data")
+        self._output("Version", self._functions.version, "The version of the functions' code, as in GET /health")
         self._output("Runtime", RUNTIME.name, "The runtime of the functions")
         self._output("Format", str(FORMAT), "The storage format: the command tally refuses a stack of another format")
-        self._output("Counters", ", ".join(declarations.counters), "The declared counters")
-        if functions.surroundings.event_bus:
-            self._output(
-                "EventBusArn", functions.surroundings.event_bus, "The event bus that gets the threshold events"
-            )
+        self._output("Counters", ", ".join(self._declarations.counters), "The declared counters")
+        if surroundings.event_bus:
+            self._output("EventBusArn", surroundings.event_bus, "The event bus that gets the threshold events")
         if self._team_tables.by_name:
-            self._output(
-                "TeamTables", team_tables_json(functions.surroundings), "The team's tables whose items Tally counts"
-            )
+            self._output("TeamTables", team_tables_json(surroundings), "The team's tables whose items Tally counts")
 
-    def _output_for_callers(self, tables: Tables, functions: Functions, api: Api, options: Options) -> None:
+    def _output_for_callers(self, api: Api) -> None:
+        options = self._options
         self._output("ApiUrl", api.url, "The address of the HTTP API")
         self._output("ConsoleUrl", api.console_url, "The address of the console")
         if api.domain:
             self._output("CnameTarget", api.domain.regional_domain_name, f"Set a CNAME of {options.api_name} to this")
-        hosts = (
-            ", ".join(options.page_hosts)
-            or "none: POST /visits refuses every page; deploy with -c pageHosts=example.com"
-        )
-        self._output("PageHosts", hosts, "Hosts whose pages may be counted")
-        if api.users:
-            self._output("UserPoolId", api.users.pool.user_pool_id, "The Cognito user pool")
-            self._output(
-                "UserPoolClientId", api.users.client.user_pool_client_id, "The audience of the tokens of users"
-            )
-            self._output(
-                "MachineClientId", api.users.machine_client.user_pool_client_id, "The client of programs that count"
-            )
-            self._output(
-                "TokenUrl",
-                f"{api.users.domain_url}/oauth2/token",
-                "Where programs get tokens: grant_type=client_credentials",
-            )
-        for table, made in tables.by_name.items():
+        no_hosts = "none: POST /visits refuses every page; deploy with -c pageHosts=example.com"
+        self._output("PageHosts", ", ".join(options.page_hosts) or no_hosts, "Hosts whose pages may be counted")
+        if users := api.users:
+            tokens = f"{users.domain_url}/oauth2/token"
+            self._output("UserPoolId", users.pool.user_pool_id, "The Cognito user pool")
+            self._output("UserPoolClientId", users.client.user_pool_client_id, "The audience of the tokens of users")
+            self._output("MachineClientId", users.machine_client.user_pool_client_id, "The client of programs")
+            self._output("TokenUrl", tokens, "Where programs get tokens: grant_type=client_credentials")
+        for table, made in self.tables.by_name.items():
             self._output(f"{table.value.capitalize()}TableName", made.table_name, f"The {table.value} table")
         for module, alias in self.functions.items():
             self._output(f"{camel(module)}FunctionArn", alias.function_arn, f"Invoke this for {module}")
-        policy = iam.ManagedPolicy(
-            self,
-            "InvokePolicy",
-            description="Lets a role invoke Tally's functions",
-            statements=[
-                iam.PolicyStatement(
-                    actions=["lambda:InvokeFunction"],
-                    resources=[alias.function_arn for alias in self.functions.values()],
-                )
-            ],
-        )
+        arns = [alias.function_arn for alias in self.functions.values()]
+        invoke = iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=arns)
+        about = "Lets a role invoke Tally's functions"
+        policy = iam.ManagedPolicy(self, "InvokePolicy", description=about, statements=[invoke])
         self._output("InvokePolicyArn", policy.managed_policy_arn, "Attach it to a role that invokes the functions")
-
-    def _output_for_operators(
-        self, dead_letters: DeadLetters, failed_events: FailedEvents, monitoring: Monitoring, operator: Operator
-    ) -> None:
-        self._output(
-            "DeadLetterBucketName",
-            dead_letters.bucket.bucket_name,
-            "The bucket of dead letters: records that no consumer could apply",
-        )
-        self._output(
-            "FailedEventsUrl", failed_events.queue.queue_url, "The queue of asynchronous events that Lambda gave up"
-        )
-        self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to the people who run `tally`")
-        self._output("AlarmTopicArn", monitoring.topic.topic_arn, "Subscribe to this topic: it gets every alarm")
-        self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
 
     def _output(self, name: str, value: str, description: str) -> None:
         output = CfnOutput(self, name, value=value, description=description)
         output.override_logical_id(self._names.logical_id(name))  # programs read outputs by this id
+
+
+def _outdir(scope: Construct) -> Path:
+    stage = Stage.of(scope)
+    assert stage is not None
+    return Path(stage.outdir)

@@ -279,15 +279,11 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
         iam.PolicyStatement(
             actions=named,
             resources=[tables.by_name[table].table_arn],
-            conditions=leading_keys_condition(map(_pattern, found_prefixes)),
+            # A prefix that does not end in the separator is a whole key.
+            conditions=leading_keys_condition(f"{one}*" if one.endswith("#") else one for one in found_prefixes),
         )
         for (table, found_prefixes), named in actions.items()
     ]
-
-
-def _pattern(prefix: str) -> str:
-    """Returns the pattern of a key prefix. A prefix that does not end in the separator `#` is a whole key."""
-    return f"{prefix}*" if prefix.endswith("#") else prefix
 
 
 def _acknowledge(role: iam.Role, function: lambda_.Function) -> None:

@@ -87,6 +87,7 @@ class Monitoring(Construct):
             dashboard_factory=DynamicDashboardFactory(self, "None", dashboard_configs=[], dashboard_name_prefix="-"),
         )
         self._add_number_sections()
+        self._add_caller_section()
         self._add_stream_sections()
         self._add_machinery_sections()
         sections = self._facade.created_monitorings()
@@ -180,6 +181,8 @@ class Monitoring(Construct):
                 "Spilled changes (counted now, visible soon)": [own.of_stack(observe.SPILLED)],
             },
         )
+
+    def _add_caller_section(self) -> None:
         api = self._parts.api.api
         p99 = metrics.aws_metric(api, "Latency", "p99", label="p99")
         # Without snapshots, cold starts alone would set off the alarm.

@@ -39,7 +39,13 @@ class Streams(Construct):
         self.mappings = []
         for consumer in declarations.readers:
             alias = consumers[consumer.function]
-            _let_read(consumer, alias, tables, team_tables)
+            assert isinstance(alias.role, iam.Role)  # Lambda reads the streams with this role
+            if consumer.team_tables:
+                team_tables.grant_read_streams(alias.role)
+            else:
+                alias.role.add_to_policy(tables.read_streams_statement(consumer.streams))
+                # ListStreams takes no resource.
+                alias.role.add_to_policy(iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"]))
             for table in consumer.streams:
                 id_, arn = table.value.capitalize(), tables.by_name[table].table_stream_arn
                 self.mappings.append(self._mapping(consumer, alias, id_, arn, filter_patterns(consumer, table)))
@@ -88,15 +94,3 @@ def _resource(construct: lambda_.Alias | lambda_.Function) -> CfnResource:
     resource = construct.node.default_child
     assert isinstance(resource, CfnResource)
     return resource
-
-
-def _let_read(consumer: StreamReader, alias: lambda_.Alias, tables: Tables, team_tables: TeamTables) -> None:
-    """Let Lambda read the consumer's streams with the role of the function."""
-    assert isinstance(alias.role, iam.Role)
-    if consumer.team_tables:
-        team_tables.grant_read_streams(alias.role)
-        return
-    alias.role.add_to_policy(tables.read_streams_statement(consumer.streams))
-    alias.role.add_to_policy(
-        iam.PolicyStatement(actions=["dynamodb:ListStreams"], resources=["*"])
-    )  # takes no resource

@@ -60,7 +60,7 @@ class SpillPlan:
         retries are used up, or what `sent` maps to if nothing was busy.
         """
         sent.raise_unless_busy()
-        ours = sent.first_writes(1 + len(sums))
+        ours = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
         throttled = ours.is_busy and not ours.has_conflict
         codes = dict(zip(sums, ours.codes[1:], strict=False))
         for tally, code in codes.items():

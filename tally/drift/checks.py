@@ -109,7 +109,7 @@ def dead_letters_check(store: Store, most: int | None = None) -> Check:
 
 
 def lost_records(store: Store) -> Check:
-    """Checks since when the streams may have lost records, and nobody has acknowledged the loss."""
+    """Checks for losses of stream records that nobody has acknowledged."""
     since_s = watermark.read(store).lost_s
     if since_s == NOTHING_LOST_S:
         return Check("no loss is known", {"since": None})
@@ -131,7 +131,7 @@ def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) 
 def declarations(store: Store, counters: Mapping[str, Counter]) -> Check:
     """Checks that the counters are declared with the schema fingerprints that they have counted with."""
     why = [str(error) for error in forms.refused(forms.noted(store), counters)]
-    line = f"{'; '.join(why)}: {forms.WHAT_TO_DO}" if why else "they fit what is stored"
+    line = f"{'; '.join(why)}: {forms.WHAT_TO_DO}" if why else "they fit the stored items"
     return Check(line, {"refused": why}, bool(why))
 
 

@@ -67,7 +67,7 @@ class DriftRow(NamedTuple):
 
     @property
     def expected(self) -> Expected:
-        """What a write expects of the row: that it is as it was read."""
+        """The attributes that a write of the row expects: the row is as it was read."""
         return items.EXPECT_NO_ITEM if self.last_minute < 0 else {"drift": self.drift, "upto": self.last_minute}
 
 

@@ -1,4 +1,4 @@
-"""One client with its time-outs, what a process keeps (`Store`), and what one operation carries (`Call`)."""
+"""The client with its time-outs, the state of one process (`Store`), and the context of one operation (`Call`)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def dynamodb_client(**overrides: Any) -> DynamoDBClient:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """What one process keeps: made at cold start, shared by its calls and its threads."""
+    """The state of one process: made at cold start, shared by its calls and its threads."""
 
     client: DynamoDBClient
     settings: Settings

@@ -38,7 +38,7 @@ class _Width(NamedTuple):
 
 @dataclass(eq=False)
 class Spread:
-    """Over how many shards this process spreads its writes of each tally: one, until there are conflicts."""
+    """The number of shards over which this process spreads its writes of each tally: 1 until there are conflicts."""
 
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)

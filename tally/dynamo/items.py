@@ -131,7 +131,7 @@ def check_write(table: str, key: Item, expected: Expected) -> Write:
 
 
 def with_expected(parameters: Item, expected: Expected) -> Item:
-    """Returns the parameters of a write with one more condition: that the attributes are as expected."""
+    """Returns the parameters of a write with one more condition: the attributes must be as expected."""
     assert expected, "the write expects nothing"
     own_names = parameters.get("ExpressionAttributeNames", {})
     names = _placeholders("expected", expected, first=len(own_names))

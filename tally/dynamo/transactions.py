@@ -46,7 +46,6 @@ REJECTED_CODES = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
 _ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
-_CONFLICT_CODE = "TransactionConflictException"
 
 
 class ConditionFailedError(TallyError):
@@ -58,8 +57,7 @@ class WriteRejectedError(TallyError):
 
 
 class Reason(NamedTuple):
-    """Why one write did not commit. `code`: "None" if the fault was in another write. `item`: the old item, if the
-    write asked for it."""
+    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item, if asked for."""
 
     code: str = "None"
     item: Item | None = None
@@ -76,7 +74,7 @@ class SendResult(NamedTuple):
 
     @property
     def committed(self) -> bool:
-        """Whether all writes took effect. Otherwise none did."""
+        """True if all writes took effect; otherwise no write did."""
         return self.error is None
 
     @property
@@ -86,22 +84,18 @@ class SendResult(NamedTuple):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a write met a conflict or throttling: the same writes may commit later."""
+        """True if a write met a conflict or throttling: the same writes may commit later."""
         return not _BUSY.isdisjoint(self.codes)
 
     @property
     def has_conflict(self) -> bool:
-        """Whether a write met a conflict."""
+        """True if a write met a conflict."""
         return CONFLICT in self.codes
 
     @property
     def condition_failed(self) -> bool:
-        """Whether a condition failed."""
+        """True if a condition failed."""
         return CONDITION_FAILED in self.codes
-
-    def first_writes(self, writes: int) -> SendResult:
-        """Returns the result of the first writes."""
-        return self._replace(reasons=self.reasons[:writes])
 
     def old_items(self) -> list[Item | None]:
         """Returns for each write None if its condition held, else the old item (empty if the item was missing)."""
@@ -123,10 +117,9 @@ def send(
 ) -> SendResult:
     """Sends the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
-    For ten minutes, the same writes with the same `token` take effect once. None: a new token.
-
-    After "in progress" the writes may have committed or not: an earlier copy of the request is at work. So the same
-    request is sent again, within `retries`, until DynamoDB answers otherwise; then raises StoreUnreachableError.
+    For ten minutes, the same writes with the same `token` take effect once. None: a new token. "In progress" means that
+    an earlier copy of the request is at work, and says nothing of its result. So the same request is sent again, until
+    DynamoDB answers otherwise, or `retries` are used up: then raises StoreUnreachableError.
     """
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
@@ -148,8 +141,7 @@ def send(
 def send_one(client: DynamoDBClient, write: Write) -> SendResult:
     """Sends one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
     ((action, parameters),) = write.items()
-    ask: Callable[..., Any] = getattr(client, _ALONE[action])
-    return _send_result(1, lambda: ask(**parameters))
+    return _send_result(1, lambda: getattr(client, _ALONE[action])(**parameters))
 
 
 def _send_result(writes: int, ask: Callable[[], Any]) -> SendResult:
@@ -160,14 +152,14 @@ def _send_result(writes: int, ask: Callable[[], Any]) -> SendResult:
         code = answer.get("Error", {}).get("Code", "")
         if code == "TransactionCanceledException":
             given = answer.get("CancellationReasons", [])
-            reasons = [Reason(one.get("Code", ""), one.get("Item"), one.get("Message", "")) for one in given]
-            return SendResult(reasons, error)
+            return SendResult([Reason(r.get("Code", ""), r.get("Item"), r.get("Message", "")) for r in given], error)
         if code == "ConditionalCheckFailedException":
             return SendResult([Reason(CONDITION_FAILED, answer.get("Item"))], error)
         if code == "ValidationException":
             return SendResult([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
         if code in BUSY_CODES:
-            return SendResult([Reason(CONFLICT if code == _CONFLICT_CODE else THROTTLED)] * writes, error)
+            busy = CONFLICT if code == "TransactionConflictException" else THROTTLED
+            return SendResult([Reason(busy)] * writes, error)
         raise from_botocore(error) from error
     except BotoCoreError as error:
         raise from_botocore(error) from error
@@ -228,7 +220,7 @@ def commit_change(
 
 
 def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
-    """Whether the receipt has a condition, and its amount, if any, is the sum of the updates."""
+    """Returns whether the receipt has a condition, and its amount, if any, is the sum of the updates."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
     if (amount := put["Item"].get("amount")) and int(amount["N"]) != sum(int(move[":amount"]["N"]) for move in moves):
         return False  # a receipt without an amount may go with updates without one, such as an override's
@@ -236,7 +228,7 @@ def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
 
 
 def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
-    """Whether a write of a tally's shard met a conflict, and not only a write of a receipt, a child or a text."""
+    """Returns whether a write of a shard met a conflict, and not only a write of a receipt, a child or a text."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
         sort_key = target.get("Key", target.get("Item", {})).get("SK")
@@ -287,9 +279,7 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
 def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     """Sends fixed writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
 
-    A single write is sent by itself, at half the price. After throttling, raises StoreBusyError; otherwise what
-    botocore's error maps to.
-    """
+    A single write is sent by itself, at half the price. Raises StoreBusyError, or what botocore's error maps to."""
     alone = len(writes) == 1 and not _ALONE.keys().isdisjoint(writes[0])
     sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
     if sent.committed or sent.condition_failed or sent.has_conflict:

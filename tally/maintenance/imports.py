@@ -79,7 +79,7 @@ class Chunk(NamedTuple, Generic[Row]):
 
 
 def sets_number(counter: Counter) -> bool:
-    """Whether an import sets the number instead of adding to it: for counters with a start, and numbered counters."""
+    """Returns whether an import sets the number instead of adding to it: if a counter is numbered or has a start."""
     return counter.numbered or counter.start != 0
 
 

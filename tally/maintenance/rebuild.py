@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
 
 def rebuildable(counter: Counter) -> bool:
-    """Whether a counter has receipts that are rolled up. Counters of children do not."""
+    """Returns whether a counter has receipts that are rolled up. Counters of children do not."""
     return counter.may_roll_up and counter.child is None
 
 
@@ -128,8 +128,8 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
 
 
 def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the other sign.
-    Lost voids have the other sign, too: for a counter with a step, no more than the day's voids."""
+    """Returns whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the other
+    sign. Lost voids have the other sign, too: for a counter with a step, no more than the day's voids."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     against = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
@@ -137,7 +137,7 @@ def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Whether the ledger may have lost records of these days. Otherwise the ledger knew what the rollup lost."""
+    """Returns whether the ledger may have lost records of these days. If not, the ledger knew what the rollup lost."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of

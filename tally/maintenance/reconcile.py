@@ -172,7 +172,7 @@ class Reconciler:
         self, name: str, proven: Callable[[Watermark], Finding | None], asked: int, by: str, why: str
     ) -> Finding | None:
         """Commits the finding that `proven` returns. If something changed before the commit, calls `proven` again.
-        Returns the finding; None if there is none to commit.
+        Returns the finding; None if `proven` found nothing.
 
         Raises RepairNotReadyError, RepairContentionError.
         """

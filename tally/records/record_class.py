@@ -69,7 +69,7 @@ class Attribute:
 
     @property
     def is_nullable(self) -> bool:
-        """Whether the attribute may be unset."""
+        """True if the attribute may be unset."""
         return self.type is Any or NoneType in get_args(self.type)
 
     def encode(self, value: object) -> Item:

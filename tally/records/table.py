@@ -221,7 +221,7 @@ class Records(Generic[R]):
         return values, actions, conditions + ([condition] if condition is not None else [])
 
     def _check_counters(self, record: R) -> None:
-        """If the caller set a counter, so that it is neither None nor as it was read, raises InvalidInputError."""
+        """If the caller set a counter to anything but None or the value as read, raises InvalidInputError."""
         as_read = getattr(record, _COUNTERS_READ, {})
         for name in self._counters:
             value = getattr(record, self._attributes[name].field)

@@ -1,4 +1,4 @@
-"""What the JavaScript client does to send the changes that an earlier page left. Nothing is timed."""
+"""The requests of the JavaScript client to send the changes that an earlier page left. Nothing is timed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _METERED = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
 
 
 class MeteredWire(TimedWire):
-    """Adds up the write units that the engine bills."""
+    """Sums the write units that the engine bills."""
 
     units = 0.0
 
@@ -86,13 +86,13 @@ def _stage() -> Iterator[LambdaDeployment]:
 
 
 def modelled_units(millions: int) -> float:
-    """The write units a minute of the calculator, without those of the series."""
+    """Returns the calculator's write units a minute, without the series."""
     month = cost.Month({"now": millions * cost.M})
     return (cost.usage(month, cost.PROD)["write"] - cost.series_writes(month)) / cost.MINUTES
 
 
 def billed_units(millions: int, minutes: int, spread_s: float) -> float:
-    """The write units a minute that the engine bills."""
+    """Returns the write units a minute that the engine bills."""
     a_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
     with _stage() as stage:
         stage.plays(WARM_S if spread_s == 60 else 60, a_minute, spread_s, chance)
@@ -102,7 +102,7 @@ def billed_units(millions: int, minutes: int, spread_s: float) -> float:
 
 
 def measure(quick: bool) -> Rows:
-    """By volume, calm and busy: the units a minute, those of the calculator, and the ratio."""
+    """Returns the units a minute, the calculator's units, and the ratio, by volume, calm and busy."""
     rows = {}
     for millions, minutes in MINUTES.items():
         if quick and millions not in QUICK:

@@ -1,4 +1,4 @@
-"""What likes without sign-in cost, sent with keys as the JavaScript client does (operations/children.py)."""
+"""The cost of likes without sign-in, with keys as the JavaScript client sends them (operations/children.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "what-one-browser-alone-knows"
 
 
 def measure(quick: bool) -> Rows:
-    """Requests and units of each."""
+    """Returns requests and units of each."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store

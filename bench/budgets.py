@@ -1,4 +1,4 @@
-"""What it costs to hold an amount, to commit what was used (holds.py), and to take a change back (voids.py)."""
+"""The cost of a hold, of its commit (holds.py), and of a void (voids.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOID, VOID_SOON = "a void", "a void of what the rollup adds"
 
 
 def measure(quick: bool) -> Rows:
-    """Requests and units of each."""
+    """Returns requests and units of each."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store

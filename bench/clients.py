@@ -39,12 +39,12 @@ class Clients:
     store: Store
 
     def counted(self, video_id: str) -> int:
-        """The number of plays in the tally."""
+        """Returns the number of plays in the tally."""
         return tallies.read(Call(self.store), counters.PLAYS, video_id)
 
 
 def clients_of(endpoint: str) -> Clients:
-    """Clients for the engine, or the proxy before it, at `endpoint`."""
+    """Returns clients for the engine, or for the proxy in front of it, at `endpoint`."""
     plain = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
     return Clients(endpoint, plain, Store(dynamodb_client(endpoint_url=endpoint, **LOCAL), SETTINGS))
 

@@ -1,4 +1,4 @@
-"""The ways to count one play: those that teams write, each as its documentation shows it, and Tally's own."""
+"""The ways to count one play: the ways that teams write, each as its documentation shows it, and Tally's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Play = Callable[[str], None]
 
 
 class Design(NamedTuple):
-    """A way to count. `writes`: how many writes it makes in sequence; it can crash between them."""
+    """A way to count. `writes`: the number of writes in sequence; a process can crash between them."""
 
     name: str
     writes: int

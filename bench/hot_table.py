@@ -54,7 +54,7 @@ class Hub:
         self._main: greenlet = getcurrent()
 
     def clock(self) -> float:
-        """Seconds, like time.monotonic()."""
+        """Returns seconds, like time.monotonic()."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Hub:
 
 @dataclass
 class UnitBucket:
-    """Units a second, and the unused ones of the last BURST_S."""
+    """The units of each second, and the unused units of the last BURST_S."""
 
     hub: Hub
     rate_per_s: float
@@ -120,12 +120,12 @@ class HotTables:
         }
 
     def partition_of(self, key: Key) -> Partition:
-        """The partition of an item."""
+        """Returns the partition of an item."""
         partitions = self._partitions[key[0]]
         return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
     def write(self, entries: Sequence[tuple[str, Write]], *, alone: bool = False) -> None:
-        """Writes by their kinds: a transaction, or one write `alone`. Raises RefusedError."""
+        """Commit a transaction, or one write `alone`. Raises RefusedError."""
         self.hub.sleep(NETWORK_S / 2)
         units = PREPARE_WCU if alone else PREPARE_WCU + COMMIT_WCU
         keys = [_key_of(write) for _, write in entries]
@@ -149,7 +149,7 @@ class HotTables:
         self.hub.sleep(NETWORK_S / 2 + (self._write_s() if alone else 0))
 
     def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
-        """The keys of those items that exist, each below 4 KB. Raises RefusedError if it is throttled."""
+        """Returns the keys of the items that exist, each below 4 KB. Raises RefusedError if the read is throttled."""
         self.hub.sleep(NETWORK_S / 2)
         units, buckets = 1.0 if consistent else 0.5, [self.partition_of(key).reads for key in keys]
         throttled = not all(bucket.has(units) for bucket in buckets)
@@ -226,7 +226,7 @@ class HotClient:
         return {}
 
     def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-        """A request as botocore's standard mode repeats it: after throttling, when up to 1 s and then 2 s are over."""
+        """Send a request as botocore's standard mode does: it retries after throttling, within 1 s and then 2 s."""
         attempts: int = CLIENT_CONFIG.retries["total_max_attempts"]  # type: ignore[attr-defined]
         for attempt in itertools.count(1):
             try:

@@ -1,4 +1,4 @@
-"""What a measurement needs of its clients and its clock: a meter, a crash between two writes, time that waits."""
+"""Instruments of a measurement: a meter, a crash between two writes, a clock that stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READS = frozenset({"GetItem", "Query", "Scan", "BatchGetItem"})
 
 
 class CrashError(BaseException):
-    """The process ends here. It is no Exception: no handler may catch it, as in a killed process."""
+    """The process dies here. It is not an Exception, because no handler may catch it."""
 
 
 class Meter:
@@ -35,7 +35,7 @@ class Meter:
                 client.meta.events.register(event, hook)
 
     def close(self) -> None:
-        """Leave the clients alone: not every call takes what a metered one asks for."""
+        """Stop metering, because some calls reject the parameter that asks for units."""
         for client in self._clients:
             for event, hook in self._hooks.items():
                 client.meta.events.unregister(event, hook)
@@ -84,7 +84,7 @@ class Crasher:
 
 
 class WallClock:
-    """Time that waits: while it is entered, `time.time()` says `now_s` in the whole process.
+    """A stopped clock: while it is entered, `time.time()` returns `now_s` in the whole process.
 
     The clock of retries and deadlines is time.monotonic(), which goes on. The engine's clock does, too: nobody hears
     what its answers say of the time.

@@ -1,4 +1,4 @@
-"""What the journal costs: the segments of 1,000 changes, and the judge's look at them, in write units.
+"""The cost of the journal: the segments of 1,000 changes, and the judge's work on them, in write units.
 
 The changes are real, and their stream records reach the real bookkeeper in batches of 1,000. All are of one minute; one
 that goes on into a second minute costs a segment more a batch. Checkpoints are included. Heartbeats are not: they cost
@@ -25,7 +25,7 @@ POSTS = (1, 10, 100, 1000)
 
 
 def measure(quick: bool) -> Rows:
-    """The write units of each case, with 1,000 changes (50 if it is to be quick)."""
+    """Returns the write units of each case, with 1,000 changes (50 in a quick run)."""
     changes = 50 if quick else 1000
     chance = random.Random(SEED)
     short = [f"{chance.getrandbits(32):08x}" for _ in range(changes)]
@@ -39,7 +39,7 @@ def measure(quick: bool) -> Rows:
 
 
 def _likes(posts_made: int, likes_made: int) -> float:
-    """Write units to track the drift of likes, spread over posts by chance."""
+    """Returns the write units to track the drift of likes of random posts."""
     chance = random.Random(SEED)
     with one_minute() as (clients, clock):
         for number in range(posts_made):
@@ -53,7 +53,7 @@ def _likes(posts_made: int, likes_made: int) -> float:
 
 
 def track_plays(videos: Sequence[str]) -> float:
-    """Write units to track the drift of a play of each video."""
+    """Returns the write units to track the drift of a play of each video."""
     with one_minute() as (clients, clock):
         for video_id in videos:
             body = {"video_id": video_id, "counted": True}
@@ -62,7 +62,7 @@ def track_plays(videos: Sequence[str]) -> float:
 
 
 def _visits(names: Sequence[str]) -> float:
-    """Write units of one visit: receipt, rollup, drift, judging."""
+    """Returns the write units of one visit: receipt, rollup, drift, judging."""
     pages = [f"https://example.com/articles/{name}" for name in names]
     with one_minute() as (clients, clock):
 

@@ -1,4 +1,4 @@
-"""What a limit of an id's own costs. The engine bills no write that is refused: DynamoDB bills its unit."""
+"""The cost of an override. Unlike DynamoDB, the engine does not bill a rejected write."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STEPS: dict[str, Callable[[Call, Counter], object]] = {
 
 
 def measure(quick: bool) -> Rows:
-    """Requests and units of changes of a process that knows no limit yet, of a new limit, and of reads."""
+    """Returns requests and units of changes of a process without cached limits, of a new override, and of reads."""
     rows: Rows = {}
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:

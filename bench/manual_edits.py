@@ -1,4 +1,4 @@
-"""How long a manual edit takes to show as drift when nobody is stalled: the real code, in virtual time.
+"""The time until a manual edit shows as drift if no consumer is stalled: the real code, in virtual time.
 
 AWS's constants hold: minutes of 60 s, a sweep each minute, records that reach the consumers after 2 s. Each stream has
 one shard. Tallies are edited at random moments. A sweep runs at any second of the minute, as EventBridge chooses: one
@@ -33,7 +33,7 @@ SHOWN_S_MAX = 20 * SWEEP_S  # after it the edit counts as missed
 
 
 def measure(quick: bool) -> Rows:
-    """The minutes from an edit to its drift row, and the price of a quiet minute.
+    """Returns the minutes from an edit to its drift row, and the units of a quiet minute.
 
     Raises RuntimeError if an edit is missed, or shows a wrong amount.
     """
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Rows:
 
 
 def quiet_minute() -> float:
-    """Write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
+    """Returns the write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
         for _ in range(10):
@@ -59,7 +59,7 @@ def quiet_minute() -> float:
 
 
 def _phase(offset_s: float, chance: random.Random) -> list[float]:
-    """Seconds from each edit to its row, if sweeps run `offset_s` after the full minute."""
+    """Returns the seconds from each edit to its drift row, if sweeps run `offset_s` after the full minute."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
         timeline.go_on(offset_s)
@@ -81,7 +81,7 @@ def _phase(offset_s: float, chance: random.Random) -> list[float]:
 
 
 class _Timeline:
-    """A fresh engine and a clock that begins at a full minute. What is written is delivered DELIVERY_S later."""
+    """A fresh engine and a clock that begins at a full minute. Records are delivered DELIVERY_S after their write."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.clients = clients_of(stack.enter_context(fresh_engine(streams=True)))
@@ -92,14 +92,14 @@ class _Timeline:
         self._shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
 
     def go_on(self, seconds: float) -> None:
-        """Let time pass. What was just written is delivered meanwhile, if the time is long enough."""
+        """Let time pass. If it is long enough, the last writes are delivered."""
         made_s, until_s = self.clock.now_s, self.clock.now_s + seconds
         while self.clock.now_s + DELIVERY_S <= until_s and self._deliver(made_s):
             made_s = self.clock.now_s
         self.clock.now_s = until_s
 
     def _deliver(self, made_s: float) -> bool:
-        """Deliver what is new, after DELIVERY_S; whether there was anything."""
+        """Deliver new records after DELIVERY_S. Returns whether there were any."""
         new = {
             table: [stamped(one, float(int(made_s))) for one in of.read_new()] for table, of in self._streams.items()
         }
@@ -112,7 +112,7 @@ class _Timeline:
         return True
 
     def edit(self, number: int) -> None:
-        """Add to a tally around Tally."""
+        """Add to a tally without Tally."""
         self.clients.plain.update_item(
             TableName=SETTINGS.counts_table,
             Key=tallies.key(counters.PLAYS, str(number), 0),
@@ -121,7 +121,7 @@ class _Timeline:
         )
 
     def sweep(self) -> list[int]:
-        """What a sweep does for the journal; the edits that show as drift then. Raises RuntimeError if one is wrong."""
+        """Judge, as a sweep does. Returns the edits that show as drift. Raises RuntimeError if an amount is wrong."""
         store, now_s = self.clients.store, self.clock.now_s
         seen = watermark.read(store)
         watermark.advance(store, self._shards, seen, now_s)

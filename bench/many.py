@@ -1,4 +1,4 @@
-"""What 100 plays of 10 videos cost in each way that Tally has: each by itself, and under one key.
+"""The cost of 100 plays of 10 videos: each by itself, and all under one key.
 
 "All in" also has the rollup, both segments of the journal, the checkpoints and the judge, for a stream batch that holds
 one such set of plays, 10 or 100 of them, all of the same 10 videos.
@@ -52,7 +52,7 @@ WAYS: dict[str, Send] = {
 
 
 def measure(quick: bool) -> Rows:
-    """Requests, write units and client time of each way; the time is the median of several, in turn."""
+    """Returns requests, write units and client time of each way. The time is the median of several runs in turn."""
     taken_s: dict[str, list[float]] = {way: [] for way in WAYS}
     rows: Rows = {}
     with fresh_engine() as endpoint:
@@ -78,7 +78,7 @@ def measure(quick: bool) -> Rows:
 
 
 def _all_in(send: Send, sets: int) -> float:
-    """Write units of a play, with the consumers and the judge, if a batch of the stream has so many sets."""
+    """Returns the write units of a play, with consumers and judge, if a batch of the stream has so many sets."""
     with one_minute() as (clients, clock):
 
         def count_all() -> None:

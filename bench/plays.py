@@ -1,4 +1,4 @@
-"""The same play counted in six ways: what each takes and costs, and how far off its count is after faults."""
+"""The same play counted in six ways: the time and the cost of each, and the error of its count after faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:
-    """Client time, round trips, write and read units, and the error of the count, by design."""
+    """Returns client time, round trips, write and read units, and the error of the count, by design."""
     times_us, costs = _times(3 if quick else 100), _costs()
     schedule = FaultSchedule.seeded(60 if quick else 1000)
     rows = {}
@@ -49,7 +49,7 @@ def measure(quick: bool) -> Rows:
 
 
 def _times(rounds: int) -> dict[str, float]:
-    """Median client time of one play, by design, in microseconds: one thread, no faults, no hooks."""
+    """Returns the median client time of one play, by design, in microseconds: one thread, no faults, no hooks."""
     taken_s: dict[str, list[float]] = {design.name: [] for design in DESIGNS}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
@@ -71,7 +71,7 @@ def _time(play: Play) -> float:
 
 
 def _costs() -> Rows:
-    """Round trips and capacity units of one play, by design. Metering takes time, so this is a separate pass."""
+    """Returns round trips and units of one play, by design. Metering takes time, so this is a separate pass."""
     costs = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
@@ -144,7 +144,7 @@ def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, flo
 
 
 def _call(design: Design, count: Play, crasher: Crasher, schedule: FaultSchedule, index: int) -> bool:
-    """Be a caller, who retries with the same key. Returns whether an answer came within CALLER_ATTEMPTS_MAX."""
+    """Play once, and retry with the same key. Returns whether an answer came within CALLER_ATTEMPTS_MAX."""
     chance = random.Random(f"{SEED}/{index}")
     key = str(UUID(int=chance.getrandbits(128), version=4))
     crash_after = chance.randint(1, max(1, design.writes - 1)) if index in schedule.crashes else 0

@@ -1,4 +1,4 @@
-"""One `make dev` as a process: the demo, the bench and the tests start it so."""
+"""Runs `make dev` as a process, for the demo, the bench and the tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READY = re.compile(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (htt
 
 
 def bare_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would configure a stack, and with `more`."""
+    """Returns this process's environment without the variables that configure a stack, and with `more`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | more
 
 
@@ -59,7 +59,7 @@ class Dev:
 
     @property
     def text(self) -> str:
-        """What it has printed."""
+        """The output so far."""
         return self.output.read_text(errors="replace")
 
     def wait_until_ready(self, patience_s: float = START_S_MAX) -> Self:
@@ -77,7 +77,7 @@ class Dev:
         raise LocalError(f"`make dev` was not ready within {patience_s:.0f} s")
 
     def stop(self, number: signal.Signals = signal.SIGTERM, patience_s: float = STOP_S_MAX) -> int:
-        """End it, by force after `patience_s`. Returns the exit status."""
+        """End the process, by force after `patience_s`. Returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
@@ -89,7 +89,7 @@ class Dev:
 
 @contextlib.contextmanager
 def run_dev(app: Path, environment: Mapping[str, str], port: int = 0) -> Iterator[Dev]:
-    """A `make dev` with a temporary data folder, while the block runs. Raises LocalError if it does not start."""
+    """Runs `make dev` with a temporary data folder. Raises LocalError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="tally-dev-") as folder:
         server = Dev(app, Path(folder, "data"), "--port", str(port), environment=environment)
         try:

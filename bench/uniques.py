@@ -1,4 +1,4 @@
-"""What a visit of a counter of visitors costs. The engine bills no write that is refused: DynamoDB bills its unit."""
+"""The cost of a visit of a counter of visitors. Unlike DynamoDB, the engine does not bill a rejected write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTERS = {
 
 
 def measure(quick: bool) -> Rows:
-    """Requests and units of a visit of somebody new, of the same visitor again, and of a read. Nothing is timed."""
+    """Returns requests and units of a new visitor's visit, of the same visitor's next visit, and of a read."""
     rows: Rows = {}
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:

@@ -1,7 +1,7 @@
-"""Holds what functions answer against the OpenAPI document: status, content type, headers, and every field.
+"""Compares the answers of functions with the OpenAPI document: status, content type, headers, and every field.
 
-The document leaves answers open, so that fields can be added; here they are closed: a field that it does not name is a
-failure.
+The document allows more fields in answers, so that fields can be added. This module does not: a field that the document
+does not name is a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed":
 
 
 def close_schema(schema: Any) -> Any:
-    """The schema, where no object has a property that is not named."""
+    """Returns the schema without room for properties that it does not name."""
     if isinstance(schema, list):
         return [close_schema(part) for part in schema]
     if not isinstance(schema, dict):
@@ -38,7 +38,7 @@ def close_schema(schema: Any) -> Any:
 
 
 class ApiDocument:
-    """The document of some counters."""
+    """The OpenAPI document of some counters."""
 
     def __init__(self, counters: Mapping[str, Counter]) -> None:
         self.routes = {route.key: route for one in OPERATIONS for route in one.routes(counters)}
@@ -48,7 +48,7 @@ class ApiDocument:
         self._validators: dict[tuple[str, int, str], Draft202012Validator] = {}
 
     def resolved(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The part that a reference leads to."""
+        """Returns the part that a reference leads to."""
         if "$ref" not in part:
             return part
         found: Any = self.document
@@ -57,25 +57,24 @@ class ApiDocument:
         return self.resolved(found)
 
     def responses(self, route: str) -> dict[str, Any]:
-        """The documented responses of a route, by status."""
+        """Returns the documented responses of a route, by status."""
         found = self.routes[route]
         made = self.document["paths"][found.path][found.method.lower()]["responses"]
         return {status: self.resolved(response) for status, response in made.items()}
 
     def validate(self, route: str, status: int, media_type: str, body: object) -> None:
-        """Fail if what a route answers with this status and type is not as documented."""
+        """Fails if the body of an answer with this status and type is not as documented."""
         if (route, status, media_type) not in self._validators:
             schema = self.responses(route)[str(status)]["content"][media_type]["schema"]
             components = self.document["components"]
             made = Draft202012Validator({**schema, "components": components})
             self._validators[route, status, media_type] = made
-        errors = [
-            f"{one.json_path}: {one.message}" for one in self._validators[route, status, media_type].iter_errors(body)
-        ]
+        found = self._validators[route, status, media_type].iter_errors(body)
+        errors = [f"{one.json_path}: {one.message}" for one in found]
         assert not errors, f"{route}: {status}: {errors}"
 
     def media_type(self, route: str, status: int, media_type: str) -> str:
-        """The documented type that this one is of; it may be a range, as `text/*`."""
+        """Returns the documented type of an answer's type. It may be a range, such as `text/*`."""
         found = [one for one in self.responses(route)[str(status)]["content"] if fnmatch.fnmatchcase(media_type, one)]
         assert found, f"{route}: {status} as {media_type} is not documented"
         return found[0]
@@ -87,7 +86,7 @@ def _documented(counters: tuple[Counter, ...]) -> ApiDocument:
 
 
 def check(event: object, answer: Mapping[str, Any]) -> None:
-    """Fail if the answer to an event, of either kind, is not as documented. What no operation answers is passed by."""
+    """Fails if the answer to an event of either kind is not as documented. Other events are not checked."""
     if not isinstance(event, Mapping):
         return
     known = _documented(tuple(COUNTERS.values()))
@@ -115,18 +114,14 @@ def _check_http(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> No
         assert not answer["body"], f"{route}: {status} has a body"
         return
     media_type = known.media_type(route, status, headers["content-type"].partition(";")[0])
-    known.validate(route, status, media_type, _body(answer, media_type))
-
-
-def _body(answer: Mapping[str, Any], media_type: str) -> Any:
     text = answer["body"]
     if answer["isBase64Encoded"]:
         text = gzip.decompress(base64.b64decode(text)).decode()
-    return json.loads(text) if media_type.endswith("json") else text
+    known.validate(route, status, media_type, json.loads(text) if media_type.endswith("json") else text)
 
 
 def _check_direct(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
-    """The same bodies as over HTTP; a text as `{"media_type","text"}`."""
+    """Checks a direct answer: the same bodies as over HTTP, and a text as `{"media_type","text"}`."""
     status = answer["status"]
     assert str(status) in known.responses(route), f"{route}: {status} is not documented: {answer['body']}"
     if "media_type" in answer["body"]:

@@ -1,4 +1,4 @@
-"""The command `tally` as a test calls it."""
+"""Calls the command `tally` for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITE_OPTIONS = ("--yes", "--by", "ann", "--why", "INC-9")
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The status of the command, what it printed, and what it said beside it."""
+    """Returns the exit status of the command, its output, and its errors."""
     capsys.readouterr()
     try:
         code = main(arguments)
@@ -30,7 +30,7 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
 
 
 def one_line(main: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line that the command prints, with status 2."""
+    """Returns the only line that the command prints to stderr, with exit status 2."""
     try:
         code: Any = main(arguments)
     except SystemExit as stopped:
@@ -44,14 +44,14 @@ def one_line(main: Callable[[list[str]], int], arguments: list[str], capsys: pyt
 
 @dataclass
 class Command:
-    """The command on these tables, and files for it."""
+    """Runs the command on these tables, and makes files for it."""
 
     store: Store
     folder: Path
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *arguments: object) -> int:
-        """Its exit status."""
+        """Returns the exit status."""
         given = commands.parse_arguments([str(one) for one in arguments], commands.parser(counters.COUNTERS))
         return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
 
@@ -61,9 +61,9 @@ class Command:
         return made
 
     def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
-        """Import the file, by somebody and for a reason."""
+        """Import the file, with a name and a reason."""
         return self("import", path, "--children" if counter == "likes" else "--counter", counter, *WRITE_OPTIONS, *more)
 
     def said(self) -> tuple[str, str]:
-        """What was printed since, and what went to stderr."""
+        """Returns the output and the errors since the last call."""
         return self.capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A consumer in this process, and the records of a stream on their way to it: at least once, in order, in any batches.
+"""Delivers the records of a stream to a consumer in this process: at least once, in order, in any batches.
 
 The tests, the soak and the bench deliver so. How a batch is cut, what comes twice and what the process dies of are
 theirs to choose: time may be virtual, and shards may be modelled. The pump of `make dev` invokes its workers in real
@@ -29,7 +29,7 @@ Handler = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 
 
 def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
-    """The event of a batch, as a tumbling window has it."""
+    """Returns the event of a batch, as a mapping with a tumbling window sends it."""
     return {
         "Records": list(records),
         "shardId": shard,
@@ -42,7 +42,7 @@ def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
 
 
 def failed_sequence(answer: Mapping[str, Any]) -> str | None:
-    """The sequence number of the record that an answer reports as failed; None: all are done."""
+    """Returns the sequence number that an answer reports as failed; None: every record is done."""
     failures = answer["batchItemFailures"]
     assert (answer["state"], len(failures) <= 1) == ({}, True), f"no answer of Tally's: {json.dumps(answer)}"
     return str(failures[0]["itemIdentifier"]) if failures else None
@@ -57,7 +57,7 @@ def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
 
 @dataclass
 class Delivery:
-    """One consumer on its way through the records of one stream shard. `source`: the name of the table.
+    """The records of one stream shard, and how far one consumer is in them. `source`: the name of the table.
 
     `records` may grow. Those up to `position` are done.
     """
@@ -71,15 +71,15 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing waits."""
+        """Whether every record is delivered."""
         return self.position >= len(self.records)
 
     def batch(self, size: int = BATCH_RECORDS, back: int = 0) -> list[Record]:
-        """The next records, `size` or fewer, and `back` of those before them once more; without what is filtered."""
+        """Returns the next records after the filter, `size` or fewer. `back`: how many earlier records it repeats."""
         return [one for one in self.records[max(0, self.position - back) : self.position + size] if self.takes(one)]
 
     def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
-        """The sequence number that the consumer refuses. It is not invoked for nothing."""
+        """Invoke the consumer, unless the batch is empty. Returns the sequence number that it reports as failed."""
         return (
             failed_sequence((process or self.process)(event(batch, self.shard, self.source), context))
             if batch
@@ -87,7 +87,7 @@ class Delivery:
         )
 
     def advance(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
-        """Go on behind a batch of this size, or at the record that failed."""
+        """Move the position behind a batch of this size, or to the failed record."""
         if failed is None:
             self.position = min(len(self.records), self.position + size)
             return
@@ -95,7 +95,7 @@ class Delivery:
         self.position = numbers.index(int(failed))
 
     def all(self, context: object, size: int = BATCH_RECORDS) -> None:
-        """Deliver everything, each record once. Raises RuntimeError if one is refused."""
+        """Deliver every record once. Raises RuntimeError if a record fails."""
         while not self.is_done:
             if failed := self.invoke(self.batch(size), context):
                 raise RuntimeError(f"the consumer refused the record {failed}")
@@ -125,7 +125,7 @@ class Stream:
             return self._begin()  # the record is trimmed
 
     def read(self) -> list[Record]:
-        """Read on, once: BATCH_RECORDS or fewer."""
+        """Read the next records, BATCH_RECORDS or fewer."""
         try:
             page = self._wire.get_records(ShardIterator=self._iterator, Limit=BATCH_RECORDS)
         except ClientError as error:
@@ -138,7 +138,7 @@ class Stream:
         return list(page["Records"])
 
     def read_new(self) -> Iterator[Record]:
-        """Everything that was written since the last read."""
+        """Returns every record since the last read."""
         full = True
         while full:
             found = self.read()

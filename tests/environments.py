@@ -1,4 +1,4 @@
-"""Virtual environments of their own, for packages that do not go with the others or that few tests need."""
+"""Separate virtual environments, for packages that conflict with others or that few tests need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_environment(requirements: Path) -> Path:
-    """The Python of an environment with what this lock pins, made on first use and again when the pins change."""
+    """Returns the Python of an environment with the pins of this lock. It is made at first use and after a new pin."""
     name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = ROOT / ".build" / f"{requirements.parent.name}-{name}"
     python, ready = folder / "bin" / "python", folder / ".ready"

@@ -1,4 +1,4 @@
-"""Makes events for tests: what other Lambdas and API Gateway send, from the samples of the operations."""
+"""Makes the events of other Lambdas and of API Gateway for tests, from the samples of the operations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ BY_NAME: dict[str, Operation] = {one.name: one for one in OPERATIONS}
 
 
 def routes() -> dict[str, Route]:
-    """The routes of the counters that are declared now, by their ids: `increment`, `increment_plays_short`."""
+    """Returns the routes of the declared counters, by their ids: `increment`, `increment_plays_short`."""
     return {route.id: route for one in OPERATIONS for route in one.routes(COUNTERS)}
 
 
 def sample(name: str) -> dict[str, Any]:
-    """The event in `events/<name>.json`."""
+    """Returns the event in `events/<name>.json`."""
     return json.loads((EVENTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
 
 def sample_names() -> list[str]:
-    """Every sample: `increments/http-increment`, …"""
+    """Returns the name of every sample: `increments/http-increment`, …"""
     return sorted(str(path.relative_to(EVENTS).with_suffix("")) for path in EVENTS.rglob("*.json"))
 
 
 def direct(operation: str, **fields: Any) -> dict[str, Any]:
-    """The sample event of another Lambda, with these fields; what is None goes."""
+    """Returns the sample event of another Lambda, with these fields. A field that is None is removed."""
     [general, *_] = BY_NAME[operation].routes(COUNTERS)
     made = samples.direct_event(general, COUNTERS, **fields)
     if "caller" in fields:
@@ -52,10 +52,10 @@ def http(
     raw: str | bytes | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """The sample HTTP event of a route, with these fields; what is None goes.
+    """Returns the sample HTTP event of a route, with these fields. A field that is None is removed.
 
-    `sub`: who is signed in. `headers`: added. `query` and `document` (a JSON body) take the place of what the fields
-    make; `raw` is the body as it is (bytes: in base64).
+    `sub`: the signed-in user. `headers`: more headers. `query` and `document` (a JSON body) replace the query and the
+    body of the fields. `raw`: the body as it is; bytes are sent in base64.
     """
     event = samples.http_event(routes()[route], COUNTERS, **fields)
     if sub is not None:
@@ -73,10 +73,10 @@ def http(
 
 
 def body_of(answer: Mapping[str, Any]) -> Any:
-    """The JSON of an answer of either kind."""
+    """Returns the body of an answer of either kind."""
     return json.loads(answer["body"]) if "statusCode" in answer else answer["body"]
 
 
 def status_of(answer: Mapping[str, Any]) -> int:
-    """The status of an answer of either kind."""
+    """Returns the status of an answer of either kind."""
     return int(answer.get("statusCode") or answer["status"])

@@ -1,6 +1,6 @@
-"""How long a test waits for what it cannot hurry: a process, a server, a browser. Every such limit is this one.
+"""The one limit of every wait for a process, a server or a browser.
 
-It ends only what hangs: what takes a second on a quiet machine takes ten and more on a loaded one. A test of logic
+It ends only a hung wait: an action of one second takes ten and more on a busy machine. A test of logic
 waits for nothing: it moves a clock of its own.
 """
 
@@ -14,7 +14,7 @@ PATIENCE_MS = PATIENCE_S * 1000
 
 
 def wait_for(condition: Callable[[], object], *, every_s: float = 0.1) -> None:
-    """Wait until the condition holds. Each look costs time that what is waited for needs: a dear one is rare."""
+    """Wait until the condition holds. A check takes time from the awaited process: do an expensive one rarely."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s"

@@ -70,7 +70,7 @@ class SyncWire:
 
 
 def _receive_answer(connection: socket.socket) -> tuple[int, str, bytes]:
-    """The status of an answer, its date, and its body."""
+    """Returns the status of an answer, its date, and its body."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += _receive_more(connection)
@@ -96,7 +96,7 @@ def _base64(value: object) -> str:
 
 
 def _bytes(value: dict[str, Any]) -> dict[str, Any]:
-    """Binary values come as bytes, as boto3 gives them."""
+    """Returns binary values as bytes, as boto3 does."""
     if len(value) == 1 and isinstance(value.get("B"), str):
         return {"B": base64.b64decode(value["B"])}
     return value

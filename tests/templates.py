@@ -1,4 +1,4 @@
-"""Whether this checkout and another one make the same stacks: `.venv/bin/python -m tests.templates OTHER`.
+"""Compares the stacks of this checkout with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
 
 It synthesizes dev, prod, prod with every option, and the stack behind a CDN in both, and prints where they differ. Ends
 with 1 if anything differs but hashes: of assets, of versions of functions, and the label of code that metrics have.
@@ -33,7 +33,7 @@ _HASHES = (
 
 
 def read_templates(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
-    """What the templates of a checkout say, by the stack and the place in it, without hashes."""
+    """Returns the values in the templates of a checkout, by stack and place, without hashes."""
     variables = {**os.environ, "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
     subprocess.run([sys.executable, "-c", _WRITE, str(out)], cwd=checkout, env=variables, check=True)
     found = sorted(out.rglob("*.template.json"))

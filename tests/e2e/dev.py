@@ -44,15 +44,15 @@ class Dev(Process):
         super().__init__(app, data, *given, python=("-W", warnings), environment=bare_environment(**environment))
 
     def end(self) -> int:
-        """Wait for its own end. Returns the exit status."""
+        """Wait until the process ends by itself. Returns the exit status."""
         return self.process.wait(PATIENCE_S)
 
     def descendants(self) -> list[int]:
-        """Its child processes and theirs."""
+        """Returns the processes below it."""
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """The processes that run a function, or have run it last: their output goes to its log."""
+        """Returns the processes whose output goes to a function's log: they run the function, or ran it last."""
         found = [pid for pid in self.descendants() if "zygote" in command(pid)]
         return [pid for pid in found if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 
@@ -66,7 +66,7 @@ class Dev(Process):
         token: str | None = None,
         **headers: str,
     ) -> Answer:
-        """One request. Keywords are headers, `_` for `-`. `body` goes as JSON, `raw` as it is."""
+        """Send one request. Keywords are headers, with `_` for `-`. `body` is sent as JSON, `raw` as it is."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             raw = json.dumps(body).encode()
@@ -77,9 +77,8 @@ class Dev(Process):
         try:
             connection.request(method, path, raw, sent)
             response = connection.getresponse()
-            return Answer(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, received, response.read())
         finally:
             connection.close()
 
@@ -88,7 +87,7 @@ class Dev(Process):
         return self.call("POST", f"/videos/{video}/plays", idempotency_key=key)
 
     def plays(self, video: str) -> int:
-        """A video's count of plays."""
+        """Returns the plays of a video."""
         return int(self.call("GET", f"/videos/{video}/plays").body["value"])
 
     def visit(self, url: str, key: str) -> Answer:
@@ -96,20 +95,20 @@ class Dev(Process):
         return self.call("POST", "/visits", {"url": url, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
 
     def visits(self, url: str) -> tuple[int, int, int | None]:
-        """The visits of a page by people and by programs, and until when they are complete."""
+        """Returns the visits of a page by people and by programs, and their `as_of`."""
         body = self.call("GET", f"/visits?url={quote(url, safe='')}").body
         return body["value"], body["bots"], body["as_of"]
 
     def like(self, post: str, token: str) -> int:
-        """Like a post; the status."""
+        """Like a post. Returns the status."""
         return self.call("PUT", f"/posts/{post}/like", token=token).status
 
     def likes(self, post: str) -> int:
-        """A post's count of likes."""
+        """Returns the likes of a post."""
         return int(self.call("GET", f"/posts/{post}").body["likes"])
 
     def hearts(self, page: str) -> list[str | None]:
-        """Who likes a page, as a service lists them: None for a browser."""
+        """Returns who likes a page, as a service lists them. A browser is None."""
         listed = self.call("GET", f"/counters/hearts/{page}/children", token=self.token("reader", scope="tally/read"))
         return [one.get("child") for one in listed.body["children"]]
 
@@ -121,19 +120,14 @@ class Dev(Process):
 
 def descendants(pid: int) -> list[int]:
     found: list[int] = []
-    for child in _children().get(pid, []):
-        found += [child, *descendants(child)]
-    return found
-
-
-def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended in between
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+        except OSError:  # the process has just ended
             continue
-        found.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+        if int(parent) == pid:
+            child = int(stat.parent.name)
+            found += [child, *descendants(child)]
     return found
 
 
@@ -145,12 +139,12 @@ def command(pid: int) -> str:
 
 
 def running(pids: list[int]) -> list[int]:
-    """Those that still run; a zombie does not."""
+    """Returns the processes that run. A zombie does not run."""
     return [pid for pid in pids if command(pid)]
 
 
 def client(endpoint: str) -> DynamoDBClient:
-    """DynamoDB's client of an engine."""
+    """Returns boto3's client of an engine."""
     return boto3.client(
         "dynamodb", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="local",
         aws_secret_access_key="local",

@@ -1,6 +1,6 @@
 """A server between pages and `make dev` that fails as networks, gateways and captive portals do, by a seed.
 
-It fails the requests that change something, and those that ask whether it counted; it passes all others on.
+It fails requests for changes and for receipts. It forwards all other requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "Da
 FAULT_SHARES: Mapping[str, float] = {
     "answer lost": 0.20, "request lost": 0.05, "503": 0.05, "429": 0.03, "portal": 0.02,
 }  # fmt: skip
-"""How likely each fault is. The rest is passed on, and so is what loses its answer."""
+"""How likely each fault is. Other requests are forwarded, and so is a request whose answer is lost."""
 FAULT_REPLIES = {
     "503": Reply(503, b'{"message":"Service Unavailable"}', {**CORS, "content-type": "application/json"}),
     "429": Reply(429, b'{"message":"Too Many Requests"}', {**CORS, "content-type": "application/json"}),
@@ -34,7 +34,7 @@ _OWN = ("connection", "content-length", "transfer-encoding", "keep-alive", "serv
 class FaultyApi:
     """The API of `dev` at `server.origin`, with these `faults` while `failing`. `met` counts them.
 
-    An answer to a change waits for the `gate` that is there as the change comes, if there is one.
+    If there is a `gate` when a change arrives, the answer to the change waits for the gate.
     """
 
     def __init__(self, dev: Dev, seed: int, faults: Mapping[str, float] = FAULT_SHARES) -> None:
@@ -50,7 +50,12 @@ class FaultyApi:
         if fault in FAULT_REPLIES:
             return FAULT_REPLIES[fault]
         gate = self.gate if method in CHANGES else None
-        reply = self._forward(method, target, headers, body)
+        sent = {name: value for name, value in headers.items() if name not in ("host", "connection")}
+        with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:
+            connection.request(method, target, body or None, sent)
+            answer = connection.getresponse()
+            received = {name.lower(): value for name, value in answer.getheaders() if name.lower() not in _OWN}
+            reply = Reply(answer.status, answer.read(), received)
         if gate:
             gate.wait(PATIENCE_S)
         return Reply(LOST, b"", {}) if fault == "answer lost" else reply
@@ -67,12 +72,3 @@ class FaultyApi:
                     break
             self.met[fault] += 1
             return fault
-
-    def _forward(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        """The answer of `make dev`."""
-        passed = {name: value for name, value in headers.items() if name not in ("host", "connection")}
-        with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, target, body or None, passed)
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders() if name.lower() not in _OWN}
-            return Reply(answer.status, answer.read(), found)

@@ -1,7 +1,7 @@
-"""Firefox and WebKitGTK as people have them: no driver holds them, so they keep pages in their back/forward cache.
+"""Firefox and WebKitGTK without a driver, so they keep pages in their back/forward cache as people's browsers do.
 
-Debian's `firefox-esr`, and the MiniBrowser that comes with `webkit2gtk-driver`, on a screen of `Xvfb`. Every page asks
-its site what to do.
+They are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page asks its
+site what to do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if (api) {
 }
 </script>
 <p>a page"""
-# Nothing but what would come between a page and its visitor at the first start, and between a test and its windows.
+# Without these, a dialog would cover the first page, and a test could not open and close windows.
 PREFERENCES = {
     "browser.aboutwelcome.enabled": False,
     "browser.shell.checkDefaultBrowser": False,
@@ -75,7 +75,7 @@ PREFERENCES = {
 
 
 class Site:
-    """A web site whose pages do what its tabs are to do."""
+    """A web site whose pages run the tasks of its tabs."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, queue.Queue[dict[str, Any]]] = {}
@@ -106,7 +106,7 @@ class Tab:
     name: str
 
     def run(self, script: str, arg: object = None, *, last: str = "") -> Any:
-        """What the expression is, or what its promise resolves to. Then the page does what is `last`, as it leaves."""
+        """Returns the value of an expression or of its promise. `last`: an expression to run as the page leaves."""
         number = str(next(_numbers))
         answer = self.site.said[number] = queue.Queue()
         self.site.tasks[self.name].put({"number": number, "script": script, "arg": arg, "last": last})
@@ -130,24 +130,24 @@ class Tab:
         self.ready()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the tab."""
         self.run("1", last="close()")
 
     def ready(self) -> None:
-        """Wait until the page is there, with its client if it has one."""
+        """Wait until the page is loaded, with its client if it has one."""
         self.run("until(() => window.tally || !q.has('api'))")
 
     def waiting(self) -> int:
-        """How many changes wait for an answer."""
+        """Returns how many changes wait for an answer."""
         return int(self.run("tally.waiting().length"))
 
     def url(self, **query: str) -> str:
-        """The address of a new page of the site."""
+        """Returns the address of a new page of the site."""
         return f"{self.site.server.origin}/page-{next(_numbers)}?{urlencode({'tab': self.name, **query})}"
 
 
 class Browser:
-    """A plain browser with an empty profile. Its first tab opens the others."""
+    """A plain browser with an empty profile. Its first tab opens the other tabs."""
 
     def __init__(self, site: Site, command: list[str], environment: dict[str, str]) -> None:
         self._site, self._tabs = site, itertools.count()
@@ -165,7 +165,7 @@ class Browser:
         return made
 
     def end(self) -> None:
-        """End it, with all its processes."""
+        """End the browser with all its processes."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE_S)
 
@@ -176,14 +176,14 @@ class Browser:
 
 
 def firefox(home: Path) -> list[str]:
-    """The command that starts it, with its profile in `home`."""
+    """Returns the command that starts Firefox with its profile in `home`."""
     lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items()]
     (home / "user.js").write_text("\n".join(lines))
     return ["firefox-esr", "--profile", str(home), "--no-remote", "--new-instance"]
 
 
 def webkit(_: Path) -> list[str]:
-    """The command that starts it. Its profile is where XDG's variables say."""
+    """Returns the command that starts WebKitGTK. XDG's variables say where its profile is."""
     newest = sorted(Path("/usr/lib").glob("*/webkit*gtk-*/MiniBrowser"))[-1]
     return [str(newest), "--javascript-can-open-windows-automatically=true"]
 
@@ -193,7 +193,7 @@ COMMANDS = {"firefox": firefox, "webkit": webkit}
 
 @contextmanager
 def screen() -> Iterator[str]:
-    """A screen that nobody sees; its name."""
+    """Runs a virtual screen, and yields its name."""
     reads, writes = os.pipe()
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writes), "-screen", "0", "1280x900x24", "-nolisten", "tcp"],
@@ -210,7 +210,7 @@ def screen() -> Iterator[str]:
 
 @contextmanager
 def running(name: str, home: Path) -> Iterator[Browser]:
-    """The browser of this name, with its files in `home`."""
+    """Runs the browser of this name, with its files in `home`."""
     site = Site()
     with site.server.running(), screen() as display:
         folders = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(home))

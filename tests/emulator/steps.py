@@ -16,7 +16,7 @@ KEY = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 
 @contextmanager
 def step(name: str) -> Iterator[list[str]]:
-    """Log a step with its time. What is appended to the list is its result."""
+    """Log a step with its time, and with the notes that the block appends to the list."""
     notes: list[str] = []
     started_s = time.monotonic()
     yield notes
@@ -38,7 +38,7 @@ def begin(stack: Stack, assembly: Path) -> None:
 
 
 def deploy_and_compare(stack: Stack, assembly: Path) -> int:
-    """Deploy, and compare: every resource of the template is there. How many."""
+    """Deploy, and check that every resource of the template exists. Returns the number of resources."""
     done = stack.deploy(assembly)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     wanted = without_unsupported(json.loads((assembly / stacks.TEMPLATE).read_text()))["Resources"]
@@ -49,7 +49,7 @@ def deploy_and_compare(stack: Stack, assembly: Path) -> int:
 
 
 def play(stack: Stack) -> None:
-    """Through the alias, again, and over HTTP; without a token nobody writes, with one a person does."""
+    """Play through the alias, twice, and over HTTP. Without a valid token a write is 401, with a person's it works."""
     event = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     alias = stack.outputs["IncrementsFunctionArn"]
     assert [stack.invoke(alias, event)["replayed"] for _ in range(2)] == [False, True]

@@ -1,4 +1,4 @@
-"""A shell for a session, with a terminal to ask at: its commands share variables, as those of a person do."""
+"""A shell with a terminal for questions. Its commands share variables, as in a person's session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = re.compile(r"\n--- ended: (\d+) ---\n\Z")
 
 
 class Terminal:
-    """`bash` in the checkout. What it prints and what it asks come in the order in which a person sees them."""
+    """`bash` in the checkout. Output and questions arrive in the order in which a person sees them."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._keyboard, self._input = pty.openpty()
@@ -33,7 +33,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def run(self, command: str, answers: Sequence[str] = ()) -> tuple[int, str]:
-        """The exit status of a command, and what it printed. `answers`: to its questions; then only Enter."""
+        """Returns the exit status and the output of a command. `answers`: to its questions; after these, only Enter."""
         assert self._process.stdin is not None
         terminal = os.ttyname(self._input)
         line = f"{{ {command}\n}} <{terminal}; printf '\\n--- ended: %s ---\\n' $?\n"
@@ -57,7 +57,7 @@ class Terminal:
         return self._decoder.decode(found)
 
     def close(self) -> None:
-        """End it."""
+        """End the shell."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""Callers that count without a pause: what was accepted is what the tables must hold in the end."""
+"""Callers that count without a pause. At the end the tables must hold exactly the accepted changes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Traffic:
 
     def __init__(self, stack: Stack, token: str, new: str) -> None:
         self.accepted: Counter[str] = Counter()
-        """By counter: the changes that were answered `counted`."""
+        """The accepted changes of each counter."""
         self.failures: Counter[str] = Counter()
-        """Answers that no caller should see, whatever is deployed."""
+        """Answers that no caller should ever get."""
         self._new = new
         self._requests: dict[str, Request] = {
             "plays": lambda key: stack.call("POST", "/videos/busy/plays", Idempotency_Key=key),
@@ -49,7 +49,7 @@ class Traffic:
             self.stop()
 
     def stop(self) -> None:
-        """Let every caller end."""
+        """Stop every caller."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -71,6 +71,6 @@ class Traffic:
             if status in (200, 202):
                 self.accepted[counter] += 1
                 key = str(uuid.uuid4())
-            elif not (counter == self._new and status == 404):  # it is not there yet
+            elif not (counter == self._new and status == 404):  # its counter is not deployed yet
                 self.failures[f"{counter} {status}"] += 1
             self._stop.wait(PAUSE_S)

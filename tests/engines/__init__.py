@@ -20,7 +20,7 @@ FREE_BYTES_MIN = 1 << 30
 class IndexedEngine(Engine):
     """The embedded engine on a file in memory.
 
-    On a file it has an index. Without it, writes and reads of a stream take time in proportion to all its records.
+    The file has an index. Without the index, writes and reads of a stream take time in proportion to all its records.
     """
 
     def start(self) -> Engine:
@@ -43,12 +43,12 @@ ENGINE_NAME = os.environ.get("ENGINE", "")
 
 
 def new_engine() -> Engine:
-    """An engine of the kind that the variable ENGINE names, in memory. It is not started yet."""
+    """Returns an engine in memory, of the kind that the variable ENGINE names. It is not started."""
     return ENGINES[ENGINE_NAME]()
 
 
 def expect_failures(items: list[pytest.Item]) -> None:
-    """Mark the tests that are known to fail on this engine: they must fail."""
+    """Mark the tests that must fail on this engine."""
     known = KNOWN_FAILURES if ENGINE_NAME == "dynamodb-local" else {}
     for item in items:
         if reason := known.get(f"{item.path.name}::{item.name}"):

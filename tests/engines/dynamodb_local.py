@@ -39,4 +39,4 @@ KNOWN_FAILURES: dict[str, str] = {
     "test_voids.py::test_a_void_takes_a_change_back_once_and_a_late_copy_counts_no_more": BY_TABLE,
     "test_forgetting.py::test_looking_for_a_user_costs_what_the_docs_say": NOTHING_IS_FREE,
 }
-"""The tests that fail on it, by file and name, and why. One that passes after all is an error."""
+"""The reason why each test fails on it, by file and name. If such a test passes, that is an error."""

@@ -65,12 +65,12 @@ THROTTLED_TRANSACTION = Fault(FaultKind.THROTTLED_TRANSACTION)
 def mixed(
     refused_at: int, busy_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
 ) -> Fault:
-    """A transaction cancelled for two reasons at once. The failed condition found `item`."""
+    """Makes a transaction that is cancelled for two reasons at once. The failed condition found `item`."""
     return Fault(FaultKind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
 
 
 def condition_failed(at: int, item: Mapping[str, Any] | None = None) -> Fault:
-    """A transaction cancelled because the condition of one write failed: it found `item`."""
+    """Makes a transaction that is cancelled because the condition of one write failed: it found `item`."""
     return mixed(at, at, item)
 
 
@@ -104,12 +104,12 @@ def no_faults(operation: str, body: bytes, number: int) -> Fault | None:
 
 
 def always(fault: Fault, *operations: str) -> Plan:
-    """Every request of these operations (of any, without names) meets the fault."""
+    """Returns a plan: every request of these operations meets the fault. Without names: every request."""
     return lambda operation, body, number: fault if not operations or operation in operations else None
 
 
 def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
-    """The first requests of each operation meet these faults in this order; the others meet none."""
+    """Returns a plan: the first requests of each operation meet these faults in this order."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         listed = faults.get(operation, ())
@@ -119,7 +119,7 @@ def script(faults: Mapping[str, Sequence[Fault | None]]) -> Plan:
 
 
 def random_faults(seed: int, probabilities: Mapping[str, Mapping[Fault, float]]) -> Plan:
-    """Random faults. The n-th request of an operation meets the same fault in each run with the same seed."""
+    """Returns a plan of random faults. The n-th request of an operation meets the same fault in each run of a seed."""
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
         chances = probabilities.get(operation)

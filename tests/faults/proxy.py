@@ -43,7 +43,7 @@ class SeenRequest:
 
 
 class FaultProxy:
-    """The proxy; a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
+    """The proxy, a context manager. Clients connect to `endpoint`. Assign `plan` to change the faults.
 
     `strip_tokens` removes ClientRequestToken from forwarded requests, so that only the receipt protects a change.
     `requests_kept`: how many requests the record keeps with their bodies.
@@ -110,7 +110,7 @@ class FaultProxy:
             time.sleep(0.002)
 
     def decide(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
-        """The fault of this request and the body to forward. Call it on the loop's thread, which keeps the record."""
+        """Returns the fault of a request and the body to forward. Call it on the thread of the loop."""
         number = self._numbers[operation]
         self._numbers[operation] += 1
         fault = self._plan(operation, body, number)
@@ -199,7 +199,7 @@ class _Upstream(_Messages):
         self._answer: asyncio.Future[bytes] | None = None
 
     async def ask(self, request: bytes) -> bytes:
-        """The engine's answer. Raises ConnectionError if it closes the connection instead."""
+        """Returns the engine's answer. Raises ConnectionError if the engine closes the connection."""
         self._answer = asyncio.get_running_loop().create_future()
         if self.transport.is_closing():
             raise ConnectionResetError
@@ -279,7 +279,7 @@ class _Client(_Messages):
             self.transport.close()
 
     async def _forward(self, fault: Fault | None, head: bytes, body: bytes, forward: bytes) -> bytes | None:
-        """Forward a request. Returns the answer for the client, None for no answer."""
+        """Forward a request. Returns the answer for the client; None: no answer."""
         if fault and fault.kind is FaultKind.DELAY:
             await asyncio.sleep(fault.delay_s)
         if forward is not body:
@@ -303,7 +303,7 @@ class _Client(_Messages):
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    """A header's value; empty if it is missing. `name` is in lower case."""
+    """Returns a header's value, or "" if it is missing. `name` is in lower case."""
     for line in head.split(b"\r\n")[1:]:
         field, _, value = line.partition(b":")
         if field.lower() == name:

@@ -1,4 +1,4 @@
-"""The stack, synthesized in this process, with cdk-nag and CDK's own rules, once for each context and session."""
+"""Synthesizes the stack in this process, with cdk-nag and CDK's own rules, once for each context and session."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ BEHIND_CDN = {
 
 
 def context_of_cdk_json() -> dict[str, Any]:
-    """The context that the `cdk` command gives the app."""
+    """Returns the context that the `cdk` command gives the app."""
     context: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
     return context
 
 
 @pytest.fixture(scope="session")
 def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
-    """`synthesize(stage="prod", …)`: the template of that context, made once for all workers.
+    """Returns a function: `synthesize(stage="prod", …)` returns the template of a context, made once for all workers.
 
     Raises if any rule is broken.
     """
@@ -94,17 +94,17 @@ def prod(synthesize: Synthesize) -> Template:
 
 @pytest.fixture(scope="session")
 def lavish(synthesize: Synthesize) -> Template:
-    """A dev stack under the API's own domain: all that can be had, for listed origins, likers for the signed-in."""
+    """A dev stack with every option: a domain for the API, listed origins, and likers that signed-in users see."""
     return synthesize(**LAVISH)
 
 
 @pytest.fixture(scope="session")
 def behind_cdn(synthesize: Synthesize) -> Template:
-    """A frugal prod stack behind CloudFront with mutual TLS, with an issuer of its own, and nobody sees likers."""
+    """A frugal prod stack behind CloudFront with mutual TLS and an issuer of its own. Likers are hidden."""
     return synthesize(**BEHIND_CDN)
 
 
 @pytest.fixture(scope="session")
 def edge(behind_cdn: Template) -> Template:
-    """The stack in us-east-1 before it."""
+    """The stack in us-east-1 in front of it."""
     return Template(behind_cdn.folder, id="TallyEdge")

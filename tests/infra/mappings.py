@@ -1,4 +1,4 @@
-"""The event source mappings of a template, as the pump of `make dev` takes them."""
+"""Reads the event source mappings of a template for the pump of `make dev`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEFT_OUT = {"Enabled", "Tags"}
 
 
 def properties(template: Template) -> dict[tuple[str, str], Json]:
-    """The properties of the mappings, by the function behind the alias that they call and the stream's table."""
+    """Returns the properties of the mappings, by function and table."""
     aliases = {template.alias_of(name): module for module, name in template.functions().items()}
     found = {}
     for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values():
@@ -34,7 +34,7 @@ def properties(template: Template) -> dict[tuple[str, str], Json]:
 
 
 def mappings(template: Template) -> dict[tuple[str, str], StreamMapping]:
-    """The mappings, likewise. Raises LocalError for one that the pump cannot run: AWS would run it otherwise."""
+    """Returns the mappings, by function and table. Raises LocalError for a mapping that the pump cannot emulate."""
     return {which: read_mapping(_plain(*which, of)) for which, of in properties(template).items()}
 
 

@@ -1,4 +1,4 @@
-"""Rules of our own for the template, beside cdk-nag and cfn-lint: each says what it found wrong.
+"""Our rules for the template, beside cdk-nag and cfn-lint. Each returns the violations that it finds.
 
 The docstring of a rule is its reason. tests/mutations/stacks.txt has what breaks each.
 """
@@ -50,7 +50,7 @@ WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
 
 
 def metrics_of_its_own(template: Template) -> Iterator[str]:
-    """Two stages of an account share every metric whose dimensions name neither: then dev wakes the people of prod."""
+    """Two stages of an account share a metric whose dimensions do not name the stage. Then dev raises prod's alarms."""
     for where, (namespace, metric, dimensions) in _named_metrics(template):
         if namespace == template.stack:  # of the access log, whose lines name no stack
             continue
@@ -66,14 +66,14 @@ def metrics_of_its_own(template: Template) -> Iterator[str]:
 
 
 def region_in_global_names(template: Template) -> Iterator[str]:
-    """The same stage in a second region would meet the name of the first one, and roll back."""
+    """The same stage in a second region would collide with the name of the first region, and roll back."""
     for id_, name in global_names(template).items():
         if REGION not in name and not A_REGION.search(name):
             yield f"{id_}: {name} has no region"
 
 
 def global_names(template: Template) -> dict[str, str]:
-    """The names that are unique over all regions, by logical id. A resource without one gets it from CloudFormation."""
+    """Returns names that must be unique over all regions, by logical id. CloudFormation makes a missing name."""
     found = {}
     for id_, resource in template.resources.items():
         name: Any = resource.get("Properties", {}) if resource["Type"] in GLOBAL_NAMES else {}
@@ -95,7 +95,7 @@ def access_logs_beside_the_regions_policy(template: Template) -> Iterator[str]:
 
 
 def writers_after_consumers(template: Template) -> Iterator[str]:
-    """A consumer that does not know a new counter sets its records aside, or books one side of them."""
+    """A consumer that does not know a new counter makes dead letters of its records, or books one half of them."""
     mappings = template.of_type("AWS::Lambda::EventSourceMapping")
     consumers = {mapping["Properties"]["FunctionName"]["Ref"] for mapping in mappings.values()}
     for alias in sorted(_writing_aliases(template) - consumers):
@@ -106,7 +106,7 @@ def writers_after_consumers(template: Template) -> Iterator[str]:
 
 
 def room_in_the_quotas(template: Template) -> Iterator[str]:
-    """A deploy that meets a quota fails halfway, on the day on which a counter is added."""
+    """A deploy that exceeds a quota fails halfway, on the day on which a counter is added."""
     for quota, subject, used in usage(template.body, template.stack):
         most = QUOTAS[quota].most * (1 if quota in WHOLE else SHARES.get(quota, SHARE))
         if used > most:
@@ -136,7 +136,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _resource_statements(node: Any) -> Iterator[Json]:
-    """The statements that let somebody in, of every resource policy in the properties of a resource."""
+    """Returns the Allow statements of every resource policy in the properties of a resource."""
     if isinstance(node, dict):
         if node.get("Effect") == "Allow" and "Principal" in node:
             yield node
@@ -147,7 +147,7 @@ def _resource_statements(node: Any) -> Iterator[Json]:
 
 
 def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, dict[str, str]]]]:
-    """(where, (namespace, metric, dimensions)) of every metric that an alarm or a widget names."""
+    """Returns (where, (namespace, metric, dimensions)) of every metric that an alarm or a widget names."""
     for id_, alarm in template.of_type("AWS::CloudWatch::Alarm").items():
         properties = alarm["Properties"]
         found = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
@@ -166,7 +166,7 @@ def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, di
 
 
 def _writing_aliases(template: Template) -> set[str]:
-    """The aliases of the functions that may write to a table."""
+    """Returns the aliases of the functions that may write to a table."""
     return {
         template.alias_of(function)
         for function in template.functions().values()
@@ -175,7 +175,7 @@ def _writing_aliases(template: Template) -> set[str]:
 
 
 def _waits_for(template: Template, id_: str) -> set[str]:
-    """The resources that must be there before it, by a reference or `DependsOn`."""
+    """Returns the resources that must exist before this one, by a reference or `DependsOn`."""
     seen: set[str] = set()
     left = [*_direct(template, id_)]
     while left:

@@ -1,4 +1,4 @@
-"""A synthesized template, and the questions that tests ask about it."""
+"""A synthesized template, and the parts of it that tests compare."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EACH = "each"
 
 
 def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
-    """(namespace, metric, dimensions) of what the query of an alarm looks at; empty if it has none."""
+    """Returns (namespace, metric, dimensions) of the metrics in an alarm's query; empty without a query."""
     found = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
     return [(one["namespace"], one["metric"], {"service": one["service"], one["by"]: EACH}) for one in found if one]
 
 
 class Template:
-    """The template of one stack in a folder that CDK wrote, or another body in its place."""
+    """The template of one stack in a folder that CDK wrote, or a given body."""
 
     def __init__(self, folder: Path, body: Json | None = None, id: str = "Tally") -> None:
         self.id = id
@@ -43,7 +43,7 @@ class Template:
         return str(manifest["artifacts"][self.id]["properties"]["stackName"])
 
     def with_changes(self, change: Callable[[dict[str, Json]], object]) -> Template:
-        """A copy whose resources `change` has changed."""
+        """Returns a copy whose resources `change` has changed."""
         body = copy.deepcopy(self.body)
         change(body["Resources"])
         return Template(self.folder, body, self.id)
@@ -105,7 +105,7 @@ class Template:
 
 
 def as_text(value: Any) -> str:
-    """A value as text: `${CountsTable}` for a `Ref`, `${Function.Arn}` for a `Fn::GetAtt`."""
+    """Returns a value as text: `${CountsTable}` for a `Ref`, `${Function.Arn}` for a `Fn::GetAtt`."""
     match value:
         case str():
             return value
@@ -119,5 +119,5 @@ def as_text(value: Any) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A value that CloudFormation writes alone or in a list, as a list."""
+    """Returns a list of a value that CloudFormation writes alone or in a list."""
     return value if isinstance(value, list) else [value]

@@ -26,21 +26,21 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="session", autouse=True)
 def built(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The API document, as a build makes it."""
+    """Writes the API document, as a build does."""
     health.OPENAPI_FILE = tmp_path_factory.mktemp("built") / health.OPENAPI_FILE.name
     health.OPENAPI_FILE.write_text(document_json(OPERATIONS, COUNTERS), encoding="utf-8")
 
 
 @pytest.fixture
 def meter(store: Store) -> Iterator[Meter]:
-    """What the handlers take of DynamoDB."""
+    """Meters the requests of the handlers."""
     made = Meter(store.client)
     yield made
     made.close()
 
 
 class Invoke:
-    """The functions of the counters that are declared when it is made. Whatever they answer must be documented."""
+    """Invokes the functions of the present declarations. Every answer must be documented."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class Invoke:
         return self._entries[function]
 
     def __call__(self, event: Any, context: LambdaContext | None = None, function: str = "") -> Event:
-        """Invoke a function with an event: that of its route, or of the operation of a direct event."""
+        """Invoke the function that serves an event: by its route, or by the operation of a direct event."""
         answer = self.entry(function or self._serving(event))(event, context or LambdaContext())
         api_answers.check(event, answer)
         return answer
@@ -67,15 +67,15 @@ class Invoke:
         return events.BY_NAME[(event.get("batch") or [event])[0]["operation"]].module
 
     def direct(self, operation: str, **fields: Any) -> Event:
-        """The answer to a direct event with these fields alone."""
+        """Returns the answer to a direct event with only these fields."""
         return self({"operation": operation, **fields})
 
     def http(self, route: str, **change: Any) -> Event:
-        """The answer to the sample of a route, changed as `events.http` says."""
+        """Returns the answer to the sample of a route, with the changes of `events.http`."""
         return self(events.http(route, **change))
 
     def read(self, counter: str, id: str, **fields: Any) -> dict[str, Any]:
-        """A counter, as a service reads it."""
+        """Returns a counter as a service reads it."""
         answer = self.direct("get_counter", counter=counter, id=id, **fields)
         assert answer["status"] == 200, answer
         return dict(answer["body"])
@@ -83,7 +83,7 @@ class Invoke:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command `tally`: its status, what it printed, and what it said beside it."""
+    """Run the command `tally`. Returns its exit status, its output, and its errors."""
     return partial(run_command, capsys)
 
 

@@ -1,4 +1,4 @@
-"""A world for each test. The SDK's retries are real; only its pauses are shortened."""
+"""Makes a world for each test. The SDK's retries are real; only its pauses are shorter."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """What was written alone is read in the streams (`World.inserted_alone`)."""
+    """The streams show which children were written alone (`World.inserted_alone`)."""
     return ("counts", "receipts")
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing spills: what is tested is what retries and shards do."""
+    """Nothing spills, so that retries and shards are tested."""
     monkeypatch.setattr(Counter, "may_spill", property(lambda _: False))
 
 
@@ -57,7 +57,7 @@ def proxy(engine: Engine) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
-    """Make a world: `hasty` gives up reading soon, `spread` is the one to use."""
+    """Make a world. `hasty`: its client has a short read timeout. `spread`: the spread to use."""
     clients, raw = [], SyncWire(engine.port)
 
     def make(*, hasty: bool = False, spread: Spread | None = None) -> World:
@@ -88,7 +88,7 @@ def streams(world: World) -> EngineStreams:
 
 @pytest.fixture
 def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """Its handlers' requests go through the proxy, without the SDK's tokens."""
+    """The requests of its handlers go through the proxy, without the SDK's tokens."""
     proxy.strip_tokens = True
     return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
 
@@ -113,7 +113,7 @@ def counting(world: World) -> Counting:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """It is this second, until the test lets time pass."""
+    """Stops the clock until the test lets time pass."""
     made = Clock(int(time.time()))
     monkeypatch.setattr(time, "time", made)
     return made

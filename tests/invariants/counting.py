@@ -1,4 +1,4 @@
-"""Counters, numbers and holds in a world: changes as the handlers make them, and the tables as they really are."""
+"""Counters, numbers and holds in a world: changes as the handlers make them, and the stored items."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEM = "i1"
 
 @dataclass
 class Counting:
-    """What the handlers of counters and holds do, in a world."""
+    """Changes of counters and holds in a world."""
 
     world: World
 
@@ -41,7 +41,7 @@ class Counting:
         caller: str = "ann",
         within_s: float = CALL_TIME_DEFAULT_S,
     ) -> Outcome:
-        """Move a counter: the body, and whether it is a replay."""
+        """Change a counter. Returns the body, and whether it is a replay."""
         call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
         given = {"amount": amount, "used": used, "idempotency_key": key or new_key()}
         answer = handler.increment(call, counter=counter, id=id_, **given)
@@ -60,7 +60,7 @@ class Counting:
         return dict(answer.body)
 
     def stored(self, counter: Counter, id_: str = ITEM) -> int:
-        """The number as it is stored; `start` if it never was."""
+        """Returns the stored number, or `start` if none is stored."""
         return self.world.tally(counter, id_) if self.world.shards(counter, id_) else counter.start
 
     def stock(self, amount: int) -> None:
@@ -84,7 +84,7 @@ class Counting:
     def change(
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
     ) -> Outcome:
-        """Give a hold of the stock another amount or time."""
+        """Change the amount or the time of a hold of the stock."""
         call, how = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
         return changing.change_hold(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
 
@@ -93,16 +93,16 @@ class Counting:
         return settling.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
 
     def sweep(self) -> int:
-        """What the scheduled sweep does; how many holds it gave back."""
+        """Run the sweep. Returns how many holds it released."""
         return self.swept().returned
 
     def swept(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
-        """The sweep, within a minute or until `until_s` on the store's clock."""
+        """Run the sweep, within a minute or until `until_s` on the store's clock."""
         store = store or self.world.store
         return expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
 
     def ledger(self) -> list[Item]:
-        """The holds, and the records of settled ones, as they are stored."""
+        """Returns the stored holds, and the stored records of settled holds."""
         return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": holds.MOVED}]
 
     def hold(self) -> Item:
@@ -118,11 +118,11 @@ class Counting:
         return states
 
     def expected(self) -> int:
-        """What is expected of all tallies: by receipts alone."""
+        """Returns the expected tallies, by the receipts only."""
         return sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
 
     def amounts(self) -> dict[str, int]:
-        """How much the holds have held, by their state."""
+        """Returns the amounts of the holds, by their state."""
         sums: dict[str, int] = {}
         for item in self.ledger():
             state = item["state"]["S"]
@@ -137,12 +137,12 @@ def neighbour() -> str:
 
 
 def new_key() -> str:
-    """A key that nobody used."""
+    """Returns a new key."""
     return secrets.token_urlsafe(16)
 
 
 def buy(counting: Counting, counter: Counter, amount: int | None, key: str | None = None) -> dict[str, Any] | int:
-    """Take it, sending it again with the same key as a good client does: the body, or what is left of too little."""
+    """Take an amount, and retry with the same key. Returns the body, or what is left if the limit is reached."""
     try:
         return retry_until_final(partial(counting.increment, counter, amount, key or new_key()))[0]
     except LimitReachedError as refused:
@@ -152,7 +152,7 @@ def buy(counting: Counting, counter: Counter, amount: int | None, key: str | Non
 
 
 def refusal(change: Any) -> CallerError:
-    """The error that a change is refused with."""
+    """Returns the error of a rejected change."""
     with pytest.raises(CallerError) as caught:
         change()
     return caught.value

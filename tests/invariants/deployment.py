@@ -1,4 +1,4 @@
-"""A calm deployment whose minutes are judged: what people do to it, and how it stands."""
+"""A calm deployment whose minutes are judged: what people do to it, and its state."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ DELIVERED_S = 10.0  # records come within 0.2 s and are read within 3; then what
 
 
 class Deployment(World):
-    """A calm world: every process does its work at once, in one go."""
+    """A calm world: every process does its work at once, without an interruption."""
 
     def run(self, minutes: float, each: Callable[[], object] = lambda: None) -> None:
-        """Time passes, in steps of half a minute: at the beginning of each, somebody does something."""
+        """Let time pass in steps of half a minute. Each step begins with a call of `each`."""
         for _ in range(int(2 * minutes)):
             each()
             self.sleep(30)
 
     def sleep(self, pause_s: float) -> None:
-        """What a command that waits does: the deployment goes on."""
+        """Let the deployment run on while a command waits."""
         self.others_wrote()
         self.run_until(self.clock.now_s + max(pause_s, 0.001))
 
     def skip(self, seconds: float) -> None:
-        """A long time passes in which nothing is delivered."""
+        """Let a long time pass without a delivery."""
         self.others_wrote()
         self.clock.now_s += seconds
 
@@ -56,7 +56,7 @@ class Deployment(World):
         self.take_written()
 
     def deliver(self) -> None:
-        """Every consumer that does not stand still gets what there is."""
+        """Deliver all records to every consumer that is not stalled."""
         self.sleep(DELIVERED_S)
 
     def sweep_each_minute(self) -> None:
@@ -66,7 +66,7 @@ class Deployment(World):
         self.take_written()
 
     def stall(self, consumer: str | None = None, table: str | None = None) -> None:
-        """A consumer is invoked no more: of which name, in which table; None: every one."""
+        """Stop the invocations of a consumer. `None`: of every consumer, in every table."""
         self.stalls.append(Stall(0, float("inf"), consumer, table))
 
     def resume(self) -> None:
@@ -91,7 +91,7 @@ class Deployment(World):
         return watermark.last_judged_minute(self.store)
 
     def as_of(self) -> float | None:
-        """What readers are told."""
+        """Returns the `as_of` of reads."""
         watermark._cached = None
         return watermark.as_of(Call(self.store))
 
@@ -109,7 +109,7 @@ class Deployment(World):
     def spill(
         self, target: str = "v", times: int = 1, counter: Counter = PLAYS, at: int | None = None, amount: int = 1
     ) -> None:
-        """Accepted, and written alone."""
+        """Count a play that spills."""
         for _ in range(times):
             call, key = Call(self.store), secrets.token_hex(12)
             stamp = receipts.draft_receipt(call, receipts.ReceiptKey("play", target, key, {}))
@@ -123,7 +123,7 @@ class Deployment(World):
         self.add_child(user, counter, nonce={"S": user}, rollup={"BOOL": True})
 
     def add_child(self, user: str, counter: Counter = LIKES, **more: Any) -> None:
-        """A like of the post, or another child of its id, and not its part of the tally."""
+        """Put a like of the post, or another child, without changing the tally."""
         child = (
             keys.key(f"{counter.prefix}#p", f"{counter.child}{user}") | {"likedAt": {"N": str(int(self.now_s))}} | more
         )

@@ -18,7 +18,7 @@ from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
 
 
 class Mixed(Traffic):
-    """Half of its changes are of these kinds."""
+    """Traffic of which half is of these kinds."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -36,7 +36,7 @@ class Mixed(Traffic):
             self.chance.choice(self.more)(self.chance.random() < 0.2)
 
     def joint(self, hot: bool) -> None:
-        """Many changes under one key: all at once, or all soon."""
+        """Make many changes under one key: all visible now, or all soon."""
         soon = self.chance.random() < 0.3
         entries = [{"counter": "plays", "id": f"v{number}"} for number in range(self.chance.randint(1, 3))]
         entries += [{"counter": "usage", "id": "u1", "amount": 2}, {"counter": "soon_mins", "id": "k", "amount": 2}]
@@ -50,7 +50,7 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def heart(self, hot: bool) -> None:
-        """A child whose parent may be removed."""
+        """Put a child whose parent may be removed."""
         page, user = f"a{self._low(3)}", self._user()
         self._spread(counters.HEARTS, page, hot)
         with contextlib.suppress(ParentRemovedError):
@@ -60,7 +60,7 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def unheart(self, _: bool) -> None:
-        """It goes."""
+        """Remove the child."""
         if not self.hearts:
             return
         page, user = of = self.chance.choice(self.hearts[-4:] if self.chance.random() < 0.5 else self.hearts)
@@ -72,7 +72,7 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def remove_hearts(self, _: bool) -> None:
-        """A parent is removed, seldom. The sweep removes its children."""
+        """Remove a parent, rarely. The sweep removes its children."""
         page = f"a{self._low(3)}"
         removed = self.chance.random() < 0.15
         if removed and deletion.remove_parent(Call(self.world.store), counters.HEARTS, page):
@@ -81,15 +81,15 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def minute(self, hot: bool) -> None:
-        """A tally that lives for some minutes."""
+        """Change a tally that lives for some minutes."""
         self.increment(MINS, periods.tally_id(MINS, "k", time.time()), 1, hot)
 
     def soon_minute(self, hot: bool) -> None:
-        """One that is always written alone."""
+        """Change a tally that is always written alone."""
         self.increment(SOON_MINS, periods.tally_id(SOON_MINS, "k", time.time()), 1, hot)
 
     def numbered(self, _: bool) -> None:
-        """A number that is given out, or a place that is taken."""
+        """Give out a number, or take a place."""
         counter: Counter = self.chance.choice([counters.TICKET, counters.CONTEST])
         change = Increment(counter, "t", counter.delta or 0, "count", secrets.token_hex(12), {"counted": True})
         tally = counter.name, "t"

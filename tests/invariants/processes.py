@@ -1,4 +1,4 @@
-"""Processes that die or sleep at a write of theirs: a client that raises, or waits, before or after its n-th write."""
+"""Processes that die or sleep at a write: their client raises or waits before or after its n-th write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WRITES = frozenset({"transact_write_items", "update_item", "put_item", "delete_i
 
 
 class Crash(BaseException):
-    """The process is gone. No code of Tally's catches it."""
+    """The process dies. No code of Tally catches this."""
 
 
 class WatchedClient:
@@ -59,7 +59,7 @@ def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
 
 
 def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> WatchedClient:
-    """A client; somebody else acts just before its write number `at`."""
+    """Returns a client. Just before its write number `at`, another process acts."""
     watched = WatchedClient(client)
 
     def before(number: int, *_: object) -> None:
@@ -97,7 +97,7 @@ class Sleeper:
         self._stopped.wait()
 
     def wake(self) -> None:
-        """Let it go on to its end. Raises what it raised."""
+        """Let the process run to its end. Raises the exception of the process."""
         self._woken.set()
         self._thread.join()
         if self._error is not None:

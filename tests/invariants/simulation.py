@@ -69,7 +69,7 @@ class Clock:
 
     @contextlib.contextmanager
     def with_skew(self, skew_s: float) -> Iterator[None]:
-        """Run a process whose clock is off. No answer has corrected it yet."""
+        """Run a process with a wrong clock, which no answer has corrected yet."""
         others_s = CLOCK.ahead_s
         self.skew_s, CLOCK.ahead_s = skew_s, 0.0
         try:
@@ -80,7 +80,7 @@ class Clock:
 
 @contextlib.contextmanager
 def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
-    """Everybody goes by this clock, and draws the same random names in each run of a seed."""
+    """Makes every process use this clock, and draw the same random names in each run of a seed."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fold, "BUCKETS", 2)  # partitions to read; test_segments reads them all
@@ -92,7 +92,7 @@ def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stall:
-    """A consumer that is not invoked for a while; None: both, in both tables, in every shard."""
+    """A consumer that is not invoked for a while. None: both consumers, in both tables, in every shard."""
 
     from_s: float
     to_s: float
@@ -101,7 +101,7 @@ class Stall:
     number: int | None = None
 
     def holds(self, now_s: float, consumer: str, table: str, number: int) -> bool:
-        """Whether it stops this one now."""
+        """Whether the stall stops this consumer now."""
         return self.from_s <= now_s < self.to_s and all(
             wanted is None or wanted == given
             for wanted, given in ((self.consumer, consumer), (self.table, table), (self.number, number))
@@ -110,7 +110,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Roughness:
-    """How rough a world is. `calm`: every process does its work at once and in one go."""
+    """How rough a world is. `calm`: every process does its work at once, without an interruption."""
 
     splits_per_hour: float = 4.0
     slow: float = 0.05
@@ -220,7 +220,7 @@ class World(EngineStreams):
             handler.consumer = replace(handler.consumer, read=read)
 
     def sweep(self, client: Any = None) -> None:
-        """As operations/sweep does it each minute."""
+        """Run the sweep, as operations/sweep does each minute."""
         store = self.with_client(client or self.wire)
         seen = watermark.read(store)
         now_s = CLOCK.now_s()
@@ -239,11 +239,11 @@ class World(EngineStreams):
     # ---- what happens next ----
 
     def schedule_at(self, at_s: float, what: Callable[..., object], *how: Any) -> None:
-        """Do something then."""
+        """Schedule an action at a time."""
         heapq.heappush(self._events, (at_s, next(self._numbers), what, how))
 
     def schedule_in(self, after_s: float, what: Callable[..., object], *how: Any) -> None:
-        """Do something in some seconds."""
+        """Schedule an action after some seconds."""
         self.schedule_at(self.clock.now_s + after_s, what, *how)
 
     def run_until(self, until_s: float) -> None:
@@ -255,7 +255,7 @@ class World(EngineStreams):
         self.clock.now_s = max(self.clock.now_s, until_s)
 
     def number(self) -> int:
-        """A number that no change had."""
+        """Returns a number that no change has had."""
         return next(self._changes)
 
     def is_faulty(self) -> bool:
@@ -263,7 +263,7 @@ class World(EngineStreams):
         return self.chance.random() < self.plan.faults
 
     def skewed(self) -> contextlib.AbstractContextManager[None]:
-        """Another process: its clock is off by up to 2 s."""
+        """Run another process, whose clock is off by up to 2 s."""
         return self.clock.with_skew(self.chance.uniform(-self.plan.skew_s, self.plan.skew_s))
 
     # ---- the streams ----
@@ -320,7 +320,7 @@ class World(EngineStreams):
         return all(self.delivery_to(name, shard).is_done for name in CONSUMERS for shard in shards)
 
     def delivery_to(self, consumer: str, shard: ModelledShard) -> Delivery:
-        """How far a consumer is in a shard."""
+        """Returns how far a consumer is in a shard."""
         name = consumer, shard.id
         if name not in self._ways:
             self._ways[name] = self.delivery(consumer, shard.table, shard.id, shard.records)
@@ -343,7 +343,7 @@ class World(EngineStreams):
                 self._wake(consumer, shard)
 
     def _trim(self, consumer: str, shard: ModelledShard) -> None:
-        """What is older than a stream keeps it goes, sooner or later. A consumer loses what it has not seen of it."""
+        """Trim records beyond the retention, sooner or later. A consumer that has not seen them loses them."""
         old_s = self.clock.now_s - self.plan.kept_s - (self.chance.uniform(0, 300) if self.plan.losing else 0)
         made = map(_made_s, shard.records[shard.trimmed :])
         shard.trimmed += sum(1 for _ in itertools.takewhile(lambda made_s: made_s < old_s, made))
@@ -359,7 +359,7 @@ class World(EngineStreams):
         way.position = max(way.position, shard.trimmed)
 
     def _deliver(self, consumer: str, shard: ModelledShard) -> None:
-        """One batch, with something going wrong or not."""
+        """Deliver one batch, with a fault or without."""
         way = self.delivery_to(consumer, shard)
         back = min(way.position - shard.trimmed, self.chance.choice((1, 5, 40))) if self.is_faulty() else 0
         size = self.chance.choice((self.chance.randint(1, 60), 400))
@@ -369,7 +369,7 @@ class World(EngineStreams):
             way.advance(None, size)
 
     def _invoke(self, consumer: str, shard: ModelledShard, batch: list[Record]) -> bool:
-        """Whether the invocation answered that it applied them."""
+        """Invoke a consumer. Returns whether it answered that it applied the records."""
         process, late = self.handlers[consumer], list[tuple[str, dict[str, Any]]]()
         if self.is_faulty():
             client = client_that_dies(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)
@@ -392,13 +392,13 @@ class World(EngineStreams):
     # ---- dead letters ----
 
     def _read(self, consumer: str, declared: CounterIndex, record: Record) -> Sequence[Effect]:
-        """A receipt as a consumer reads it, unless its code has a bug now."""
+        """Read a receipt as a consumer does, unless its code has a bug now."""
         if any((consumer, tally[1]) in self.unreadable for tally, _, _ in record.get("alone", ())):
             raise PoisonRecordError("a bug")
         return CONSUMERS[consumer].read["receipts"](declared, record)
 
     def _note_dead_letters(self) -> None:
-        """Note what each new one leaves out, on the minute of its record."""
+        """Note what each new dead letter leaves out, on the minute of its record."""
         if self.bucket.objects.keys() <= self._noted:
             return
         for marker in dead_letters.list_markers(Call(self.with_client(self.wire))):
@@ -421,7 +421,7 @@ class World(EngineStreams):
         return kept["consumer"], (counter, id_), number, amount, made_s, kept["shard"]
 
     def redrive_all(self, off_s: float = 0) -> None:
-        """Somebody whose clock is off redrives what there is."""
+        """Redrive every dead letter, by a process with a wrong clock."""
         self.take_written()
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
@@ -440,7 +440,7 @@ class World(EngineStreams):
             self.take_written(by_hand=even)
 
     def drop_some(self) -> None:
-        """Objects of some dead letters expire, and somebody drops these."""
+        """Let the objects of some dead letters expire, and discard these dead letters."""
         self.take_written()
         self._note_dead_letters()
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
@@ -451,7 +451,7 @@ class World(EngineStreams):
                 self.truth.lost |= {number} if consumer == "rollup" else set()
 
     def _zombie(self, late: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
-        """A client whose first write is on its way when the process is taken for dead: it is committed later."""
+        """Returns a client whose first write is committed late, after its process seems dead."""
         client = WatchedClient(self.wire)
 
         def hold(number: int, name: str, parameters: dict[str, Any]) -> None:
@@ -468,7 +468,7 @@ class World(EngineStreams):
         self._note_dead_letters()
 
     def _note_rollup(self, shard: ModelledShard, records: list[Record]) -> None:
-        """What the rollup just added to tallies is what waits there of its shard, the oldest first."""
+        """Note what the rollup just added to tallies: the oldest waiting changes of its shard."""
         for record in records:
             tally, left = moved_by("+", record)
             if tally is None:
@@ -486,5 +486,5 @@ def _made_s(record: Record) -> float:
 
 
 def _in_order(value: Any) -> Any:
-    """A record whose maps are in order. The engine gives them in any order, and the rollup writes in theirs."""
+    """Returns a record with sorted maps. The engine sorts them at random, and the rollup writes in their order."""
     return {name: _in_order(value[name]) for name in sorted(value)} if isinstance(value, dict) else value

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Run each job in a thread of its own, all let go at one moment; their results in order. Raises what a job does."""
+    """Run each job in a thread, all at one moment. Returns the results in order. Raises a job's exception."""
     gate = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
-"""Guards of what counts, judges, serves or stores numbers, each with the text that takes it away: a test must notice.
+"""Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. A test must fail.
 
-The files beside this one list them, one file for each room. A block is
+The files beside this one list the mutations, one file for each room. A block is
 `module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target
 `make mutations` runs them all.
 """
@@ -40,11 +40,11 @@ class Mutation:
 
     @property
     def file(self) -> Path:
-        """The module's file, relative to the checkout."""
+        """Returns the module's file, relative to the checkout."""
         return Path(f"{self.module}.{'js' if self.module.startswith(SCRIPTS) else 'py'}")
 
     def apply(self, root: Path) -> None:
-        """Take the guard away in the copy of the checkout at `root`. Raises ValueError if it does not apply once."""
+        """Remove the guard in the copy of the checkout at `root`. Raises ValueError unless `old` is there once."""
         path = root / self.file
         text = path.read_text()
         if text.count(self.old) != 1:
@@ -53,7 +53,7 @@ class Mutation:
 
 
 def mutations() -> list[Mutation]:
-    """Every guard that is listed, in the order of the files."""
+    """Returns every mutation, in the order of the files."""
     return [
         _parsed(block)
         for file in sorted(Path(__file__).parent.glob("*.txt"))
@@ -69,7 +69,7 @@ def _parsed(block: str) -> Mutation:
 
 
 def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None = None) -> str:
-    """The first of the tests that fails in a copy of the code in `folder`, without the guard; empty if none does.
+    """Returns the first test that fails in a copy of the code in `folder` without the guard; "" if no test fails.
 
     `mutation`: None for the code as it is, and the tests of `make test`.
 
@@ -94,7 +94,7 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
 
 
 def _first_failure(command: Iterable[str]) -> str:
-    """The test that fails in this run of pytest; empty if none does."""
+    """Returns the test that fails in this run of pytest; "" if no test fails."""
     ran = subprocess.run(
         [*command],
         cwd=ROOT,

@@ -1,8 +1,8 @@
-"""Run the mutations side by side, with a progress bar, and print what noticed each: `make mutations`.
+"""Run the mutations in parallel, and print the test that fails for each: `make mutations`.
 
     make mutations ARGS="counting/children"      only those whose "module: name" contains the text
 
-Exits with 1 if no test notices one of them.
+Exits with 1 if no test fails for one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.mutations import Mutation, failing_test, mutations
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutation: the test that noticed it (empty: none), and how long that took."""
+    """The result of one mutation: the test that failed ("": none), and how long that took."""
 
     mutation: Mutation
     detected_by: str
@@ -32,7 +32,7 @@ class Result:
     """Why it could not be tried."""
 
     def row(self) -> str:
-        """One line of the table."""
+        """Returns one line of the table."""
         state = "BROKEN" if self.broken else "noticed" if self.detected_by else "SURVIVED"
         of = f"{self.mutation.module}: {self.mutation.name}"
         return f"{state:<9}{self.took_s:>6.1f} s  {of}\n{'':19}{self.broken or self.detected_by}".rstrip()
@@ -50,7 +50,7 @@ def try_mutation(mutation: Mutation) -> Result:
 
 
 def main() -> int:
-    """Try what was asked for; 1 if one survived or could not be tried."""
+    """Try the mutations. Returns 1 if one survived or could not be tried."""
     parser = argparse.ArgumentParser(prog="make mutations", description="Take each guard away; a test must notice.")
     parser.add_argument("part", nargs="*", help="only mutations whose `module: name` contains this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="how many run at once (the cores)")

@@ -1,4 +1,4 @@
-"""The command `tally` on the test's tables, as if they were those of `make dev`."""
+"""The command `tally` on the test's tables, as on the tables of `make dev`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sync_wire import SyncWire
 
 @pytest.fixture
 def where(engine: Engine, store: Store) -> dict[str, Any]:
-    """What `make dev` says of its tables."""
+    """Returns the answer of `make dev` about its tables."""
     settings = store.settings
     return {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
@@ -34,7 +34,7 @@ def where(engine: Engine, store: Store) -> dict[str, Any]:
 
 @pytest.fixture
 def port(where: dict[str, Any]) -> Iterator[int]:
-    """The port of a server that answers /dev/stack, as `make dev` does."""
+    """Runs a server that answers /dev/stack as `make dev` does, and returns its port."""
 
     server = Server(lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(where).encode(), {}))
     with server.running():

@@ -1,4 +1,4 @@
-"""What tests write around Tally: a judged ledger, posts, edits, drift rows."""
+"""Writes into the tables without Tally: a judged ledger, posts, edits, drift rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def mark_judged(store: Store, ahead: int = 5) -> int:
-    """The ledger is judged up to some minutes from now, and everything is rolled up. The last minute that is judged."""
+    """Store that the ledger is judged and everything is rolled up. Returns the last judged minute."""
     now_s = int(time.time())
     upto, known_s = store.settings.minute_of(now_s) + ahead, now_s // 60 * 60 + 5
     facts = {"judged": upto, "noted": now_s - 99, "began": 1} | dict.fromkeys(("known", "rolled", "shown"), known_s)
@@ -48,12 +48,12 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 
 def note_form(store: Store, counter: Counter) -> None:
-    """The counter has counted as it is here."""
+    """Store the schema of the counter, as its first change does."""
     Forms(store).note(CounterIndex({counter.name: counter}), [counter.name])
 
 
 def put_drift_row(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
-    """A drift row that was changed so many judged minutes ago."""
+    """Store a drift row that was changed so many judged minutes ago."""
     upto = watermark.last_judged_minute(store) - ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
     item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})

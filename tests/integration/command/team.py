@@ -1,4 +1,4 @@
-"""The command `tally` of a team that has a table, and counters of its items."""
+"""Runs the command `tally` of a team with a table and counters of its items."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ ORDERS = COUNTERS["orders"]
 
 @dataclass
 class Team(team_table.Team):
-    """While the command waits, the consumer and the sweep go on."""
+    """A team's table and its command. While the command waits, the consumer and the sweep run."""
 
     capsys: pytest.CaptureFixture[str] = field(kw_only=True)
 
     def __call__(self, line: str, client: Any = None) -> tuple[int, str, str]:
-        """Run the command: its status, what it printed, and what it said beside it."""
+        """Run the command. Returns its exit status, its output, and its errors."""
         self.capsys.readouterr()
         given = commands.parse_arguments(line.split(), commands.parser(self.counters))
         objects = DeadLetterBucket("bucket", lambda: self.bucket)
@@ -56,25 +56,25 @@ class Team(team_table.Team):
         self.put(f"CUSTOMER#{customer}", f"ORDER#{number}", status={"S": status}, **attributes)
 
     def old_orders(self, number: int = 120) -> None:
-        """Orders of four customers that the consumer has passed before anybody counts; every fifth one is closed."""
+        """Write orders of four customers, which the consumer passes before a scan. Every fifth order is closed."""
         for order in range(number):
             self.order("abcd"[order % 4], order, "closed" if order % 5 == 0 else "open")
         self.drain()
 
     def poison(self) -> None:
-        """The newest record has no images."""
+        """Remove the new image of the newest record, which makes it a poison record."""
         self.read_stream()
         (shard,) = self.shards.values()
         shard.records[-1]["dynamodb"].pop("NewImage")
         self.drain()
 
     def sleep(self, _: float) -> None:
-        """What happens while the command waits."""
+        """Run the consumer and the sweep while the command waits."""
         self.drain()
         self.note_all_passed()
 
     def stall(self) -> None:
-        """The sweep has noted nothing."""
+        """Remove the stored progress of the consumer."""
         self.wire.delete_item(TableName=self.store.settings.ledger_table, Key=scan_state.passed_key(self.name))
 
     def edit(self, group: str, amount: int) -> None:

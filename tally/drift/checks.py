@@ -171,9 +171,9 @@ def _first_names(names: list[str]) -> str:
 def _ago(age_s: int | None) -> str:
     if age_s is None:
         return "never"
-    units = {"days": 86400, "hours": 3600, "minutes": 60, "s": 0}
-    unit, unit_s = next((unit, unit_s) for unit, unit_s in units.items() if age_s >= 2 * unit_s)
-    return f"{age_s // (unit_s or 1)} {unit} ago"
+    units = {"days": 86400, "hours": 3600, "minutes": 60}
+    unit, unit_s = next(((unit, unit_s) for unit, unit_s in units.items() if age_s >= 2 * unit_s), ("s", 1))
+    return f"{age_s // unit_s} {unit} ago"
 
 
 def status(

@@ -108,15 +108,13 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
         if body_wire and body_wire in sent[Source.BODY]:
             given = sent[Source.BODY][body_wire]
             if raw.setdefault(field.name, given) != given:
-                raise InvalidInputError(
-                    f"{body_wire} in the body differs from {wire}: send one of them.", field=body_wire
-                )
+                detail = f"{body_wire} in the body differs from {wire}: send one of them."
+                raise InvalidInputError(detail, field=body_wire)
     for source, names in known.items():
         unknown = sorted(sent[source].keys() - names)
         if unknown:
-            raise InvalidInputError(
-                f"There is no field {unknown[0][:64]!r} in the {source.value} here.", field=unknown[0][:64]
-            )
+            name = unknown[0][:64]
+            raise InvalidInputError(f"There is no field {name!r} in the {source.value} here.", field=name)
     return raw
 
 

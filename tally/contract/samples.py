@@ -70,25 +70,16 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
         "rawQueryString": query,
         "headers": {"host": _HOST, "user-agent": "curl/8.5.0", **sent},
         "requestContext": {
-            "accountId": "123456789012",
-            "apiId": "a1b2c3d4e5",
-            "domainName": _HOST,
-            "domainPrefix": "api",
+            "accountId": "123456789012", "apiId": "a1b2c3d4e5", "domainName": _HOST, "domainPrefix": "api",
             "http": {
-                "method": route.method,
-                "path": path,
-                "protocol": "HTTP/1.1",
-                "sourceIp": "203.0.113.10",
+                "method": route.method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "203.0.113.10",
                 "userAgent": "curl/8.5.0",
             },
-            "requestId": "JKJaXmPLvHcESHA=",
-            "routeKey": route.key,
-            "stage": "$default",
-            "time": "31/Jul/2026:12:00:01 +0000",
-            "timeEpoch": 1785542401000,
+            "requestId": "JKJaXmPLvHcESHA=", "routeKey": route.key, "stage": "$default",
+            "time": "31/Jul/2026:12:00:01 +0000", "timeEpoch": 1785542401000,
         },
         "isBase64Encoded": False,
-    }
+    }  # fmt: skip
     named = {field.http_name: fields[field.name] for field in route.fields if field.source is Source.PATH}
     event |= {"pathParameters": named} if named else {}
     in_query = [field for field in route.fields if field.source is Source.QUERY and field.name in fields]

@@ -19,11 +19,7 @@ from tally.streams.crossings import EXAMPLE
 from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
-    int | None,
-    {
-        "minimum": 0,
-        "description": "Seconds since 1970. Every change before this time is judged. Null: no change is judged.",
-    },
+    int | None, {"minimum": 0, "description": "Seconds since 1970. All earlier changes are judged. Null: no change is."}
 ]
 
 
@@ -36,8 +32,7 @@ class Drifting(TypedDict):
     drift: int
     since: Seconds
     confirmed: Annotated[
-        bool,
-        {"description": "Some of the drift has lasted for five judged minutes: a repair takes that back."},
+        bool, {"description": "Some of the drift has lasted for five judged minutes: a repair takes that back."}
     ]
 
 
@@ -257,15 +252,11 @@ def get_details(
         "parts": [
             {"name": "store", "state": "ok", "line": "it answers", "see": "runbook.md#5xx"},
             {
-                "name": "drift",
-                "state": "wrong",
-                "line": "1 confirmed, 0 not yet: likes a91f +5",
+                "name": "drift", "state": "wrong", "line": "1 confirmed, 0 not yet: likes a91f +5",
                 "see": "runbook.md#drift",
             },
         ],
-        "at": 1785542880,
-        "as_of": 1785542760,
-        "judged_up_to": 1785542640,
+        "at": 1785542880, "as_of": 1785542760, "judged_up_to": 1785542640,
         "stack": "Tally-prod",
         "stage": "prod",
         "where": "--stack Tally-prod",

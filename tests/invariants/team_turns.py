@@ -28,7 +28,7 @@ from tests.invariants.processes import WRITES, Crash, WatchedClient
 from tests.invariants.simulation import Clock
 from tests.invariants.team_table import Team
 
-SHOP: dict[str, Any] = {"table": "shop", "starts": "CUSTOMER#", "sort": "SK", "sort_starts": "ORDER#"}
+SHOP: dict[str, Any] = {"table": "shop", "partition_prefix": "CUSTOMER#", "sort_key": "SK", "sort_prefix": "ORDER#"}
 COUNTERS = {
     one.name: one
     for one in (

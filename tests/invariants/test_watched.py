@@ -109,7 +109,7 @@ def test_an_attribute_of_that_name_in_other_items_is_not_the_number(social: Team
 def test_more_patience_asks_for_no_scan(social: Team) -> None:
     post(social, "a", 2, 5)
     social.count("post_likes")
-    for changed in ({"within": 120}, {"within": 120, "together": True}, {"within": 5}):
+    for changed in ({"within_s": 120}, {"within_s": 120, "same_transaction": True}, {"within_s": 5}):
         of = POST_LIKES.items
         assert of is not None
         assert of.watch is not None

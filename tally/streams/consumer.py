@@ -61,8 +61,8 @@ class Handler:
     def __call__(self, event: Mapping[str, Any], context: Any) -> Answer:
         """Applies one batch.
 
-        Raises StoreRefusedError for a fault of the deployment, and ConfigurationError for an event without a shard, for
-        a stream of another table, and while a declaration does not fit what its counter has counted (forms.py).
+        Raises StoreRefusedError for a fault of the deployment. Raises ConfigurationError for an event without a shard,
+        for a stream of another table, and while a declaration does not fit the stored items (forms.py).
         """
         with observe.metrics():
             records = event.get("Records") or []
@@ -150,9 +150,8 @@ class Batch:
 
         The bookkeeper also books counters that are not declared any more: one half of a change may be booked.
 
-        If DynamoDB rejects a run, the next run has half as many records, down to the poison record. If a run keeps
-        meeting conflicts, the next run is halved, too, because fewer items meet fewer transactions. Raises
-        ConditionFailedError, StoreRefusedError.
+        If DynamoDB rejects a run or the run keeps meeting conflicts, the next run has half as many records, down to the
+        poison record. Raises ConditionFailedError, StoreRefusedError.
         """
         consumer, most = self.consumer, len(records)
         declared = every if consumer.needs_watermark else self.handler.declared
@@ -190,8 +189,10 @@ class Batch:
         return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
     def _checkpoint_writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
-        """Returns the writes beside the effects: the markers of dead letters, whose objects it puts first, and the
-        checkpoint, on condition that it has not moved since it was read."""
+        """Returns the writes beside the effects: the markers of dead letters, and the checkpoint.
+
+        The objects of dead letters are put first. The checkpoint moves on condition that it still is what was read.
+        """
         assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only advances"
         values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table

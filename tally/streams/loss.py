@@ -1,8 +1,8 @@
 """Losses: records that the streams may have lost. The ledger keeps each loss until a person acknowledges it.
 
-A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost:
-the consumer was off or stuck in a shard, or the sweep was off, which proves what the consumer passes. Streams under
-other ARNs begin without records. If a person discards a dead letter, its record is lost for certain.
+A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost.
+Causes are a consumer that was off or stuck in a shard, and a sweep that was off, because the sweep makes the proof.
+Streams under other ARNs begin without records. If a person discards a dead letter, its record is lost for certain.
 
 Until a loss is acknowledged, `as_of` stays before it. Records that the bookkeeper lost are in no segment: the ledger
 restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost records, the

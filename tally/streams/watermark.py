@@ -257,7 +257,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:
     """Returns what may be lost since the note of the sweep before.
 
-    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive: the
+    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
     other half of such a letter may be lost, or on a skipped minute.
     """
     item, streams = before.item, _streams(settings)

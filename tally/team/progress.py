@@ -3,7 +3,7 @@
 A stream keeps a record for a day. If the consumer has not provably passed a record within a day, the record may be
 lost. Then no number of the table is right until a scan has counted the items.
 
-If a team allows heartbeats in its table, they prove the progress: Tally writes an item for each leaf of the stream, and
+If a team allows heartbeats in its table, they prove the progress. Tally writes an item for each leaf of the stream, and
 waits until the consumer has passed the item.
 """
 

@@ -53,8 +53,10 @@ class Recount(ScanReader):
         return self._difference(group, tallies.read_shards(Call(self.store), self.counter, group), row)
 
     def all_differences(self) -> Iterator[Difference]:
-        """Yields the differences of all groups with a tally, from a scan of the counts table, and of all groups with a
-        drift row, because a row may be of a number that was stored elsewhere."""
+        """Yields the differences of all groups with a tally or a drift row, from a scan of the counts table.
+
+        A drift row may be of a number that was stored elsewhere.
+        """
         drifts = {row.target: row for row in rows.all_rows(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
         filtered = {

@@ -1,4 +1,4 @@
-"""Counters that a `counters.py` may list. Posts and visits have operations of their own, for who lists these."""
+"""Built-in counters. A deployment has the routes of posts and visits only if its `counters.py` lists these counters."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What a counter is: the declaration in `counters.py`, and the keys that follow from it."""
+"""Counters: their declaration in `counters.py`, and the keys that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of all input, before it becomes part of a key. Each check returns the value to use.
+"""Checks all input, before it becomes part of a key. Each check returns the value to use.
 
 All raise InvalidInputError; `page` also raises ForbiddenError for a host that the deployment does not list.
 """

@@ -1,7 +1,7 @@
 """Spells ids that are a path, an address, or text of any script: `/posts/x/` is the id `~2Fposts~2Fx~2F`.
 
 The clients, the command and the console spell an id before they send it. The API and the tables know only the spelled
-form. This module needs nothing of Tally, because the typed client brings it along.
+form. This module imports nothing of Tally, because the typed client ships it.
 """
 
 from __future__ import annotations

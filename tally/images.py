@@ -1,4 +1,4 @@
-"""The attributes of an item in DynamoDB's wire form, as a stream or a read shows it."""
+"""Images: the attributes of an item in DynamoDB's wire form, as a stream or a read shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which items of a team's own table a counter counts, in which group, and how much each."""
+"""Items: which items of a team's own table a counter counts, in which group, and the amount of each."""
 
 from __future__ import annotations
 

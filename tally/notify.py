@@ -1,4 +1,4 @@
-"""When a number of a counter makes an event: the thresholds of its declaration (docs/series.md)."""
+"""Notify: the thresholds of a counter. A number that crosses a threshold makes an event (docs/series.md)."""
 
 from __future__ import annotations
 

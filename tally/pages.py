@@ -1,4 +1,4 @@
-"""Which addresses are one page: the declaration in `counters.py`, beyond what RFC 3986 says of spellings."""
+"""Pages: which addresses are one page. The declaration in `counters.py` goes beyond the spellings of RFC 3986."""
 
 from __future__ import annotations
 

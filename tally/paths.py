@@ -1,4 +1,4 @@
-"""Where the files are that the package has in a wheel, and a checkout beside it (release/build.py)."""
+"""Paths of files: in a wheel, the package has them; in a checkout, they are beside the package (release/build.py)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Counting: one change or many, committed with the receipts that make each count once.
+"""Counting: commits one change or many with the receipts that make each of them count once.
 
 The other rooms use:
 
-    increments          Increment and `count`, `set_value`: a change of a counter
-    unique_visitors     `count`: a visitor, once in a period
-    batch               `count`: many changes under one key
-    voids               `void`: a change that is taken back
+    increments          Increment and `count`, `set_value`: changes one counter
+    unique_visitors     `count`: counts a visitor once in a period
+    batch               `count`: counts many changes under one key
+    voids               `void`: takes an earlier change back
     children            `set_child`, `has_child`, `list_children`: items that a tally counts, such as likes
-    holds               `place`, `release_expired_for`: an amount taken for a while
-    settling            `settle`: a hold is committed, released or voided
-    expired_holds       `sweep`: gives back what expired holds have taken
+    holds               `place`, `release_expired_for`: takes an amount for a while
+    settling            `settle`: commits, releases or voids a hold
+    expired_holds       `sweep`: releases expired holds
     posts               `read_post`, `write_post`
     deletion            `remove_parent`, and `sweep`: removes the likes of deleted posts
     receipts            `count_once`, `find_many`: an idempotency key counts once

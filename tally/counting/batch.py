@@ -5,7 +5,7 @@ and then a write for each tally. A tally that waits for the rollup has no write:
 `soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those that wait. If all
 of them wait, the receipt is written alone.
 
-A function of a team's may add writes of its own (tally/transact.py): they follow the tallies in the same transaction.
+A team's function may add writes of its own (tally/transact.py). They follow the tallies in the same transaction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A hold that is held gets another amount, another time, or both, in one transaction and once for its key.
+"""Changes a hold: gives it another amount, another time, or both, in one transaction and once for its key.
 
-The hold keeps its id. A hold with another time moves to another key (holds.py), and a record under its id says where.
+The hold keeps its id. A hold with another time moves to another key (holds.py), and a record under its id has the time.
 """
 
 from __future__ import annotations

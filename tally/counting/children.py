@@ -1,11 +1,11 @@
-"""Children: one item for each, and the tally of their parent moved in the same transaction. Likes are some.
+"""Children: one item for each, such as a like, and the tally of their parent, moved in the same transaction.
 
-The child's item is its own receipt: putting the child again finds it. With an idempotency key a receipt joins the
-transaction, so that a delayed retry does not put a child again that was removed since. While the tally is hot the child
-is written alone, and a stream consumer adds it to the tally.
+The child's item is its own receipt: a second put of the child finds it. With an idempotency key a receipt joins the
+transaction. So a late retry does not put a child again that was removed after the first call. While the tally is hot,
+the child is written alone, and a stream consumer adds it to the tally.
 
-A child carries its minute on its item and on the tally. A removal, such as an unlike, carries its own minute and a pair
-key on the tally. The pair key names the item that it removed, so both halves of a removal are found together.
+A put writes its minute to the child's item and to the tally. A removal, such as an unlike, writes its own minute and a
+pair key to the tally. The pair key names the item that it removed, so both halves of a removal are found together.
 """
 
 from __future__ import annotations

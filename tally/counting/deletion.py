@@ -1,16 +1,15 @@
-"""A parent removed with its children: of any counter with children, a post among them.
+"""Removes a parent with its children. A parent is the id of any counter with children, such as a post.
 
-Readers find nothing of it at once. The sweep removes the children, and moves the tally with each.
+Readers find nothing of a removed parent at once. The sweep removes the children, and moves the tally with each.
 
-A removed parent stays as a mark (`gone`) on every shard of its tally: what is marked takes no child. A row in the
-ledger names it to the sweep. Each sweep goes on where the last one stopped, by what it finds:
+A removed parent stays as a mark (`gone`) on every shard of its tally. A marked shard takes no child. A row in the
+ledger names the parent to the sweep. Each sweep continues by what it finds:
 
     1. It marks the shards that are not marked, in case the removal died before.
-    2. It takes the children back, each as its own removal does, up to one on every shard in one transaction.
-    3. When nothing is left, it waits for TOMBSTONE_KEPT_S and looks again: a late copy of a child that was written
-    alone may
-       have come. A look that finds something begins a new wait.
-    4. It brings each shard to 0 in one transaction. Another one removes them all, and the row.
+    2. It removes the children, each as its own removal does, up to one on every shard in one transaction.
+    3. When nothing is left, it waits for TOMBSTONE_KEPT_S and looks again: a late copy of a child that was
+       written alone may have come. If it finds something, it waits again.
+    4. It brings each shard to 0 in one transaction. Another transaction removes all shards, and the row.
 
 Until then the id is taken: nothing that arrives late finds a new parent under it.
 """

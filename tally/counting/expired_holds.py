@@ -1,8 +1,8 @@
-"""The sweep's share of holds: it gives back what expired ones have taken, and reports those that it cannot give back.
+"""The sweep's share of holds: it releases expired holds, and reports those that it cannot release.
 
-A hold whose return is refused moves behind those that may be due, to the overdue ones: its tally is at a limit that
-was declared later, its item is broken, or its counter is declared no more. There it delays no other one, and every
-sweep tries it. What fails in passing, as by throttling, stays where it is.
+If the release of a hold is refused, the hold moves out of the range of due holds, to the overdue holds. Then its tally
+is at a limit that was declared later, its item is broken, or its counter is not declared. There it delays no other
+hold, and every sweep tries it. If the release fails for a passing reason, such as throttling, the hold stays in place.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Holds: an amount taken at once, and later kept (committed) or given back (released, or expired), exactly once.
+"""Holds: an amount that is taken now, and later kept (committed) or given back (released, or expired), exactly once.
 
 A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The `amount` of its item is what
-its return adds to the number: that of a quota is negative. `target` is the tally, with its period if it has one; the id
-without it is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds, and
-changing.py gives them another amount or time.
+its return adds to the number; for a quota it is negative. `target` is the tally, with its period if it has one. The id
+without the period is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds,
+and changing.py gives them another amount or time.
 
 Holds are in the ledger table. PK, SK -> state:
+
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
                                                             begins with that of now (`expires`)
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
@@ -13,20 +14,20 @@ Holds are in the ledger table. PK, SK -> state:
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
                                                             voided, until `kept` after it could expire at the `latest`
 
-`receipt` is the id of the receipt that took the hold; a void marks it. `kept` is for how long the receipts of the
-counter lived then: no `receipt_days` that is declared later parts a hold from its key.
+`receipt` is the id of the receipt that took the hold; a void marks it. `kept`: for how many seconds the receipts of the
+counter lived when the hold was placed. So a later `receipt_days` does not separate a hold from its key.
 
 A hold enters each state once:
 
-    held       gives its amount back, or a part of it, as it becomes released, expired or committed. Until then,
+    held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
                the amount and the time may change
-    expired    may still be committed at an amount, which the tally takes then, or released
+    expired    may be committed at an amount, which the tally takes then, or released
     committed  may be voided, which gives back what the commit took
 
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. The first
-transaction deletes the hold and puts its record. So the range of holds that are due has no settled ones, and a hold
-that has its amount has no TTL. The nonce of a record is that of the call that put it. Expired holds give back their
-amounts before a refusal (`release_expired_for`), and in the sweep (expired_holds.py).
+transaction deletes the hold and puts its record. So the range of due holds has no settled holds, and a hold that has
+its amount has no TTL. The nonce of a record is the nonce of the call that put it. Expired holds are released before a
+refusal (`release_expired_for`), and in the sweep (expired_holds.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Changes of a counter: counted, numbered, rolled up, or set.
+"""Changes one counter: counts, gives numbers out, spills, or sets.
 
-A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next one,
-on condition that the number has not moved. Each write increments the version (`ETag`): a value that moves away and
-returns has another version. These counters have one shard, and their callers take turns.
+A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next one, on
+condition that the number has not moved. Each write increments the version (`ETag`): a value that moves away and returns
+has another version. These counters have one shard, and their callers take turns.
 """
 
 from __future__ import annotations

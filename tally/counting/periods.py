@@ -1,7 +1,7 @@
-"""The periods of a counter: which one a time falls into, when it ends, and how long its tally is kept.
+"""Periods of a counter: which period a time is in, when the period ends, and how long its tally is kept.
 
 A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
-Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name another's tally.
+Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name the tally of another id.
 
 Every write of a tally sets its TTL. If a late write comes after the removal, DynamoDB removes that item, too. The
 stream says that TTL removed an item, so the removal is not drift. If a person removes a tally, or its period is not

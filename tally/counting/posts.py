@@ -1,4 +1,4 @@
-"""Posts: `META` with the like tally, and the text in an item of its own, so that a like never pays for it.
+"""Posts: `META` with the like tally, and the text in an item of its own, so that a like does not pay for the text.
 
 A deleted post is a removed parent (deletion.py).
 """

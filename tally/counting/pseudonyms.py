@@ -1,6 +1,6 @@
-"""Names under which Tally stores what it must recognise and may not know: hashes under a secret.
+"""Pseudonyms: Tally stores a hash under a secret in place of a name that it must recognise and may not know.
 
-A reader of the table cannot find a name by trying all the names that there may be: a user's id, an address.
+A reader of the table cannot find a name by a trial of all possible names, such as users' ids or addresses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Many tallies read at once: as few requests as they take, and those side by side.
+"""Reads many tallies: in as few requests as possible, and those side by side.
 
-A tally that has one item is read with up to 99 others in one BatchGetItem. A tally may have shards in as many items as
-its conflicts needed, which nothing but a Query of its partition finds: one for each, in a few threads.
+A tally that has one item is read with up to 99 others in one BatchGetItem. A sharded tally may have as many items as
+its conflicts needed, and only a Query of its partition finds them: one for each tally, in a few threads.
 """
 
 from __future__ import annotations

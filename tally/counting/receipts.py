@@ -1,8 +1,8 @@
-"""A change that an idempotency key names is counted once: its receipt and its effect are one write.
+"""Counts a change once for its idempotency key: its receipt and its effect are one write.
 
-A receipt is a record of Powertools' idempotency, always COMPLETED: no state in progress to be stuck in, nothing to
-delete after an exception, nothing to update. Powertools' layer hashes the key, validates the payload and reads the
-records. The change itself writes the receipt that its `ReceiptDraft` makes.
+A receipt is a record of Powertools' idempotency, always COMPLETED. So no record stays in progress, none is deleted
+after an exception, and none is updated. Powertools' layer hashes the key, validates the payload and reads the records.
+The change itself writes the receipt that its `ReceiptDraft` makes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Holds are settled: committed at what was used, released, or voided, each once (holds.py has the states)."""
+"""Settles holds: commits them at the amount that was used, releases or voids them, each once (holds.py has the
+states)."""
 
 from __future__ import annotations
 

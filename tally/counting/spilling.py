@@ -1,6 +1,6 @@
-"""One transaction that moves several tallies: which of them spill, and its retries while others are in its way.
+"""Decides which tallies of one transaction spill, and when the transaction is sent again after conflicts or throttling.
 
-The rules are those of transactions.transact, for many changes under one key (batch.py).
+The rules are those of transactions.commit_change, for many changes under one key (batch.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Voids: an earlier change is taken back by the key that it was counted under, once, in its own period.
+"""Voids: takes an earlier change back by the key that it was counted under, once, in its own period.
 
-A void is a change by the opposite amounts (batch.py). Its key is the nonce of the receipt that it takes back, so
-there is one, whichever caller asks. The same transaction marks that receipt. The mark stays as long as the receipt: so
-long, a late copy of the change still finds that it was counted, and no second void begins.
+A void is a change by the opposite amounts (batch.py). Its key is the nonce of the receipt that it takes back, so a
+change has one void, whichever caller asks. The same transaction marks the receipt. The mark stays as long as the
+receipt. For that time, a late copy of the change finds that it was counted, and no second void begins.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import counters
-from tally.counting import changing, holds, settling
+from tally.counting import changing, hold_items, holds, settling
 from tally.dynamo.client import Call
 from tally.operations import changes, increments
 
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Rows:
             row(name, partial(changing.change_hold, call(), stock, "mug", changed, amount, ttl_s, **how))
         for name, amount in ((COMMIT, None), (SETTLE, 20)):
             taken = hold(name)
-            row(name, partial(settling.settle, call(), stock, "mug", taken, holds.COMMITTED, amount))
+            row(name, partial(settling.settle, call(), stock, "mug", taken, hold_items.COMMITTED, amount))
         increments.increment(call(), counter=stock, id="mug", amount=-1, idempotency_key="out")
         row(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="out"))
         increments.increment(call(), counter=plays, id="mug", idempotency_key="play")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import counters
-from tally.counting import holds, tallies
+from tally.counting import hold_items, tallies
 from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys
 from tally.streams import record
@@ -88,7 +88,7 @@ def _ledger(item: dict[str, Any], stored: Contents) -> None:
     elif partition.startswith("HOLDS#SETTLED#"):
         stored.holds[item["SK"]["S"]] = item["state"]["S"]
     elif partition.startswith("HOLDS#"):
-        stored.holds[item["hold_id"]["S"]] = holds.HELD
+        stored.holds[item["hold_id"]["S"]] = hold_items.HELD
 
 
 def differences(what: str, wanted: Sums, stored: Sums) -> list[str]:

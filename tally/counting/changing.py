@@ -13,8 +13,8 @@ from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, sleep_or_raise_busy
 from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidInputError
-from . import holds, periods, tallies
-from .holds import EXPIRED, HELD, MOVED
+from . import hold_items, holds, periods, tallies
+from .hold_items import EXPIRED, HELD, MOVED
 from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, raise_if_counted, retired_error
 from .settling import period_not_kept_error
 
@@ -44,7 +44,7 @@ def change_hold(
     def commit(draft: ReceiptDraft) -> Body:
         retries = None
         while True:
-            hold = holds.find(call, counter, id_, hold_id)
+            hold = hold_items.find(call, counter, id_, hold_id)
             if refused := _refusal(counter, hold, expires_s):
                 raise_if_counted(call, draft)  # after the read of the hold: a retry gets its first answer
                 raise refused
@@ -54,13 +54,13 @@ def change_hold(
             sleep_or_raise_busy(retries)
 
     payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
-    keyed = ReceiptKey(operation, holds.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    keyed = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
     return holds.with_state(call, counter, id_, count_once(call, keyed, commit))
 
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
     """Returns the error for a hold that cannot be changed; None if it can. `hold`: the item as it was read."""
-    now, tally, at_s = holds.current_state(hold), hold["target"]["S"], clock.now_s()
+    now, tally, at_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
     if now != HELD:
         others = " Others may have its amount." if now == EXPIRED else ""
         return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Place another hold.")
@@ -81,10 +81,10 @@ def _try_change(
     """Commits the amount and the time, and returns the answer; None if another call changed or moved the hold first.
     Releases expired holds if there is no room."""
     tally, at = hold["target"]["S"], tallies.minute_now(call)
-    amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or holds.expires_s(hold)
+    amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
-    lasting = draft._replace(expires_s=holds.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
+    lasting = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
     receipt = lasting.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
 
     def writes(_: int) -> list[Write]:
@@ -104,11 +104,11 @@ def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expire
     """Returns the writes that give a hold this amount and time, on condition that it is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
-    place = holds.live_key(counter, tally, hold_id, expires_s)
+    place = hold_items.live_key(counter, tally, hold_id, expires_s)
     put = items.put_write(table, hold | place, {"amount": signed, "expires": expires_s})
     if place["SK"] == hold["SK"]:
-        return [{"Put": items.with_expected(put["Put"], holds.expect_as_read(hold))}]
+        return [{"Put": items.with_expected(put["Put"], hold_items.expect_as_read(hold))}]
     gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
-    record = items.put_write(table, holds.settled_key(holds.holder_key(counter.name, tally), hold_id), moved)
-    return [{"Delete": items.with_expected(gone, holds.expect_as_read(hold))}, put, record]
+    record = items.put_write(table, hold_items.settled_key(hold_items.holder_key(counter.name, tally), hold_id), moved)
+    return [{"Delete": items.with_expected(gone, hold_items.expect_as_read(hold))}, put, record]

@@ -21,7 +21,8 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .holds import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, holder_key, overdue_pages, transition
+from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, holder_key, overdue_pages
+from .holds import transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds that are read at once; one transaction moves as many
 RETURN_S_MAX = 1.0  # for one hold, because the others wait

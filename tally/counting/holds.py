@@ -5,18 +5,6 @@ its return adds to the number; for a quota it is negative. `target` is the tally
 without the period is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds,
 and changing.py gives them another amount or time.
 
-Holds are in the ledger table. PK, SK -> state:
-
-    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
-                                                            begins with that of now (`expires`)
-    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
-    HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
-    HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
-                                                            voided, until `kept` after it could expire at the `latest`
-
-`receipt` is the id of the receipt that took the hold; a void marks it. `kept`: for how many seconds the receipts of the
-counter lived when the hold was placed. So a later `receipt_days` does not separate a hold from its key.
-
 A hold enters each state once:
 
     held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
@@ -32,7 +20,6 @@ refusal (`release_expired_for`), and in the sweep (expired_holds.py).
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections.abc import Callable, Iterator
@@ -40,26 +27,18 @@ from functools import partial
 from typing import TypeVar
 
 from ..counter import Counter
-from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import Call, Store
+from ..dynamo import clock, items, queries
+from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..dynamo.queries import Page
 from ..dynamo.transactions import Write
-from ..errors import ChangeRefusedError, LimitReachedError, NotFoundError, StoreBusyError
+from ..errors import ChangeRefusedError, LimitReachedError, StoreBusyError
 from ..fields import HOLD_TTL_MAX_S
-from . import periods, tallies
-from .receipts import KEY_PREFIX, Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, lifetime_s, refuse_retired
-from .receipts import VOIDED_AT as VOIDED_AT
+from . import hold_items, periods, tallies
+from .hold_items import COMMITTED, EXPIRED, HELD, OVERDUE, SETTLED_KEPT_S, VOIDED
+from .receipts import KEY_PREFIX, VOIDED_AT, Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, refuse_retired
 from .tallies import minute_now
 
-BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-UNRETURNED_MAX = 20  # enough to say that holds are left
-OVERDUE = "OVERDUE#"  # behind all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
 DUE_PAGE_MAX = 80  # holds that one query before a refusal reads: 5 read units, with UUIDs as ids
-HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
-MOVED = "moved"
-FIND_ATTEMPTS_MAX = 5  # an attempt fails only if another caller moves the hold between two reads
 T = TypeVar("T")
 
 
@@ -84,15 +63,15 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         if counter.retired:
             refuse_retired(call, counter, draft)
         at = minute_now(call)
-        kept = record_kept_s(call.store, counter)
-        lasting = draft._replace(expires_s=known_until_s(latest_s, kept))
+        kept = hold_items.record_kept_s(call.store, counter)
+        lasting = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept))
         receipt = lasting.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
         facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": draft.id}
         writes = partial(_hold_writes, call, counter, id_, hold_id, by, at, facts)
         tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
-    keyed = ReceiptKey(operation, holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    keyed = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
     answer = retry_with_room(call, counter, id_, by, lambda: count_once(call, keyed, change))
     return with_state(call, counter, id_, answer)
 
@@ -106,7 +85,9 @@ def answer_members(counter: Counter, id_: str, hold_id: str, amount: int, expire
 def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> ChangeAnswer:
     """Returns the answer about a hold with its present `state`. In a replay, the state may differ from the first
     answer."""
-    state = current_state(find(call, counter, id_, answer.body["hold"])) if answer.replayed else HELD
+    state = HELD
+    if answer.replayed:
+        state = hold_items.current_state(hold_items.find(call, counter, id_, answer.body["hold"]))
     return answer._replace(body={**answer.body, "state": state})
 
 
@@ -145,11 +126,6 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
     return room > 0
 
 
-def bucket(counter: Counter, id_: str) -> int:
-    """Returns the bucket, 0 to 15, that the holds of one tally are in."""
-    return hashlib.sha256(holder_key(counter.name, id_).encode()).digest()[0] % BUCKETS
-
-
 def _hold_writes(
     call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, facts: items.Values
 ) -> list[Write]:
@@ -164,7 +140,8 @@ def _hold_writes(
         **facts,
         **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
     }
-    hold = items.put_write(call.store.settings.ledger_table, live_key(counter, id_, hold_id, first_expires_s), values)
+    key = hold_items.live_key(counter, id_, hold_id, first_expires_s)
+    hold = items.put_write(call.store.settings.ledger_table, key, values)
     return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
 
 
@@ -192,19 +169,19 @@ def transition(
         "hold_id": hold_id,
         "state": state,
         "amount": int(hold["amount"]["N"]),
-        "expires": expires_s(hold),
+        "expires": hold_items.expires_s(hold),
         "latest": latest_s,
         "kept": kept_for_s,
         "receipt": hold["receipt"]["S"],
-        "expiration": known_until_s(latest_s, kept_for_s),
+        "expiration": hold_items.known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,
         **({"used": used[state]} if state in used else {}),
     }
-    table, owner = call.store.settings.ledger_table, holder_key(counter.name, id_)
-    settled = items.put_write(table, settled_key(owner, hold_id), record)
+    table, owner = call.store.settings.ledger_table, hold_items.holder_key(counter.name, id_)
+    settled = items.put_write(table, hold_items.settled_key(owner, hold_id), record)
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        removal = items.with_expected(gone | _time_condition(state, in_time), expect_as_read(hold))
+        removal = items.with_expected(gone | _time_condition(state, in_time), hold_items.expect_as_read(hold))
         writes: list[Write] = [{"Delete": removal}, settled]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
@@ -228,11 +205,6 @@ def _mark_write(call: Call, hold: Item) -> Write:
     receipt = hold["receipt"]
     marked: items.Values = {VOIDED_AT: int(clock.now_s())}
     return items.update_write(call.store.settings.receipts_table, {"id": receipt}, marked, expected={"id": receipt})
-
-
-def expect_as_read(hold: Item) -> items.Expected:
-    """Returns the condition that a hold is held and has the amount that was read. Its key tells its time."""
-    return {"state": HELD, "amount": hold["amount"]}
 
 
 def _time_condition(state: str, in_time: bool) -> Item:
@@ -259,105 +231,21 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
     return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
-def record_kept_s(store: Store, counter: Counter) -> int:
-    """Returns for how many seconds after its latest end a hold that is placed now is known, with its keys and its
-    record."""
-    return max(SETTLED_KEPT_S, lifetime_s(store, counter))
-
-
-def expires_s(hold: Item) -> int:
-    """Returns when the hold expires, in epoch seconds."""
-    return int(hold["expires"]["N"])
-
-
-def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: the latest end of
-    the hold."""
-    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX
-
-
-def current_state(hold: Item) -> str:
-    """Returns the state of the hold now. If its time is over, a held hold has expired."""
-    state = str(hold["state"]["S"])
-    return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
-
-
-def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """Returns the hold, from the first of three places that has it. A hold moves in the order of these places only, or
-    to the time that its record names. Raises NotFoundError, StoreBusyError."""
-    owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
-    overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
-    for _ in range(FIND_ATTEMPTS_MAX):
-        live = live_key(counter, id_, hold_id, time_s)
-        places = (live, overdue, settled_key(owner, hold_id))
-        found = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
-        hold = next(filter(None, found), None)
-        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a moved hold looks like an id
-            raise NotFoundError(f"There is no hold {hold_id}.")
-        if hold["state"] != {"S": MOVED}:
-            return hold
-        time_s = expires_s(hold)
-    raise StoreBusyError("Other calls are changing the hold.")
-
-
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
-    owner, table = holder_key(counter.name, id_), call.store.settings.ledger_table
-    number = bucket(counter, id_)
+    owner, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
+    number = hold_items.bucket(counter, id_)
     wanted = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # its overdue holds would be refused again by a tally that takes no change
+    if not counter.takes_holds:  # if it takes holds, a return is only refused where no change is taken
         first = f"{OVERDUE}{owner}#"
         page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if wanted <= hold.items())
-    for page in due_pages(call.store, number, DUE_PAGE_MAX):
+    for page in hold_items.due_pages(call.store, number, DUE_PAGE_MAX):
         own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and wanted <= hold.items()]
         yield from own
         if page.has_more and not own:
             raise _busy_returning_error()
 
 
-def due_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Yields the holds of a bucket that have expired, the oldest first, `most` a page."""
-    partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
-    return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
-
-
-def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Yields the overdue holds of a bucket, `most` a page."""
-    partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
-    return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
-
-
-def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
-    """Returns how many expired holds are not released: those that expired before `since_s`, and the overdue ones. The
-    second value says whether there may be more, because it reads at most UNRETURNED_MAX of either kind in each
-    bucket."""
-    end = str(int(since_s))
-    ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
-    pages = [
-        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRETURNED_MAX)
-        for bucket in range(BUCKETS)
-        for low, high in ranges
-    ]
-    number = sum(hold.get("state") == {"S": HELD} for page in pages for hold in page)
-    return number, any(page.has_more for page in pages)
-
-
 def _busy_returning_error() -> StoreBusyError:
     return StoreBusyError("Expired holds are being given back.")
-
-
-def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
-    """Returns the key of a held hold. Holds sort by their time of expiry."""
-    unique = hold_id.partition("-")[2]
-    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
-
-
-def settled_key(owner: str, hold_id: str) -> Item:
-    """Returns the key of the record of a settled or moved hold."""
-    return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
-
-
-def holder_key(name: str, id_: str) -> str:
-    """Returns `stock/mug`: counter and id, without the period, as the keys of holds name them."""
-    return f"{name}/{periods.answer_members(id_)['id']}"

@@ -10,8 +10,8 @@ from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
 from ..errors import HoldSettledError, NotFoundError, StoreBusyError
-from . import holds, periods
-from .holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
+from . import hold_items, holds, periods
+from .hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from .receipts import Body, retired_error
 
 ATTEMPTS_MAX = 5  # a hold becomes overdue, expired, committed and voided. Another change in between is rare
@@ -35,7 +35,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     assert amount is None or (state == COMMITTED and amount >= 0), "the operation checks it"
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     for _ in range(ATTEMPTS_MAX):
-        hold = holds.find(call, counter, id_, hold_id)
+        hold = hold_items.find(call, counter, id_, hold_id)
         used = {"amount": items.int_attribute(hold, "used")} if "used" in hold else {}
         if hold["state"] == {"S": state} and amount in (None, used.get("amount")):
             return {**body, **used, "changed": hold.get("nonce") == {"S": call.nonce}}  # its own: the answer was lost
@@ -51,14 +51,14 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
 
 def _refuse(counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
     """Raises if the hold cannot move to the state. `in_time`: an expired hold cannot move, either."""
-    now, tally = holds.current_state(hold), hold["target"]["S"]
+    now, tally = hold_items.current_state(hold), hold["target"]["S"]
     if now not in _STATES_BEFORE[state]:
         at = f" at {items.int_attribute(hold, 'used')}" if now == COMMITTED else ""
         raise HoldSettledError(f"The hold is {now}{at}.")
     late = (state, now) == (COMMITTED, EXPIRED)
     if late and in_time:
         raise HoldSettledError("The hold is expired. Others may have its amount. Commit an amount to take it now.")
-    if late and holds.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
+    if late and hold_items.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold expired too long ago to be committed.")
     if (late or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
         raise period_not_kept_error(counter, tally)

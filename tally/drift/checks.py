@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from .. import observe
 from ..counter import Counter
-from ..counting import holds as held
+from ..counting import hold_items
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
@@ -119,7 +119,7 @@ def lost_records(store: Store) -> Check:
 
 def holds(store: Store) -> Check:
     """Checks the holds that expired some minutes ago and whose amount is not given back."""
-    number, cut = held.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
+    number, cut = hold_items.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
     return _count_check(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
 
 

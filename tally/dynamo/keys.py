@@ -24,7 +24,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     deleted     DELETED, epoch s#counter#target -> counter, target, calm
 
 A segment has what a run of stream records books on one minute (streams/segments.py). Holds are in the ledger, too
-(counting/holds.py).
+(counting/hold_items.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..builtin import LIKES
 from ..counter import Counter
 from ..counting import children, periods, posts, tallies
-from ..counting.holds import BUCKETS, RELEASED
+from ..counting.hold_items import BUCKETS, RELEASED
 from ..counting.settling import settle
 from ..counting.tallies import TOMBSTONE
 from ..dynamo import queries

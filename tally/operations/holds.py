@@ -20,7 +20,7 @@ from tally.api.kinds import (
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import CHANGES, Counter
-from tally.counting import changing, holds, periods, settling
+from tally.counting import changing, hold_items, holds, periods, settling
 from tally.dynamo import clock
 from tally.errors import (
     CallerError,
@@ -175,7 +175,7 @@ def commit_hold(
     A hold that has expired can be committed within a day, at an `amount`. Tally takes the amount then, in the period of
     the hold, within the same limit and `debt`.
     """
-    return Answer(settling.settle(call, counter, id, hold, holds.COMMITTED, amount))
+    return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 
 
 @operation(
@@ -194,7 +194,7 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotate
 
     Releasing twice changes nothing. A released hold cannot be committed, even if it had expired before.
     """
-    return Answer(settling.settle(call, counter, id, hold, holds.RELEASED))
+    return Answer(settling.settle(call, counter, id, hold, hold_items.RELEASED))
 
 
 @operation(
@@ -215,4 +215,4 @@ def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[s
     days after it was taken; with `receipt_days`, for `receipt_days` more than seven. Only a committed hold can be
     voided (409).
     """
-    return Answer(settling.settle(call, counter, id, hold, holds.VOIDED))
+    return Answer(settling.settle(call, counter, id, hold, hold_items.VOIDED))

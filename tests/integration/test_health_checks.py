@@ -13,7 +13,7 @@ from botocore.stub import Stubber
 
 import counters
 from tally.counter import Counter
-from tally.counting import holds, tallies
+from tally.counting import hold_items, tallies
 from tally.drift import checks, history
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
@@ -192,7 +192,7 @@ def test_a_list_that_is_cut_says_nothing_of_the_rest(
 ) -> None:
     """The first drifts are not confirmed, and what is first in a bucket is no hold: neither part is ok."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
-    monkeypatch.setattr(holds, "UNRETURNED_MAX", 2)
+    monkeypatch.setattr(hold_items, "UNRETURNED_MAX", 2)
     for number in range(3):
         put_drift_row(looked.store, "plays", f"v{number}", 3, ago=0)
         state = "held" if wrong and not number else "expired"

@@ -30,7 +30,7 @@ import counters
 from tally import client
 from tally.client import Tally
 from tally.counter import Counter
-from tally.counting import expired_holds, holds
+from tally.counting import expired_holds, hold_items
 from tally.dev.base.engine import Engine
 from tally.dynamo import queries
 from tally.dynamo.client import Store
@@ -206,11 +206,11 @@ class Shop:
         """What the holds of an id committed, as their records say."""
         store = self.invoke.store
         expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60)
-        partition = holds.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
+        partition = hold_items.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
         rows = queries.partition_items(
             store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, queries.SORT_KEY_MAX
         )
-        return [int(row["used"]["N"]) for row in rows if row["state"] == {"S": holds.COMMITTED}]
+        return [int(row["used"]["N"]) for row in rows if row["state"] == {"S": hold_items.COMMITTED}]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import counters
 from tally.api.operation import Answer
 from tally.counter import Counter
-from tally.counting import changing, expired_holds, holds, settling
+from tally.counting import changing, expired_holds, hold_items, holds, settling
 from tally.dynamo import items
 from tally.dynamo.client import CALL_TIME_DEFAULT_S, Call, Store
 from tally.dynamo.keys import Item
@@ -103,7 +103,7 @@ class Counting:
 
     def ledger(self) -> list[Item]:
         """Returns the stored holds, and the stored records of settled holds."""
-        return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": holds.MOVED}]
+        return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": hold_items.MOVED}]
 
     def hold(self) -> Item:
         """The only hold there is, as it is stored."""
@@ -132,8 +132,8 @@ class Counting:
 
 def neighbour() -> str:
     """Another item, whose holds are in the same bucket."""
-    bucket = holds.bucket(counters.STOCK, ITEM)
-    return next(id_ for id_ in map(str, range(500)) if holds.bucket(counters.STOCK, id_) == bucket)
+    bucket = hold_items.bucket(counters.STOCK, ITEM)
+    return next(id_ for id_ in map(str, range(500)) if hold_items.bucket(counters.STOCK, id_) == bucket)
 
 
 def new_key() -> str:

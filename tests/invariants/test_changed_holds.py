@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tally.counting.holds import COMMITTED, EXPIRED, HELD, OVERDUE, RELEASED, VOIDED
+from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, OVERDUE, RELEASED, VOIDED
 from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import (
     CounterRetiredError,

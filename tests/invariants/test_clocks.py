@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import counters
-from tally.counting import expired_holds, holds, increments, settling, tallies
+from tally.counting import expired_holds, hold_items, holds, increments, settling, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.dynamo.clock import OFF_S_MAX
@@ -166,4 +166,6 @@ def hold(world: Deployment, ttl_s: int) -> dict[str, Any]:
 
 
 def settled(world: Deployment, held: dict[str, Any]) -> dict[str, Any]:
-    return settling.settle(Call(world.store, counters=counters.COUNTERS), STOCK, "mug", held["hold"], holds.COMMITTED)
+    return settling.settle(
+        Call(world.store, counters=counters.COUNTERS), STOCK, "mug", held["hold"], hold_items.COMMITTED
+    )

@@ -13,8 +13,8 @@ import pytest
 
 import counters
 from tally.counter import Counter, declared
-from tally.counting import expired_holds, holds, settling, tallies
-from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tally.counting import expired_holds, hold_items, holds, settling, tallies
+from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
@@ -60,7 +60,7 @@ def test_a_sweep_ends_in_time_and_the_next_one_does_the_rest_bucket_by_bucket_in
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each return takes a second. Behind a bucket that is full, others get their turn."""
-    ids = {holds.bucket(counters.STOCK, id_): id_ for id_ in map(str, range(99))}
+    ids = {hold_items.bucket(counters.STOCK, id_): id_ for id_ in map(str, range(99))}
     for bucket, number in ((0, 9), (15, 2)):
         counting.increment(counters.STOCK, number, id_=ids[bucket])
         for _ in range(number):
@@ -89,7 +89,7 @@ def test_a_bucket_that_cannot_be_read_keeps_no_other_one_waiting(
     counting.stock(1)
     counting.take(1, ttl_s=60)
     clock.pass_s(61)
-    mine = f"HOLDS#{holds.bucket(counters.STOCK, ITEM)}"
+    mine = f"HOLDS#{hold_items.bucket(counters.STOCK, ITEM)}"
 
     def plan(operation: str, body: bytes, number: int) -> Any:
         reads_another = operation == "Query" and json.loads(body)["ExpressionAttributeValues"][":pk"]["S"] != mine
@@ -191,8 +191,8 @@ def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no
     counting: Counting, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = Counter("gone", prefix="GONE", sort_key="STOCK", attribute="qty", floor=0)
-    bucket = holds.bucket(counters.STOCK, ITEM)
-    id_ = next(id_ for id_ in map(str, range(500)) if holds.bucket(gone, id_) == bucket)
+    bucket = hold_items.bucket(counters.STOCK, ITEM)
+    id_ = next(id_ for id_ in map(str, range(500)) if hold_items.bucket(gone, id_) == bucket)
     ledger = counting.world.store.settings.ledger_table
     counting.world.raw.put_item(TableName=ledger, Item={"PK": {"S": f"HOLDS#{bucket}"}, "SK": {"S": "1"}})
     counting.increment(gone, 1, id_=id_)
@@ -204,7 +204,7 @@ def test_holds_of_a_counter_that_is_declared_no_more_and_what_is_no_hold_keep_no
     clock.pass_s(61)
     assert counting.swept() == (1, 2, True)
     assert not_returned(capsys.readouterr().out) == 2
-    moved = itertools.chain(*holds.overdue_pages(counting.world.store, bucket, 10))
+    moved = itertools.chain(*hold_items.overdue_pages(counting.world.store, bucket, 10))
     assert [hold["target"]["S"] for hold in moved] == [id_]
     assert expired_holds.sweep(counting.world.store, declared([gone]), counting.world.store.clock() + 60).returned == 1
     assert counting.stored(gone, id_) == 1
@@ -225,7 +225,7 @@ def test_an_item_among_the_holds_that_is_not_held_makes_no_room(counting: Counti
         "kept": 1,
         "receipt": "none",
     }
-    place = holds.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
+    place = hold_items.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
     put = items.put_write(counting.world.store.settings.ledger_table, place, values)
     counting.world.raw.put_item(**put["Put"])
     assert refusal(partial(counting.take, 2)).members == {"left": 1}
@@ -237,7 +237,7 @@ def test_the_scheduled_function_sweeps_every_bucket(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [str(number) for number in range(40)]
-    assert len({holds.bucket(counters.STOCK, id_) for id_ in ids}) == 12
+    assert len({hold_items.bucket(counters.STOCK, id_) for id_ in ids}) == 12
     for id_ in ids:
         counting.increment(counters.STOCK, 1, id_=id_)
         counting.take(id_=id_)

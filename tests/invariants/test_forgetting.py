@@ -16,7 +16,7 @@ from tally import fields
 from tally.cli import __main__ as command
 from tally.cli import connection
 from tally.cli.connection import Stack
-from tally.counting import changing, children, deletion, holds, increments, posts, settling, tallies
+from tally.counting import changing, children, deletion, hold_items, holds, increments, posts, settling, tallies
 from tally.counting.increments import Increment
 from tally.drift import history
 from tally.dynamo import keys
@@ -130,7 +130,7 @@ def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
         changing.change_hold(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
-        settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, holds.COMMITTED)
+        settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
         forget(*given)
 
     monkeypatch.setattr(forgetting, "forget_trace", meanwhile)

@@ -14,8 +14,8 @@ import pytest
 
 import counters
 from bench import cost
-from tally.counting import holds, settling
-from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED
+from tally.counting import hold_items, holds, settling
+from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, RELEASED
 from tally.errors import (
     HoldSettledError,
     KeyReusedError,
@@ -57,7 +57,7 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
     assert counting.stored(counters.STOCK) == left
     hold = counting.hold()
     assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
-    assert int(hold["expiration"]["N"]) >= time.time() + holds.SETTLED_KEPT_S - 5
+    assert int(hold["expiration"]["N"]) >= time.time() + hold_items.SETTLED_KEPT_S - 5
 
 
 def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, clock: Clock) -> None:
@@ -196,15 +196,15 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
     clock.pass_s(61)
     with pytest.raises(StoreBusyError):  # its time is over: it cannot say that nothing is left
         counting.take(1, call=counting.world.call("ann", deadline_s=0))
-    due = holds.due_pages
+    due = hold_items.due_pages
 
     def look(*arguments: Any) -> Any:
-        monkeypatch.setattr(holds, "due_pages", due)
+        monkeypatch.setattr(hold_items, "due_pages", due)
         found = list(due(*arguments))
         assert counting.sweep() == 1
         return iter(found)
 
-    monkeypatch.setattr(holds, "due_pages", look)
+    monkeypatch.setattr(hold_items, "due_pages", look)
     assert counting.take(1)[1] is False
     assert counting.stored(counters.STOCK) == 0
 

@@ -24,7 +24,7 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.counting.holds import RELEASED
+from tally.counting.hold_items import RELEASED
 from tally.drift import rows
 from tally.drift.recount import Recount
 from tally.dynamo import items

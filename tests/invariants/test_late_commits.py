@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tally.counting import receipts
-from tally.counting.holds import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
+from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from tally.dynamo.clock import OFF_S_MAX
 from tally.errors import CounterRetiredError, HoldSettledError, LimitReachedError, NotFoundError
 from tests import faults

@@ -16,7 +16,7 @@ import counters
 from tally.counter import AMOUNT_MAX, Counter
 from tally.counting import (
     batch,
-    holds,
+    hold_items,
     increments,
     limits,
     overrides,
@@ -423,7 +423,7 @@ def test_a_hold_comes_back_below_a_limit_that_was_raised_meanwhile(counting: Cou
     body, _ = counting.take(3, counter=CREDIT)
     give(counting.world.store, CREDIT, 4)
     (other,) = processes(counting.world, 1)
-    settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], holds.RELEASED)
+    settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
     assert (settled["state"], counting.stored(CREDIT)) == ("released", 5)
 
 
@@ -433,7 +433,7 @@ def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Coun
     (other,) = processes(counting.world, 1)
     give(other, both, 4)
     with pytest.raises(LimitReachedError) as caught:
-        settling.settle(Call(other), both, ITEM, body["hold"], holds.RELEASED)
+        settling.settle(Call(other), both, ITEM, body["hold"], hold_items.RELEASED)
     assert caught.value.members == {"left": 2, "limit": 4}
 
 
@@ -450,7 +450,7 @@ def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_
         return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
 
     def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
-        return settling.settle(counting.world.call(), counter, ITEM, hold, holds.COMMITTED, amount)
+        return settling.settle(counting.world.call(), counter, ITEM, hold, hold_items.COMMITTED, amount)
 
     clock.pass_s(59 - clock() % 60)
     first = periods.tally_id(QUOTA, ITEM, clock())

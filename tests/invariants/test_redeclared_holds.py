@@ -15,7 +15,7 @@ import pytest
 from tally.api.needs import NOTHING, to_release_expired_holds
 from tally.counter import Counter, declared
 from tally.counting import expired_holds, holds, limits, periods, settling, tallies
-from tally.counting.holds import COMMITTED, RELEASED
+from tally.counting.hold_items import COMMITTED, RELEASED
 from tally.dynamo.client import Call, Store
 from tally.errors import ConfigurationError, LimitReachedError
 from tally.items import Items

@@ -18,7 +18,7 @@ import counters
 from bench import cost
 from tally.counter import Counter
 from tally.counting import changing, expired_holds, holds, periods, settling
-from tally.counting.holds import COMMITTED, HELD, RELEASED, VOIDED
+from tally.counting.hold_items import COMMITTED, HELD, RELEASED, VOIDED
 from tally.counting.increments import Increment, count
 from tally.counting.receipts import ChangeAnswer
 from tally.dynamo import items

@@ -10,7 +10,7 @@ from typing import Any
 
 import counters
 from tally.counter import Counter
-from tally.counting import changing, children, holds, increments, posts, settling
+from tally.counting import changing, children, hold_items, holds, increments, posts, settling
 from tally.counting.increments import Increment
 from tally.counting.tallies import TOMBSTONE
 from tally.dynamo import keys, queries
@@ -25,7 +25,7 @@ from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
 
 VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
-SETTLED = (holds.COMMITTED, holds.RELEASED, holds.VOIDED)
+SETTLED = (hold_items.COMMITTED, hold_items.RELEASED, hold_items.VOIDED)
 RESTORED = "https://example.com/restored"
 """Pages whose old image somebody puts back."""
 
@@ -174,13 +174,13 @@ class Traffic:
             return int(body.get("amount", 0))
 
         try:
-            kept = 0 if state == holds.RELEASED else settle(holds.COMMITTED)
+            kept = 0 if state == hold_items.RELEASED else settle(hold_items.COMMITTED)
         except HoldSettledError:
             try:
-                kept = settle(holds.COMMITTED, amount // 2)
+                kept = settle(hold_items.COMMITTED, amount // 2)
             except LimitReachedError:  # somebody else has it
-                kept, state = 0, holds.RELEASED
-        if state != holds.COMMITTED:
+                kept, state = 0, hold_items.RELEASED
+        if state != hold_items.COMMITTED:
             settle(state)
             kept = 0
         self.truth.accepted["stock", id_] += amount - kept

@@ -1,0 +1,130 @@
+"""The items of holds: their keys, their states and times, and how they are found (holds.py moves them).
+
+Holds are in the ledger table. PK, SK -> state:
+
+    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
+                                                            begins with that of now (`expires`)
+    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
+    HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
+    HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
+                                                            voided, until `kept` after it could expire at the `latest`
+
+`receipt` is the id of the receipt that took the hold; a void marks it. `kept`: for how many seconds the receipts of the
+counter lived when the hold was placed. So a later `receipt_days` does not separate a hold from its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from ..counter import Counter
+from ..dynamo import clock, items, keys, queries
+from ..dynamo.client import Call, Store
+from ..dynamo.keys import Item
+from ..dynamo.queries import Page
+from ..errors import NotFoundError, StoreBusyError
+from . import periods
+from .receipts import lifetime_s
+
+BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
+UNRETURNED_MAX = 20  # enough to say that holds are left
+OVERDUE = "OVERDUE#"  # behind all times of expiry
+SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
+HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
+MOVED = "moved"
+FIND_ATTEMPTS_MAX = 5  # an attempt fails only if another caller moves the hold between two reads
+
+
+def bucket(counter: Counter, id_: str) -> int:
+    """Returns the bucket, 0 to 15, that the holds of one tally are in."""
+    return hashlib.sha256(holder_key(counter.name, id_).encode()).digest()[0] % BUCKETS
+
+
+def holder_key(name: str, id_: str) -> str:
+    """Returns `stock/mug`: counter and id, without the period, as the keys of holds name them."""
+    return f"{name}/{periods.answer_members(id_)['id']}"
+
+
+def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
+    """Returns the key of a held hold. Holds sort by their time of expiry."""
+    unique = hold_id.partition("-")[2]
+    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
+
+
+def settled_key(owner: str, hold_id: str) -> Item:
+    """Returns the key of the record of a settled or moved hold."""
+    return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
+
+
+def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
+    """Returns the hold, from the first of three places that has it. A hold moves in the order of these places only, or
+    to the time that its record names. Raises NotFoundError, StoreBusyError."""
+    owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
+    overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
+    for _ in range(FIND_ATTEMPTS_MAX):
+        live = live_key(counter, id_, hold_id, time_s)
+        places = (live, overdue, settled_key(owner, hold_id))
+        found = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
+        hold = next(filter(None, found), None)
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a moved hold looks like an id
+            raise NotFoundError(f"There is no hold {hold_id}.")
+        if hold["state"] != {"S": MOVED}:
+            return hold
+        time_s = expires_s(hold)
+    raise StoreBusyError("Other calls are changing the hold.")
+
+
+def due_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+    """Yields the holds of a bucket that have expired, the oldest first, `most` a page."""
+    partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
+    return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
+
+
+def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
+    """Yields the overdue holds of a bucket, `most` a page."""
+    partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
+    return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
+
+
+def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
+    """Returns how many expired holds are not released: those that expired before `since_s`, and the overdue ones. The
+    second value says whether there may be more, because it reads at most UNRETURNED_MAX of either kind in each
+    bucket."""
+    end = str(int(since_s))
+    ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
+    pages = [
+        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRETURNED_MAX)
+        for bucket in range(BUCKETS)
+        for low, high in ranges
+    ]
+    number = sum(hold.get("state") == {"S": HELD} for page in pages for hold in page)
+    return number, any(page.has_more for page in pages)
+
+
+def expect_as_read(hold: Item) -> items.Expected:
+    """Returns the condition that a hold is held and has the amount that was read. Its key tells its time."""
+    return {"state": HELD, "amount": hold["amount"]}
+
+
+def current_state(hold: Item) -> str:
+    """Returns the state of the hold now. If its time is over, a held hold has expired."""
+    state = str(hold["state"]["S"])
+    return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
+
+
+def expires_s(hold: Item) -> int:
+    """Returns when the hold expires, in epoch seconds."""
+    return int(hold["expires"]["N"])
+
+
+def record_kept_s(store: Store, counter: Counter) -> int:
+    """Returns for how many seconds after its latest end a hold that is placed now is known, with its keys and its
+    record."""
+    return max(SETTLED_KEPT_S, lifetime_s(store, counter))
+
+
+def known_until_s(latest_s: int, kept_for_s: int) -> int:
+    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: the latest end of
+    the hold."""
+    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX

@@ -1,6 +1,6 @@
-"""The command `tally`: looks at Tally's numbers and repairs them. `smoke` calls every operation of a deployed stack.
-`deploy` and `destroy` are `make deploy` and `make destroy`; `account` finds where they act.
+"""The command `tally`: reads and repairs Tally's numbers, runs Tally locally, and deploys it.
 
-`__main__` finds the app and runs the command; `commands` lists them; each has a module of its own with its name, help,
-arguments, checks and function (`command.Command`). `connection` finds the tables, and `terminal` prints.
+`__main__` finds the app and runs the command. `listed` has one line of help for each command, and each command has a
+module, which declares a `command.Command`. `connection` finds the tables, `account` finds the AWS account, and
+`terminal` prints. `smoke` is `make smoke`: it calls every operation of a deployed stack.
 """

@@ -1,4 +1,4 @@
-"""The command `tally`: `tally --help`."""
+"""Runs the command `tally`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from types import FrameType
 INTERRUPTED = 130
 BAD = 2
 UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of stdout
-LINE_MAX = 300  # characters of what an endpoint said: it may be a page of HTML
+LINE_MAX = 300  # characters of an endpoint's answer: it may be a page of HTML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if all is well, 1 if something differs, 2 and one line for an error that a person can fix, 130 for Ctrl-C."""
+    """Runs a command and returns its exit status (`command.EXIT_STATUS`). A user's error takes one line."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed from the start, as by `>&-`
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # it stays open
+        if getattr(sys, name) is None:  # the caller closed the stream, as by `>&-`
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # open until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
@@ -43,30 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C while modules are imported. An exception would not do: CPython makes a TypeError of one that meets
-    an import."""
+    """Ends the process at Ctrl-C during imports: CPython makes a TypeError of an exception that meets an import."""
     os.write(sys.stderr.fileno(), b"tally: stopped\n")
     os._exit(INTERRUPTED)
 
 
 def _load(arguments: Sequence[str]) -> None:
-    """Import all that a command needs: next to nothing for the help, half a second for what looks at a stack."""
+    """Imports what a command needs. The help needs little; a command that needs a stack takes half a second."""
     from . import commands
 
     for name in commands.needed_commands(arguments):
-        commands.COMMANDS[name]  # this imports its module
+        commands.COMMANDS[name]  # imports the module of the command
     if commands.takes_counters(arguments):
         importlib.import_module("tally.cli.connection")
         importlib.import_module("tally.contract.counters_file")
 
 
 def _is_bare() -> bool:
-    """Whether this is the bare package, which is the client for other functions and lacks what commands need."""
+    """Returns whether the package is installed without the extra `dev`, which the commands need."""
     return importlib.util.find_spec("shtab") is None
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run one command."""
+    """Runs one command and returns its exit status."""
     if _is_bare():
         return _bare(arguments, "shtab")
     from .terminal import run_to_exit_status
@@ -74,20 +73,19 @@ def _run(arguments: Sequence[str]) -> int:
     _load(arguments)
     try:
         return run_to_exit_status(lambda: _command(arguments))
-    except Exception as error:  # an answer that is not DynamoDB's fails anywhere: what a person can use is one line
+    except Exception as error:  # an answer that is not DynamoDB's fails anywhere; a user needs one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # for `main`
         what = " ".join(f"{type(error).__name__}: {error}".split())
         print(
-            f"tally: an answer was not understood, or this is a bug of Tally: {what[:LINE_MAX]}"
-            " (TALLY_TRACEBACK=1 shows where)",
+            f"tally: an answer cannot be read, or Tally has a bug: {what[:LINE_MAX]} (TALLY_TRACEBACK=1 shows where)",
             file=sys.stderr,
         )
     return BAD
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """Find what the command needs, and run it."""
+    """Finds what the command needs, and runs it."""
     from . import commands
 
     if commands.takes_counters(arguments):
@@ -97,7 +95,7 @@ def _command(arguments: Sequence[str]) -> int:
 
 
 def _with_counters(arguments: Sequence[str]) -> int:
-    """Find the counters and the stack, and run the command. The help of a command runs also if the file is wrong."""
+    """Finds the counters and the stack, and runs the command. If the file of counters is wrong, the help still runs."""
     from tally.builtin import BUILTIN
     from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
@@ -107,25 +105,25 @@ def _with_counters(arguments: Sequence[str]) -> int:
     from .terminal import CommandError, note
 
     file = folder.counters()
-    there = file.is_file()  # `tally init` makes it
-    looks = commands.looks_at_a_stack(arguments)
+    exists = file.is_file()  # `tally init` makes the file
+    needs_stack = commands.looks_at_a_stack(arguments)
     try:
-        app = CountersFile.load(file) if there else CountersFile(file, {one.name: one for one in BUILTIN}, UNDECLARED)
+        app = CountersFile.load(file) if exists else CountersFile(file, {one.name: one for one in BUILTIN}, UNDECLARED)
     except ConfigurationError:
-        if looks:
+        if needs_stack:
             raise
         app = CountersFile(file, {}, UNDECLARED)
-    for line in app.warnings if looks else ():
+    for line in app.warnings if needs_stack else ():
         note(line)
     given = commands.parse_arguments(arguments, commands.parser(app.counters, commands.needed_commands(arguments)))
     command = commands.COMMANDS[given.command]
     if not command.needs_stack or getattr(given, command.no_stack_option, None):
         return command.run(given)
-    if not there:
+    if not exists:
         raise CommandError(folder.missing(file))
     local, counters = given.local, app.counters
     stack = connection.local_stack(given.port, counters) if local else connection.deployed_stack(given.stack, counters)
-    if command.write_option is not None:  # it may write
+    if command.write_option is not None:  # the command may write
         from tally.streams import forms
 
         forms.check(forms.noted(stack.store), counters)
@@ -133,7 +131,7 @@ def _with_counters(arguments: Sequence[str]) -> int:
 
 
 def _bare(arguments: Sequence[str], missing: str) -> int:
-    """Run `init` in the bare package, which is the client for other functions and lacks what other commands need."""
+    """Runs `init`, the only command of the bare package."""
     from . import init
     from .terminal import CommandError
 

@@ -1,4 +1,4 @@
-"""Where `make deploy` and `make destroy` act: an account and a region. What is missing is said at once, in one line."""
+"""The AWS account and region of `make deploy` and `make destroy`, and what these commands need there."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ from .connection import PATIENT
 from .folder import folder, lambdas
 from .terminal import CommandError, run_to_exit_status
 
-QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own
-UNRESERVED = 100  # AWS refuses to reserve the last hundred
+QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # of CDK itself
+UNRESERVED = 100  # AWS does not let an account reserve the last hundred
 CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup-cdk` installs it
 
 
 @dataclass(frozen=True)
 class Account:
-    """Whose credentials these are, and the region they are used in."""
+    """The account of the credentials, and the region that commands use."""
 
     session: boto3.Session
     id: str
     region: str
     caller_arn: str
-    """The ARN of the caller."""
     profile: str | None = None
 
     @classmethod
     def from_environment(cls, profile: str | None, region: str | None) -> Account:
-        """By the credentials and region of the environment. Raises CommandError for whatever is missing."""
+        """Returns the account of the environment's credentials. If something is missing, raises CommandError."""
         try:
             session = boto3.Session(profile_name=profile)
-            # `cdk` reads the first name, too; boto3 knows the second one alone.
+            # `cdk` reads AWS_REGION, too; boto3 reads only AWS_DEFAULT_REGION.
             named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
             wanted = region or named or session.region_name
             if not wanted:
@@ -56,13 +55,13 @@ class Account:
             ) from None
         except ClientError as error:
             why = error.response["Error"].get("Message", error)
-            raise CommandError(f"AWS does not take these credentials: {why}: sign in again (aws sso login)") from None
+            raise CommandError(f"AWS rejects these credentials: {why}: sign in again (aws sso login)") from None
         except EndpointConnectionError as error:
-            raise CommandError(f"AWS does not answer: {error} Is {wanted} a region, and the network there?") from None
+            raise CommandError(f"AWS does not answer: {error} Check the region {wanted} and the network.") from None
         return cls(session, caller["Account"], wanted, caller["Arn"], profile)
 
     def client(self, service: str, region: str = "") -> Any:
-        """A client of a service, in this region unless another is named."""
+        """Returns a client of a service. `region`: empty for the region of this account."""
         return self.session.client(
             service,  # type: ignore[call-overload]
             region_name=region or self.region,
@@ -71,19 +70,19 @@ class Account:
 
     @property
     def profile_options(self) -> list[str]:
-        """The options of `cdk`, and of `aws`, that lead here."""
+        """The options that select this account, for `cdk` and for `aws`."""
         return ["--profile", self.profile] if self.profile else []
 
     @property
     def environment_prefix(self) -> str:
-        """What leads another command here: nothing, if the environment does."""
+        """The variables that select this account and region before another command; empty if the environment does."""
         needed = {"AWS_PROFILE": self.profile} if self.profile else {}
         if self.session.region_name != self.region:
             needed["AWS_DEFAULT_REGION"] = self.region
         return "".join(f"{name}={shlex.quote(value)} " for name, value in needed.items())
 
     def describe_stack(self, name: str, region: str = "") -> Any:
-        """A stack, as CloudFormation describes it; None if there is none."""
+        """Returns CloudFormation's description of a stack, or None if the stack does not exist."""
         try:
             [described] = self.client("cloudformation", region).describe_stacks(StackName=name)["Stacks"]
         except ClientError as error:
@@ -93,24 +92,24 @@ class Account:
         return described
 
     def resources(self, stack: str, region: str = "") -> list[Any]:
-        """The resources of a stack that is there, as CloudFormation sums them up."""
+        """Returns CloudFormation's summaries of the resources of a stack."""
         pages = self.client("cloudformation", region).get_paginator("list_stack_resources").paginate(StackName=stack)
         return [resource for page in pages for resource in page["StackResourceSummaries"]]
 
     def events(self, stack: str, region: str = "") -> list[Any]:
-        """What happened to a stack, by its name or ARN, the newest first."""
+        """Returns the events of a stack, the newest first. `stack`: the name or the ARN."""
         pages = self.client("cloudformation", region).get_paginator("describe_stack_events").paginate(StackName=stack)
         return [event for page in pages for event in page["StackEvents"]]
 
     def concurrency_limit(self) -> int | None:
-        """How many functions Lambda runs at once for the account in this region; None for who may not ask."""
+        """Returns how many functions Lambda runs at once in this region, or None if the caller may not ask."""
         try:
             return int(self.client("lambda").get_account_settings()["AccountLimit"]["ConcurrentExecutions"])
         except ClientError:
             return None
 
     def reservable_concurrency(self, functions: Iterable[str]) -> int | None:
-        """How many invocations at once these functions can reserve, together; None for who may not ask."""
+        """Returns how much concurrency these functions can reserve together, or None if the caller may not ask."""
         client = self.client("lambda")
         try:
             left = int(client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
@@ -120,7 +119,7 @@ class Account:
         return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in own))
 
     def existing_tables(self, names: Iterable[str]) -> list[str]:
-        """Those of the tables that are there."""
+        """Returns the tables that exist, of these names."""
         client, existing = self.client("dynamodb"), []
         for name in sorted(names):
             try:
@@ -132,24 +131,18 @@ class Account:
         return existing
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
-        """Raise CommandError where `cdk bootstrap` never ran. Who may not look is not stopped: `cdk` looks itself."""
+        """If `cdk bootstrap` never ran, raises CommandError. A caller who may not ask goes on: `cdk` checks it, too."""
         try:
             self.client("ssm", region).get_parameter(Name=f"/cdk-bootstrap/{qualifier}/version")
         except ClientError as error:
             if error.response["Error"]["Code"] == "ParameterNotFound":
-                command = " ".join(
-                    [
-                        shlex.join(cdk_command(shown=True)),
-                        "bootstrap",
-                        f"aws://{self.id}/{region}",
-                        *self.profile_options,
-                    ]
-                )
+                cdk, where = shlex.join(cdk_command(shown=True)), f"aws://{self.id}/{region}"
+                command = " ".join([cdk, "bootstrap", where, *self.profile_options])
                 raise CommandError(f"account {self.id} was never bootstrapped in {region}: run {command}") from None
 
 
 def add_arguments(parser: Parser, counters: Counters) -> None:
-    """Add what says where to act, and with which options."""
+    """Adds the options for the account and for the settings of Tally."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--profile", help="a profile of ~/.aws/config")
     parser.add_argument("--region", help="the AWS region (default: from the environment)")
@@ -158,9 +151,9 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def cdk_command(*, shown: bool = False) -> list[str]:
-    """The command `cdk`: that of the checkout; elsewhere the one on the PATH, or the pinned one by npx.
+    """Returns the command `cdk`: of the checkout, else from the PATH, else the pinned version by npx.
 
-    `shown`: for a person in that folder. Raises CommandError where Node or the CDK is missing.
+    `shown`: the command is printed for a user in that folder. If Node or the CDK is missing, raises CommandError.
     """
     if lambdas():
         if not (folder() / CDK).exists() or find_spec("aws_cdk") is None:
@@ -181,7 +174,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def read_context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The context of the deployment: that of `cdk.json`, and over it that of the command line."""
+    """Returns the context of the deployment: `cdk.json`, and the pairs of the command line, which win."""
     file = folder() / "cdk.json"
     try:
         return {**json.loads(file.read_text(encoding="utf-8")).get("context", {}), **dict(given)}
@@ -192,7 +185,7 @@ def read_context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def translate_option_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The command, which raises CommandError for options that are wrong."""
+    """Returns the command with each OptionsError turned into a CommandError."""
 
     def checks(given: argparse.Namespace) -> int:
         try:
@@ -204,7 +197,7 @@ def translate_option_errors(run: Callable[[argparse.Namespace], int]) -> Callabl
 
 
 def run_as_make_target(command: Command, arguments: Sequence[str] | None) -> int:
-    """Run a command as the target of `run_as_make_target` that has its name. `arguments`: what `ARGS` has."""
+    """Runs a command as the target of `make` that has its name. `arguments`: the words of `ARGS`."""
     parser = Parser(prog=f"make {command.name}", description=command.description, allow_abbrev=False)
     command.arguments(parser, {})
     given, others = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""What the commands draw at a terminal, as wide as it is: bars by the hour or day, top lists, and a number that moves.
+"""Draws bars by the hour or day, top lists and a live number, as wide as the terminal.
 
 Only what draws imports this module: the library takes a tenth of a second to load.
 """
@@ -21,19 +21,19 @@ from tally.series.progress import HOUR_S
 from .terminal import Gap, Point, WatchedValue, format_utc_offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
-UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: what is known in part
+UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: a span that is known in part
 
 CHANGES_MAX = 20  # the last changes of a tally that is watched; fewer on a low terminal
 AROUND = 6  # lines around them
 
 
 def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
-    """A bar for each hour or each day. What is known in part says so."""
+    """Draws a bar for each hour or day, and labels a span that is known in part."""
     console, low = Console(highlight=False), min([0, *(point.value for point in points)])
     size = max([1, *(point.value for point in points)]) - low
     form = "%a %m-%d %H:%M" if by_hour else "%a %Y-%m-%d"
     if len({datetime.fromtimestamp(point.from_s, zone).utcoffset() for point in points}) > 1 and by_hour:
-        form += " %z"  # the clocks change: an hour would be there twice
+        form += " %z"  # the clocks change, so one hour appears twice
     console.print(Text(title, style="bold"))
     table = _table("left", "right", "left")
     for point in points:
@@ -45,7 +45,7 @@ def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: b
 
 
 def draw_gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
-    """A row for each span between two readings, with a bar for how far the old number is off."""
+    """Draws a row for each span between two readings, with a bar for the excess of the old number."""
     console, offs = Console(highlight=False), [gap.excess for gap in spans if gap.excess is not None]
     low = min([0, *offs])
     size = max(1, *(off - low for off in [0, *offs]))
@@ -65,7 +65,7 @@ def draw_gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
 
 
 def _table(*columns: Literal["left", "right"]) -> Table:
-    """Columns that are never cut, and one for bars."""
+    """Returns a table of columns that are never cut, and one column for bars."""
     table = Table.grid(padding=SPACE, expand=True)
     for justify in columns:
         table.add_column(no_wrap=True, justify=justify)
@@ -74,12 +74,12 @@ def _table(*columns: Literal["left", "right"]) -> Table:
 
 
 def _bar_cell(console: Console, bar: Bar) -> RenderableType:
-    """The bar; nothing on a terminal that has no blocks."""
+    """Returns the bar; empty on a terminal without block characters."""
     return "" if console.options.ascii_only else bar
 
 
 def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
-    """A top list with bars. An id is never cut: a long one takes more lines."""
+    """Draws a top list with bars. A long id takes more lines, and is never cut."""
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
     table = _table("right", "left", "right")
@@ -93,7 +93,7 @@ def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
 
 
 def draw_watch(title: str, interval_s: int, looks: Iterable[WatchedValue], zone: tzinfo) -> None:
-    """A number that moves in place, with its last changes, until the looks end."""
+    """Draws a live number with its last changes, until the reads end."""
     console, lost_s = Console(highlight=False), 0
     changes: deque[WatchedValue] = deque(maxlen=CHANGES_MAX)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:

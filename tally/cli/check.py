@@ -1,9 +1,8 @@
-"""The command `check`: what is wrong with the numbers, and what would repair it. It reads, and writes nothing. But the
-items of a counter that is named it counts again beside the number (scan.py), and notes a difference as drift.
+"""The command `check`: finds wrong numbers, and says what a repair would do. It changes no number.
 
-There are four things to look at, the cheapest first: the dead letters, the drift that is known, the children of each
-parent (it reads every item that is counted), and the receipts of changes that were never added up (it reads every
-receipt). `tally repair` repairs what this finds.
+It checks four parts, the cheapest first: the dead letters, the known drift, the children of each parent (which reads
+every child), and the receipts of changes that were never rolled up (which reads every receipt). If COUNTER counts items
+of a team's table, it also recounts them (scan.py), and stores a difference as drift. `tally repair` repairs all this.
 """
 
 from __future__ import annotations
@@ -42,38 +41,38 @@ PARTS = (LETTERS, DRIFT, CHILDREN, RECEIPTS)
 
 
 class Number(NamedTuple):
-    """A number: its counter, and the id that it counts."""
+    """A number: its counter and its id."""
 
     counter: Counter
     id: str
 
 
 class CheckedNumber(NamedTuple):
-    """What one number looks like: by the ledger, and by its children if it counts any."""
+    """One number, checked by the ledger and, if it counts children, by a recount."""
 
     finding: Finding
     child_count: Recount | None
 
     @property
     def missing_by_count(self) -> int | None:
-        """The amount that is missing by an exact count; None if there is no such count."""
+        """The amount that the number lacks by a proven recount; None without a proven recount."""
         return self.child_count.low if self.child_count and not self.child_count.unproven_reason else None
 
     @property
     def is_wrong(self) -> bool:
-        """Whether something is wrong."""
+        """Whether the number has drift, or differs from its children."""
         return self.finding.has_drift or (
             self.child_count is not None and not self.child_count.low <= 0 <= self.child_count.high
         )
 
     @property
     def repair_amount(self) -> int:
-        """What a repair would add."""
+        """The amount that a repair would add."""
         return self.finding.difference if self.missing_by_count is None else self.missing_by_count
 
     @property
     def line(self) -> str:
-        """The number, and what is wrong with it."""
+        """The number and its faults, in one line."""
         finding, counted, row = self.finding, self.child_count, self.finding.drift
         parts = [str(finding.tally)]
         if counted and self.missing_by_count is not None:
@@ -89,7 +88,7 @@ class CheckedNumber(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """What was found of numbers: those that are wrong, those of which nobody can tell now, and how many are missing."""
+    """The numbers that are wrong, the numbers that cannot be judged now, and how many ids have no number."""
 
     wrong: list[CheckedNumber]
     unclear: list[CheckedNumber]
@@ -97,14 +96,14 @@ class CheckResult(NamedTuple):
 
 
 class Shortfalls(NamedTuple):
-    """What the receipts of some days say that numbers lack."""
+    """What numbers lack by the receipts of some days."""
 
     findings: list[Finding]
     days: Window
 
 
 def add_number_arguments(parser: Parser, counters: Counters) -> None:
-    """The arguments of `check` and `repair`: which numbers, and which part of the work."""
+    """Adds the arguments of `check` and `repair`: the numbers, and the part of the work."""
     add_counter(parser, counters, "check only this counter (default: everything)", nargs="?")
     parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=ID_HELP)
     parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
@@ -114,7 +113,7 @@ def complete_numbers(given: argparse.Namespace) -> None:
     """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
     of_items = given.counter is not None and given.counter.items is not None
     if given.counter and not (given.ids or of_items):
-        raise UsageError(f"{given.command} takes COUNTER and one ID or more, or neither")
+        raise UsageError(f"{given.command} takes COUNTER and at least one ID, or neither")
     given.named = [Number(given.counter, values.resolve_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
     if given.named and given.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
@@ -125,43 +124,39 @@ def complete_numbers(given: argparse.Namespace) -> None:
 
 
 def read_dead_letters(given: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
-    """The dead letters, if they are asked for."""
+    """Returns the dead letters, if the command is to check them."""
     return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in given.parts else []
 
 
 def find_wrong_numbers(given: argparse.Namespace, stack: Stack) -> CheckResult:
-    """The numbers that drift, or differ from their children, as far as they are asked for. Says which are missing."""
+    """Returns the numbers that drift or differ from their children. Prints a note for each id without a number."""
     reconciler = Reconciler(stack.store)
-    missing = [one for one in given.named if not _is_there(stack.store, *one)]
+    missing = [one for one in given.named if not _exists(stack.store, *one)]
     for counter, id_ in missing:
         note(f"there is no {counter.name} {id_}")
-    asked = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
+    numbers = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
     checked = []
     if DRIFT in given.parts or CHILDREN in given.parts:
-        with progress_bar(asked, "number", "looked at") as each:
+        with progress_bar(numbers, "number", "checked") as each:
             for counter, id_ in each:
                 counted = reconciler.count(counter, id_) if counter.child else None
                 checked.append(CheckedNumber(reconciler.find(counter, id_), counted))
-    wrong = [number for number in checked if number.is_wrong]
-    unclear = [
-        number
-        for number in checked
-        if not number.is_wrong and number.child_count and number.child_count.unproven_reason
-    ]
+    wrong = [one for one in checked if one.is_wrong]
+    unclear = [one for one in checked if not one.is_wrong and one.child_count and one.child_count.unproven_reason]
     return CheckResult(wrong, unclear, len(missing))
 
 
-def _is_there(store: Store, counter: Counter, id_: str) -> bool:
-    """Whether there is a number, a child of it, or a drift."""
+def _exists(store: Store, counter: Counter, id_: str) -> bool:
+    """Returns whether an id has a number, a child or a drift row."""
     first, last = counter.shard_range
     if counter.child is not None:
         first, last = min(first, counter.child_range[0]), max(last, counter.child_range[1])
-    there = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
-    return bool(there) or rows.read_row(store, counter.name, id_).last_minute >= 0
+    stored = queries.query(store, store.settings.counts_table, counter.partition_start + id_, first, last, Limit=1)
+    return bool(stored) or rows.read_row(store, counter.name, id_).last_minute >= 0
 
 
 def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
-    """Every number that drifts, of one counter if it is named, and those that differ from their children in a scan."""
+    """Returns every number that drifts, and every number that differs from its children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in given.parts:
         with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
@@ -174,19 +169,18 @@ def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
         if row.counter in stack.counters:
             suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
         else:
-            note(
-                f"{row.counter} {row.target} drifts by {row.drift:+d}, but lambdas/counters.py declares no such counter"
-            )
+            what = f"{row.counter} {row.target} drifts by {row.drift:+d}"
+            note(f"{what}, but lambdas/counters.py declares no such counter")
     return [suspects[name] for name in sorted(suspects)]
 
 
 def read_shortfalls(given: argparse.Namespace, stack: Stack) -> Shortfalls | None:
-    """What numbers lack by their receipts; None if that is not asked for, or if nobody can tell yet."""
+    """Returns what numbers lack by their receipts; None without this part, or on a stack that is too new."""
     if RECEIPTS not in given.parts:
         return None
     for counter, _ in given.named:
         if not rebuild.rebuildable(counter):
-            hint = "its children are counted instead" if counter.child else "it is never added up"
+            hint = "a repair counts its children" if counter.child else "its changes are never rolled up"
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
     store, accepted = stack.store, Accepted()
     try:
@@ -194,19 +188,19 @@ def read_shortfalls(given: argparse.Namespace, stack: Stack) -> Shortfalls | Non
     except RepairNotReadyError:
         if given.only:
             raise
-        note("receipts: not known yet: that takes two whole days of a stack")
+        note("receipts: not checked: the stack is younger than two whole days")
         return None
     with progress_bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
     only = {(counter.name, id_) for counter, id_ in given.named} or set(accepted)
-    with progress_bar(sorted(only.intersection(accepted)), "number", "looked at") as each:
-        looks = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
-    return Shortfalls([loss for loss in looks if loss.difference], days)
+    with progress_bar(sorted(only.intersection(accepted)), "number", "checked") as each:
+        losses = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
+    return Shortfalls([loss for loss in losses if loss.difference], days)
 
 
 def say_dead_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
-    """A line for each dead letter."""
+    """Prints a line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
         what = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
@@ -214,36 +208,35 @@ def say_dead_letters(given: argparse.Namespace, markers: list[DeadLetterMarker])
 
 
 def unwatched_reasons(given: argparse.Namespace, stack: Stack) -> list[str]:
-    """Why nobody can tell whether numbers that the team keeps are right, of those that are asked for. Says of how many
-    that is known."""
-    asked = [given.counter] if given.counter else list(stack.counters.values())
-    watching = [one for one in asked if one.watch and DRIFT in given.parts]
+    """Returns why team numbers cannot be compared. For the others prints a note with how many are compared."""
+    counters = [given.counter] if given.counter else list(stack.counters.values())
+    watching = [one for one in counters if one.watch and DRIFT in given.parts]
     if given.named:
         whys = ((one, watch.unproven_reason(stack.store, *one)) for one in given.named if watching)
         return [f"{one.counter.name} {one.id} {why}" for one, why in whys if why]
-    waiting, untold = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
+    waiting, unknown = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
     for one in watching:
         assert one.watch is not None
         if why := health.why_not_comparable(stack.store, one):
-            untold.append(f"{one.name}: {why}")
+            unknown.append(f"{one.name}: {why}")
             continue
         late, have = waiting.get(one.name, 0), health.count_team_numbers(stack.store, one)
         late_ones = f", {late:,} of them changed within {one.watch.within_s} s and wait to be compared" if late else ""
-        said = f"{one.name}: {have:,} groups have {one.watch.attribute}{late_ones}"
+        line = f"{one.name}: {have:,} groups have {one.watch.attribute}{late_ones}"
         if late >= have:
-            untold.append(said)
+            unknown.append(line)
         else:
-            note(said)
-    return untold
+            note(line)
+    return unknown
 
 
 def read_losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
-    """What the streams may have lost, and nobody has acknowledged, if everything is asked for."""
+    """Returns the losses that are not acknowledged, if the command checks every part."""
     return list_losses(stack.store) if given.parts == PARTS else []
 
 
 def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
-    """A line for each."""
+    """Prints a line for each loss."""
     for gap in gaps:
         times = {"since": gap.since_s, "until": gap.until_s}
         when = f"from {format_time(gap.since_s)} to {format_time(gap.until_s)}"
@@ -253,30 +246,25 @@ def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
 
 
 def say_numbers(given: argparse.Namespace, stack: Stack, checked: CheckResult) -> None:
-    """A line for each number that is wrong or unclear."""
+    """Prints a line for each number that is wrong or unclear."""
     for number in checked.unclear:
-        print_json_or_line(
-            given,
-            {"found": "unclear", **_number_members(number.finding)},
-            f"unclear  {number.line}: try again when it is calmer",
-        )
+        body = {"found": "unclear", **_number_members(number.finding)}
+        print_json_or_line(given, body, f"unclear  {number.line}: run this again when the number changes less often")
     for number in checked.wrong:
         if number.finding.counter.watch:
             team_numbers.say_difference(given, stack, number.finding)
             continue
-        row = number.finding.drift
-        known = (
-            {"drift": row.drift, "since": row.since, "confirmed": number.finding.confirmed != 0} if row.drift else {}
-        )
-        body = {"found": "differs", **_number_members(number.finding), **known, "repair": number.repair_amount}
+        row, is_confirmed = number.finding.drift, number.finding.confirmed != 0
+        drift = {"drift": row.drift, "since": row.since, "confirmed": is_confirmed} if row.drift else {}
+        body = {"found": "differs", **_number_members(number.finding), **drift, "repair": number.repair_amount}
         effect = f"a repair adds {number.repair_amount:+d}" if number.repair_amount else "a repair accepts the number"
         if row.drift and not number.finding.confirmed:
-            effect = "a repair waits for that"
+            effect = "a repair waits until the drift is confirmed"
         print_json_or_line(given, body, f"differs  {number.line}: {effect}")
 
 
 def say_shortfalls(given: argparse.Namespace, store: Store, gone: Shortfalls) -> None:
-    """A line for each number that lacks something."""
+    """Prints a line for each number that lacks accepted changes."""
     for loss in gone.findings:
         days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
         repaired = sum(loss.days.values()) - loss.difference
@@ -285,9 +273,8 @@ def say_shortfalls(given: argparse.Namespace, store: Store, gone: Shortfalls) ->
         body = {"found": "lost", **_number_members(loss), "repair": loss.difference}
         line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
         if loss.unproven_reason:
-            print_json_or_line(
-                given, {**body, "found": "unclear"}, f"unclear  {line}: cannot tell: {loss.unproven_reason}"
-            )
+            body["found"] = "unclear"
+            print_json_or_line(given, body, f"unclear  {line}: cannot tell: {loss.unproven_reason}")
         else:
             print_json_or_line(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
 
@@ -302,15 +289,12 @@ def _day(store: Store, day: int) -> str:
 
 
 def check(given: argparse.Namespace, stack: Stack) -> int:
-    """Say what is wrong. 0: all is well, 1: something differs or is unclear, 2: nobody can tell, or it is not there."""
+    """Prints what is wrong. Returns 0 if all is well, 1 if something differs or is unclear, 2 without an answer."""
     scan.recount_named(given, stack)
     waiting, gaps = read_dead_letters(given, stack), read_losses(given, stack)
-    checked, gone, untold = (
-        find_wrong_numbers(given, stack),
-        read_shortfalls(given, stack),
-        unwatched_reasons(given, stack),
-    )
-    for why in untold:
+    checked, gone = find_wrong_numbers(given, stack), read_shortfalls(given, stack)
+    unknown = unwatched_reasons(given, stack)
+    for why in unknown:
         note(f"cannot tell: {why}")
     say_dead_letters(given, waiting)
     say_losses(given, gaps)
@@ -324,37 +308,27 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
     until = watermark.read(stack.store).judged_up_to(stack.store.settings)
-    known = (
-        f"known up to {format_clock(until, UTC, now_s)} UTC"
-        if until
-        else "not known yet: a new stack needs some minutes"
-    )
-    note(f"drift: {known}")
+    clock = f"checked up to {format_clock(until, UTC, now_s)} UTC" if until else ""
+    note(f"drift: {clock or 'not checked yet: a new stack needs some minutes'}")
     if said and not given.json:
-        only_yours = said == [f"{len(checked.wrong)} differ"] and all(
-            one.finding.counter.watch for one in checked.wrong
-        )
-        what_to_do = "what is yours to set is printed above" if only_yours else f"to repair it: {repair_command(given)}"
+        only_yours = len(said) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong)
+        what_to_do = "the commands above set your numbers" if only_yours else f"to repair it: {repair_command(given)}"
         say(f"{', '.join(said + unclear)}; {what_to_do}")
     elif not given.json:
-        say(
-            ", ".join(unclear)
-            or (
-                all_is_well_text(given) if until and not (checked.missing or untold) else "nothing is known to be wrong"
-            )
-        )
+        is_known = until and not (checked.missing or unknown)
+        say(", ".join(unclear) or (all_is_well_text(given) if is_known else "nothing is known to be wrong"))
     if checked.missing or not (until or said):
         return CANNOT_TELL
-    return WRONG if said or unclear else CANNOT_TELL if untold else 0
+    return WRONG if said or unclear else CANNOT_TELL if unknown else 0
 
 
 def all_is_well_text(given: argparse.Namespace) -> str:
-    """What to say if nothing was found."""
+    """Returns the line for a check that found nothing."""
     return f"all is well: {given.only}" if given.only else "all is well"
 
 
 def repair_command(given: argparse.Namespace) -> str:
-    """The command that repairs what `check` found."""
+    """Returns the command that repairs what `check` found."""
     named = [given.counter.name, *given.ids] if given.counter else []
     only = ["--only", given.only] if given.only else []
     where = ["--local"] if given.local else ["--stack", given.stack]
@@ -371,8 +345,8 @@ CHECK = Command(
     "check", check, _arguments, complete_numbers, json=True,
     examples="""  tally check --local                            everything, of a running `make dev`
   tally check likes a91f 7b20                    two posts of the stack Tally-dev
-  tally check --only drift --stack Tally-prod    what is known already: no scan
-  tally check orders ann                         counts items of your table again, and notes what differs as drift
-  tally check orders                             all of them: says what it will cost, and asks
+  tally check --only drift --stack Tally-prod    the known drift, without a scan
+  tally check orders ann                         recounts the items of your table, and stores a difference as drift
+  tally check orders                             all of them: says the cost, and asks
 """,
 )  # fmt: skip

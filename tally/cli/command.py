@@ -1,4 +1,4 @@
-"""What a command is: one declaration of its name, help, arguments, checks and function."""
+"""One command of `tally`: its name, help, arguments, checks and function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tally.counter import Counter
 
 EXIT_STATUS = "exit status: 0 ok, 1 something is wrong or was not applied, 2 bad input or no answer, 130 Ctrl-C"
-NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps them for ever
+NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps both for ever
 ID_HELP = "the id of a post, a video, …; for visits the page's URL; with a period, 7c20#2026-11-22"
 STACK_DEFAULT = "Tally-dev"
 WRONG, CANNOT_TELL = 1, 2  # exit statuses
@@ -23,43 +23,43 @@ Counters = Mapping[str, "Counter"]
 
 
 class UsageError(Exception):
-    """Options that do not go together. The message says which, in one line."""
+    """Options that exclude each other. The message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
     """Reports a wrong command line in one line."""
 
     overview = ""
-    """What --help prints; empty: what argparse makes."""
+    """The text of --help; empty: the text of argparse."""
     passes_unknown_options = True
-    """Whether it leaves options that it does not know to another program."""
+    """Whether unknown options go to another program."""
     _given: Sequence[str] = ()
 
-    def parse_known_args(  # type: ignore[override]  # argparse declares overloads for namespaces of other classes
+    def parse_known_args(  # type: ignore[override]  # argparse overloads this for other namespaces
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Keep the arguments for `error`."""
+        """Keeps the arguments for `error`."""
         self._given = args or ()
         return super().parse_known_args(args, namespace)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Take `-X9P8VE94Po` for a value: only `-h` and `--…` are options. argparse offers no public way."""
+        """Takes `-X9P8VE94Po` for a value: only `-h` and `--…` are options. argparse has no public setting for this."""
         is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
         return super()._parse_optional(arg_string) if self.passes_unknown_options or is_option else None
 
     def error(self, message: str) -> NoReturn:
-        """Exit 2."""
+        """Prints the message and exits with 2."""
         unknown = {one.partition("=")[0] for one in self._given} - self._option_string_actions.keys() - {"--"}
         if "required" in message and any(one.startswith("--") for one in unknown):
-            message += "; an id that begins with -- goes behind all options and a --"
+            message += "; write an id that begins with -- at the end, behind a separate --"
         self.exit(2, f"tally: {message}; --help says more\n")
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help. argparse would hide that it cannot be written."""
+        """Prints the help. argparse hides an error of the output, this does not."""
         print(self.format_help(), end="", file=file)
 
     def format_help(self) -> str:
-        """The help."""
+        """Returns the help."""
         return self.overview or super().format_help()
 
 
@@ -68,36 +68,36 @@ class Command:
     """One command of `tally`."""
 
     name: str
-    """Under which it is LISTED."""
+    """The key of LISTED."""
     run: Callable[..., int]
-    """Gets the options and the stack, and returns the exit status; without a stack the options alone."""
+    """Gets the options, and the stack if the command needs one. Returns the exit status."""
     arguments: Callable[[Parser, Counters], object] = lambda made, counters: None
     check: Callable[[argparse.Namespace], None] = lambda given: None
-    """Checks one option against another, and completes them. Raises UsageError or InvalidInputError."""
+    """Checks the options against each other, and completes them. Raises UsageError or InvalidInputError."""
     examples: str = ""
     json: bool = False
     write_option: str | None = None
-    """`--by` and `--why` go with what writes: the option that does, or empty if every run does. None: nothing does."""
+    """The option with which a run writes and needs `--by` and `--why`; empty: every run does; None: no run does."""
     no_stack_option: str = ""
-    """The option with which it looks at none; empty: there is no such option."""
+    """The option with which the command needs no stack; empty: no such option."""
     unknown_option_hint: str = ""
-    """What to do for an option that it does not know."""
+    """The hint for an unknown option."""
     passes_unknown_options: bool = False
-    """Whether it gets the options that it does not know, as `others`, for a program that it runs."""
+    """Whether the command gets unknown options as `others`, for a program that it runs."""
 
     @property
     def needs_stack(self) -> bool:
-        """Whether it looks at a stack."""
+        """Whether the command reads or writes a stack."""
         return LISTED[self.name].needs_stack
 
     @property
     def description(self) -> str:
-        """Its line of help, as a sentence."""
+        """The line of help, as a sentence."""
         about = LISTED[self.name].about
         return f"{about[0].upper()}{about[1:]}."
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
-        """Add it to the command line."""
+        """Adds the command to the command line."""
         parser = commands.add_parser(
             self.name, help=LISTED[self.name].about, description=self.description,
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
@@ -111,7 +111,7 @@ class Command:
             parser.add_argument(self.write_option, action="store_true", help="do it; needs --by and --why")
         if self.write_option is None and not self.needs_stack:
             return
-        from . import values  # with what checks ids, which the help of all commands does without
+        from . import values  # it imports the checks of ids, which the help does not need
 
         if self.write_option is not None:
             by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
@@ -135,15 +135,13 @@ class Command:
             )
 
     def check_options(self, given: argparse.Namespace) -> None:
-        """Check the options together. Raises UsageError or InvalidInputError."""
-        if (
-            self.needs_stack and given.port and not given.local
-        ):  # else it would go to AWS though the person means `make dev`
+        """Checks the options against each other. Raises UsageError or InvalidInputError."""
+        if self.needs_stack and given.port and not given.local:  # --port means `make dev`, not AWS
             raise UsageError("--port goes with --local")
         if self.write_option:
             writes = getattr(given, self.write_option.strip("-"))
             if writes and not (given.by and given.why):
-                raise UsageError(f"{self.write_option} needs --by NAME and --why TEXT: the history keeps them")
+                raise UsageError(f"{self.write_option} needs --by NAME and --why TEXT, for the history")
             if not writes and (given.by or given.why):
                 raise UsageError(f"--by and --why go with {self.write_option}")
         self.check(given)
@@ -156,7 +154,7 @@ def add_counter(
     name: str = "counter",
     **how: Any,
 ) -> None:
-    """An argument, or an option, that names a counter: TAB completes it with those that are declared."""
+    """Adds an argument or an option that names a counter. TAB completes it with the declared counters."""
     from . import values
 
     added = to.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
@@ -164,7 +162,7 @@ def add_counter(
 
 
 def require_series(counter: Counter) -> None:
-    """Raise UsageError for a counter that has no series."""
+    """Raises UsageError for a counter without a series."""
     from tally import fields
 
     if refusal := fields.refusal_of_series(counter):
@@ -172,7 +170,7 @@ def require_series(counter: Counter) -> None:
 
 
 def add_output_formats(parser: Parser) -> None:
-    """JSON or CSV in place of a drawing."""
+    """Adds --json and --csv, for a command that draws otherwise."""
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, as the API answers")
-    form.add_argument("--csv", action="store_true", help="print CSV, as into a pipe")
+    form.add_argument("--json", action="store_true", help="print the JSON of the API")
+    form.add_argument("--csv", action="store_true", help="print CSV, also at a terminal")

@@ -1,4 +1,4 @@
-"""The commands of `tally`, by what they are for; the command line that follows from them."""
+"""The commands of `tally`, and their command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import difflib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tally.dev.base.words import DEV
 from tally.paths import PACKAGE, version
@@ -15,12 +14,9 @@ from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, Usag
 from .listed import LISTED, PURPOSES
 from .terminal import say
 
-if TYPE_CHECKING:
-    from tally.errors import InvalidInputError
-
 
 def _help(given: argparse.Namespace) -> int:
-    """Print the help, of one command or of all. Exits."""
+    """Prints the help of one command or of all, and exits."""
     given.parser.parse_args([given.topic, "--help"] if given.topic else ["--help"])
     return 0
 
@@ -32,7 +28,7 @@ def _add_topic(parser: Parser, counters: Counters) -> None:
 
 
 def _version(given: argparse.Namespace) -> int:
-    """Print which version this is, and where it is."""
+    """Prints the version and the folder of the package."""
     say(f"tally {version()} ({PACKAGE})")
     return 0
 
@@ -43,7 +39,7 @@ COMPLETION = "completion"
 
 
 class _Commands(Mapping[str, Command]):
-    """Every command by its name. To ask for one imports its module."""
+    """The commands by name. A look-up imports the module of the command."""
 
     def __getitem__(self, name: str) -> Command:
         command = getattr(importlib.import_module(f"{__package__}.{LISTED[name].module}"), name.upper())
@@ -60,19 +56,17 @@ class _Commands(Mapping[str, Command]):
 
 COMMANDS = _Commands()
 _REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
-
-
 _ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
 
 
 def looks_at_a_stack(arguments: Sequence[str]) -> bool:
-    """Whether this command line asks for something of a stack, and not for help."""
+    """Returns whether this command line needs a stack, and does not only ask for help."""
     listed = LISTED.get(next(iter(arguments), ""))
     return listed is not None and listed.needs_stack and not {"-h", "--help"} & set(arguments)
 
 
 def needed_commands(arguments: Sequence[str]) -> list[str]:
-    """The commands whose options this command line needs: its own, the one that help is asked for, or all of them."""
+    """Returns the commands whose options this command line needs: the command itself, the topic of help, or all."""
     named = [one for one in _ALIASES.get(tuple(arguments), arguments) if one in LISTED]
     if named[:1] == [COMPLETION]:
         return list(LISTED)
@@ -80,12 +74,12 @@ def needed_commands(arguments: Sequence[str]) -> list[str]:
 
 
 def takes_counters(arguments: Sequence[str]) -> bool:
-    """Whether this command line may name a counter, or lists them: then the file that declares them is read."""
+    """Returns whether this command line may name or list counters, so that the file of counters is read."""
     return any(LISTED[name].needs_stack or LISTED[name].needs_counters for name in needed_commands(arguments))
 
 
 def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
-    """The command line of these commands, for the counters that the app declares."""
+    """Returns the command line of these commands, for the declared counters."""
     parser = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.overview = _overview()
     parser.set_defaults(parser=parser, declared=counters)
@@ -96,27 +90,24 @@ def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
 
 
 def _overview() -> str:
-    """The commands by what they are for."""
+    """Returns the help of all commands, by purpose."""
     parts = [
         "\n".join([purpose, *(f"  {name:12}{listed.about}" for name, listed in commands.items())])
         for purpose, commands in PURPOSES.items()
     ]
-    where = f"`--local` looks at a running {DEV} (`--port`), `--stack NAME` at a stack in AWS"
+    where = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS"
     usage = "usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"
     return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
 def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
-    """The options, checked. Exits with 2 if they are wrong, with 0 for --help."""
+    """Returns the checked options. Exits with 2 if an option is wrong, and with 0 for --help."""
     arguments = _ALIASES.get(tuple(arguments), arguments)
     name = arguments[1] if arguments[0] == "help" and len(arguments) > 1 else arguments[0]
     if not name.startswith("-") and name not in LISTED:
-        near = [f"is it {name!r}?" for name in difflib.get_close_matches(name, LISTED, 1)]
-        parser.error(
-            ": ".join(
-                [f"there is no command {name!r}", *([_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near)]
-            )
-        )
+        near = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, LISTED, 1)]
+        hints = [_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near
+        parser.error(": ".join([f"there is no command {name!r}", *hints]))
     given, others = parser.parse_known_args(arguments)
     command = COMMANDS[given.command]
     if others and not command.passes_unknown_options:
@@ -127,13 +118,10 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
         command.check_options(given)
     except UsageError as error:
         parser.error(str(error))
-    except _invalid_input() as error:
+    except Exception as error:
+        from tally.errors import InvalidInputError  # the help does not need the module
+
+        if not isinstance(error, InvalidInputError):
+            raise
         parser.error(f"argument ID: {error.detail}")
     return given
-
-
-def _invalid_input() -> type[InvalidInputError]:
-    """The error of a value that is wrong. Only a command that checks values imports it."""
-    from tally.errors import InvalidInputError
-
-    return InvalidInputError

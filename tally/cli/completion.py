@@ -1,4 +1,4 @@
-"""The command `completion`: the script that lets TAB complete the command."""
+"""The command `completion`: prints the script that lets TAB complete the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOW_TO_COMPLETE = """  tally completion bash > ~/.local/share/bash-completion/c
 
 
 def _completion(given: argparse.Namespace) -> int:
-    """Print the script. It knows the counters that are declared now."""
+    """Prints the script, with the counters that the app declares now."""
     names = " ".join(given.declared)
     listed = {
         "bash": f"_tally_counters() {{ compgen -W '{names}' -- \"$1\"; }}",

@@ -32,7 +32,7 @@ LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
 LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
 _TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
-# Calls of CloudFormation, of S3 for each record, and for tables: waiting is better than failing.
+# For CloudFormation, S3 and the management of tables. A user prefers a wait to a failure.
 PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
 
 
@@ -42,35 +42,35 @@ class Stack:
 
     store: Store
     objects: DeadLetterBucket | None
-    """The bucket of dead letters; None without one."""
+    """The bucket of dead letters; None: the stack has no bucket."""
     counters: Mapping[str, Counter]
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """Those of CloudFormation; of `make dev` those that the template spells out, and its address."""
+    """The outputs of CloudFormation; for `make dev` the outputs that the template spells out, and the address."""
     status: str = ""
-    """CloudFormation's word for how the last deploy ended; empty for `make dev`."""
+    """CloudFormation's status of the stack after the last deploy; empty for `make dev`."""
 
     def team_table(self, counter: Counter) -> TeamTable:
-        """The team's table whose items a counter counts. Raises CommandError."""
+        """Returns the team table whose items a counter counts. Raises CommandError."""
         if counter.items is None:
-            raise CommandError(f"{counter.name} counts no items of a table of your own")
+            raise CommandError(f"{counter.name} does not count items of your tables")
         name = counter.items.table
         if name in self.store.settings.team_tables:
             return self.store.settings.team_tables[name]
-        here = f"make it there, with a stream, and start {DEV} with TALLY_TABLES={name}"
-        there = f"give it to the construct, tables={{{name!r}: …}}, and deploy"
-        raise CommandError(f"the stack does not read the table {name}: {there if self.status else here}")
+        here = f"create it with a stream, and start {DEV} with TALLY_TABLES={name}"
+        in_aws = f"pass it to the construct, tables={{{name!r}: …}}, and deploy"
+        raise CommandError(f"the stack does not read the table {name}: {in_aws if self.status else here}")
 
     def check_counted(self, counter: Counter) -> None:
-        """Raise NotCountedError while the number of a counter of items does not count them."""
+        """Raises NotCountedError if the counter counts items, and no scan has counted them."""
         if counter.items is not None:
             scan_state.as_of(self.store, counter)
 
 
 def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
-    """The stack of `make dev` on this port; without one on PORT, as `make dev`. Raises CommandError if none answers."""
+    """Returns the stack of `make dev`. `given`: the port; None: PORT or the default. Raises CommandError."""
     port = given or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
-    os.environ["no_proxy"] = "*"  # this command asks this machine alone, and a proxy means another one by that name
+    os.environ["no_proxy"] = "*"  # through a proxy, `localhost` is another machine
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
@@ -79,25 +79,27 @@ def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         store = Store(client, _settings(where, where["bucket"], where["minute_s"], own))
         s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
         objects = DeadLetterBucket(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
-        if (app := where.get("app")) and Path(app) != folder().resolve():  # two checkouts, and one of them has the port
+        if (app := where.get("app")) and Path(app) != folder().resolve():  # another checkout has the port
             note(f"port {port} is the {DEV} of {app}")
         return Stack(store, objects, counters, dict(where["outputs"]))
     except urllib.error.HTTPError as error:
-        raise CommandError(f"{url} answered {error.code}: is that {DEV}?") from None
+        raise CommandError(f"{url} answered {error.code}. Check that {DEV} has the port, or give --port") from None
     except OSError:
-        raise CommandError(f"nothing answers on port {port}: is {DEV} running? --port names another") from None
+        raise CommandError(f"nothing answers on port {port}. Start {DEV}, or give its --port") from None
     except (ValueError, KeyError, TypeError, AttributeError, ConfigurationError, http.client.HTTPException):
-        raise CommandError(f"{url} did not say where its tables are: is that {DEV}?") from None
+        raise CommandError(
+            f"{url} did not answer as {DEV} does. Check that {DEV} has the port, or give --port"
+        ) from None
 
 
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
-    """A stack in the account and region of the credentials. Raises CommandError if it cannot be read.
+    """Returns a stack of the account and region of the credentials. If it cannot be read, raises CommandError.
 
-    `stack` may name a Tally in a stack that has two: `Shop/Polls`.
+    `stack`: the name, or `Shop/Polls` for the construct `Polls` in a stack with two Tallys.
     """
     try:
         name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
-        if not boto3.Session().region_name:  # also an empty variable, of which botocore makes an address
+        if not boto3.Session().region_name:  # also for an empty variable, from which botocore makes an address
             raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
@@ -112,21 +114,20 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
             store, DeadLetterBucket(bucket) if bucket else None, counters, outputs, described.get("StackStatus", "")
         )
     except KeyError as missing:
-        raise CommandError(f"the stack {stack} has no output {missing}: is it Tally's?") from None
+        raise CommandError(f"the stack {stack} has no output {missing}. Give the name of a stack with Tally") from None
     except NoCredentialsError:
-        raise CommandError(f"there are no AWS credentials: sign in (aws sso login) or use --local for {DEV}") from None
+        raise CommandError(f"there are no AWS credentials: sign in (aws sso login), or use --local for {DEV}") from None
     except NoRegionError:
         raise CommandError(f"there is no AWS region: set AWS_DEFAULT_REGION, or use --local for {DEV}") from None
     except ClientError as error:
-        raise CommandError(
-            f"the stack {stack} cannot be read: {error.response['Error'].get('Message', error)}"
-        ) from None
+        why = error.response["Error"].get("Message", error)
+        raise CommandError(f"the stack {stack} cannot be read: {why}") from None
 
 
 def _outputs_of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:
-    """The outputs of one Tally, by their names in a stack of its own. A construct puts its id before each.
+    """Returns the outputs of one Tally without the prefix, which is the id of the construct.
 
-    `id_`: the construct's; empty for the only one. Raises CommandError if there are several.
+    `id_`: the id of the construct; empty: the stack has one Tally. If the stack has several, raises CommandError.
     """
     output = next(iter(_TABLES.values()))
     ids = [name.removesuffix(output) for name in outputs if name.endswith(output)]
@@ -138,17 +139,16 @@ def _outputs_of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[
 
 
 def store_of_tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
-    """Tables of a region that no stack has. `names`: of counts, receipts and ledger."""
+    """Returns tables that belong to no stack. `names`: the names of counts, receipts and ledger."""
     client = client or boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
     return Store(client, _settings(names, "", MINUTE_DEFAULT_S))
 
 
 def check_format(stack: str, stored: str, read: str) -> None:
-    """Raise CommandError if a stack stores its data in another format than the one that this checkout reads."""
+    """If a stack stores its data in a format that this version does not read, raises CommandError."""
     if stored != read:
-        raise CommandError(
-            f"the stack {stack} is in format {stored}, and this is format {read}: use the version it runs"
-        )
+        message = f"the stack {stack} has format {stored}, and this version reads format {read}"
+        raise CommandError(f"{message}. Use the version of the stack")
 
 
 def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = "{}") -> Settings:

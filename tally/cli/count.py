@@ -1,4 +1,4 @@
-"""The command `count`: one change, counted once for its key. It calls the functions, as a service does."""
+"""The command `count`: counts one change, once for its key. It calls the functions, as a service does."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 def _check(given: argparse.Namespace) -> None:
     named, counter = given.visitor is not None, given.counter
     if named and not counter.unique:
-        raise UsageError(f"{counter.name} counts changes, and not who made them: leave --visitor out")
+        raise UsageError(f"{counter.name} does not count visitors: leave out --visitor")
     if counter.unique and not named:
-        raise UsageError(f"{counter.name} counts visitors: say who came, with --visitor NAME")
+        raise UsageError(f"{counter.name} counts visitors: add --visitor NAME")
     if named and (given.amount is not None or given.key or given.used):
-        raise UsageError("--visitor goes without --amount, --key and --used: the visitor is the key, and counts once")
+        raise UsageError("--visitor excludes --amount, --key and --used: a visitor is the key, and counts once")
     if given.used and not counter.debt:
-        raise UsageError(f"{counter.name} has no debt: nothing goes beyond its limit. Leave --used out")
+        raise UsageError(f"{counter.name} has no debt, so no change may pass its limit: leave out --used")
 
 
 def _count(given: argparse.Namespace, stack: Stack) -> int:
-    """Count, and print the key. Returns 1 if a limit refuses it."""
+    """Counts a change, and prints its key. If a limit refuses the change, returns 1."""
     key = given.key or str(uuid.uuid4())
     try:
         tally = make_client(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
@@ -58,22 +58,22 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
         note(error.detail)
         return 1
     number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
-    how = "was counted before, and is not again" if answer["replayed"] else f"counted{number}"
+    how = "was counted before, and not again" if answer["replayed"] else f"counted{number}"
     how += ", beyond the limit" if answer.get("over") else ""
     print_json_or_line(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
     return 0
 
 
 def _count_visitor(given: argparse.Namespace, tally: Tally) -> int:
-    """Count a visitor, and print whether it is a new one."""
+    """Counts a visitor, and prints whether the visitor is new."""
     answer = tally.add_visitor(given.counter.name, given.id, given.visitor)
-    how = "counted" if answer["new"] else "was counted before, and is not again"
+    how = "counted" if answer["new"] else "was counted before, and not again"
     print_json_or_line(given, {**answer}, f"{given.counter.name} {given.id} {answer['period']}: {how}")
     return 0
 
 
 def _send(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
-    """The answer."""
+    """Sends the change and returns the answer."""
     counter, id_, amount = given.counter, given.id, given.amount
     if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}
@@ -83,7 +83,7 @@ def _send(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
 
 COUNT = Command(
     "count", _count, _arguments, _check, json=True,
-    examples="""  tally count plays 9f3a --local                 it prints the key, for --key
+    examples="""  tally count plays 9f3a --local                 prints the key, for --key
   tally count stock mug --amount -2 --stack Tally-prod
   tally count readers moby-dick --visitor ann --local
 """,

@@ -1,6 +1,6 @@
-"""`make deploy`, `tally deploy`: says what is missing, shows what it will do, asks, deploys, and says what to call.
+"""`make deploy`, `tally deploy`: checks what it needs, shows the changes, asks, deploys, and prints what to call.
 
-The real work is done by `cdk`: it makes the assembly once, and shows and deploys that.
+`cdk` makes the assembly once, and shows and deploys this assembly.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ASSEMBLY = Path("cdk.out")
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
-_CANCELLED = "cancelled"  # CloudFormation says so of what it stopped because something else had failed
+_CANCELLED = "cancelled"  # CloudFormation stopped a resource because another one failed
 _TABLE, _API, _FUNCTION = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
-# The first of README.md. A video and a key of their own: the second line shows what the first one counted.
+# The first calls of README.md, with a video and a key of their own.
 PLAY_COMMAND = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
 PLAYS_COMMAND = "curl -s {url}/videos/9f3a/plays"
 _SECRET = (
@@ -55,23 +55,23 @@ class AssemblyStack(NamedTuple):
     region: str
     keeps_data: bool
     descriptions: Mapping[str, str]
-    """What its outputs say of themselves."""
+    """The descriptions of the outputs, by name."""
     tables: frozenset[str]
-    """The names of the tables that it counts in."""
+    """The names of the data tables."""
     format: str
-    """The form of what it stores; empty for the edge."""
+    """The format of the stored data; empty for the edge."""
     reserved_concurrency: int
-    """How many invocations at once its functions reserve."""
+    """The concurrency that its functions reserve."""
 
 
 def deploy(given: argparse.Namespace) -> int:
-    """Show, ask, deploy, and say what to call. 0 if it is deployed, 1 if `cdk` failed or the person said no."""
+    """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
     others: Sequence[str] = given.others  # options for `cdk deploy` alone
     context = account.read_context(given.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
         raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
-    account.cdk_command()  # what it lacks is said at once
+    account.cdk_command()  # raises if something is missing
     at = Account.from_environment(given.profile, given.region)
     options.check_region(at.region, at.id)
     declared = _introduce(given, context, options, at)
@@ -86,11 +86,8 @@ def deploy(given: argparse.Namespace) -> int:
     importing = [option for option in others if option.startswith(ADOPT)]
     described = [at.describe_stack(stack.name, stack.region) for stack in stacks]
     running = described[0]
-    failed = [
-        stack
-        for stack, description in zip(stacks, described, strict=True)
-        if description and description["StackStatus"] in _NEVER_DEPLOYED
-    ]
+    known = zip(stacks, described, strict=True)
+    failed = [stack for stack, description in known if description and description["StackStatus"] in _NEVER_DEPLOYED]
     check_reservations(stacks[0], at, there=running is not None and stacks[0] not in failed)
     say_low_concurrency(stacks[0], at)
     if failed:
@@ -118,16 +115,13 @@ def deploy(given: argparse.Namespace) -> int:
 
 
 def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> Declarations:
-    """Check what the deploy needs, and say where it goes, with what, and what a person should know of that.
-
-    What the app declares.
-    """
+    """Checks what the deploy needs, prints its target, options and warnings, and returns the app's declarations."""
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
     edge = [EDGE_REGION] if options.cdn else []
     for region in dict.fromkeys([at.region, *edge]):
         at.check_bootstrap(region, qualifier)
     check_answerable(given.yes)
-    # CDK's own have `:` or `@` in their names.
+    # CDK's own settings have `:` or `@` in their names.
     settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
     own = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
     shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/reference.md"
@@ -139,8 +133,8 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
 
 
 def _delete_stale_throttles(at: Account, stack: str) -> None:
-    """Delete the throttles of routes that are gone. A deploy that takes a route away leaves its throttle in the stage,
-    and API Gateway then refuses every update of the stage: "Unable to find Route by key"."""
+    """Deletes the throttles of deleted routes. A deploy that deletes a route leaves its throttle in the stage. Then API
+    Gateway refuses every update of the stage: "Unable to find Route by key"."""
     apis = [one["PhysicalResourceId"] for one in at.resources(stack) if one["ResourceType"] == _API]
     client = at.client("apigatewayv2")
     for api in filter(None, apis):
@@ -148,25 +142,26 @@ def _delete_stale_throttles(at: Account, stack: str) -> None:
         pages = client.get_paginator("get_routes").paginate(ApiId=api)
         routes = {route["RouteKey"] for page in pages for route in page["Items"]}
         for key in sorted(client.get_stage(**stage).get("RouteSettings", {}).keys() - routes):
-            print(f"deletes the throttle of a route that is gone: {key}", flush=True)
+            print(f"deletes the throttle of a deleted route: {key}", flush=True)
             client.delete_route_settings(RouteKey=key, **stage)
 
 
 def check_reservations(stack: AssemblyStack, at: Account, there: bool) -> None:
-    """Raises CommandError if AWS would refuse them in the middle of the deploy, as in a new account, or where others
-    have reserved the rest. `there`: the stack has functions, whose reservations it may take over."""
+    """If AWS would refuse the reservations of the stack during the deploy, raises CommandError.
+
+    `there`: the stack has functions, and their reservations count as free.
+    """
     if not stack.reserved_concurrency:
         return
     resources = at.resources(stack.name) if there else []
-    left = at.reservable_concurrency(
-        [one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION]
-    )
+    functions = [one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION]
+    left = at.reservable_concurrency(functions)
     if left is not None and left < stack.reserved_concurrency:
         request = _quota_request(at, stack.reserved_concurrency - left)
         raise CommandError(
             f"{stack.name} reserves {stack.reserved_concurrency} of the functions that Lambda runs at once in this"
-            f" account and region, and can reserve {left}: others reserved some, and AWS lets nobody reserve the last"
-            f" {UNRESERVED}. Ask AWS for more, which is free: {request}. Until you have them, deploy with"
+            f" account and region, and can reserve {left}: others reserved some, and AWS keeps the last"
+            f" {UNRESERVED} unreserved. Ask AWS for more, which is free: {request}. Until AWS agrees, deploy with"
             " -c strangersConcurrency=0 and without reservedConcurrency"
         )
 
@@ -180,49 +175,51 @@ def _quota_request(at: Account, missing: int = 0) -> str:
 
 
 def say_low_concurrency(stack: AssemblyStack, at: Account) -> None:
-    """Say it if Lambda runs fewer functions at once than the stack takes, by its template."""
-    runs, needed = (
-        at.concurrency_limit(),
-        CONCURRENCY_MIN + (stack.reserved_concurrency + UNRESERVED if stack.reserved_concurrency else 0),
-    )
+    """Prints a note if Lambda runs fewer functions at once than the stack needs."""
+    runs, reserved = at.concurrency_limit(), stack.reserved_concurrency
+    needed = CONCURRENCY_MIN + (reserved + UNRESERVED if reserved else 0)
     if runs is not None and runs < needed:
         print(
-            f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}: with"
-            " fewer, numbers are rolled up and judged late, and callers get 503. Ask AWS for more, which is free:"
+            f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}. With"
+            " fewer, numbers and drift checks are late, and callers get 503. Ask AWS for more, which is free:"
             f" {_quota_request(at)}",
             flush=True,
         )
 
 
 def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
-    """What a person should know before they say yes."""
+    """Yields the warnings that a user reads before the question."""
     if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
-        yield "users sign in without a second factor: -c mfa=required asks for one"
+        yield "users sign in without a second factor: -c mfa=required requires one"
     if options.keeps_data and not options.alarm_email:
-        yield "no address gets the alarms by mail: -c alarmEmail=… names one; or subscribe to the topic yourself"
+        yield "no address gets the alarms by mail: set -c alarmEmail=…, or subscribe to the topic yourself"
     usd = worst_day(declared, options.throttle)
-    yield f"strangers who use up every route that is for anyone cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
+    yield f"strangers who use every public route to its limit cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
 
 
 def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequence[AssemblyStack]) -> list[str] | None:
-    """Delete what first deploys left that failed: CloudFormation takes no other one over it. Says why, and asks.
+    """Deletes stacks whose first deploy failed: CloudFormation cannot update them. Prints the reasons, and asks.
 
-    The names of the tables that are there, which the next deploy adopts; None if the person said no.
+    Returns the names of the tables that exist, which the next deploy adopts; None if the user said no.
     """
     tables = at.existing_tables(table for stack in failed for table in stack.tables)
     for stack in failed:
         print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
         events = at.events(stack.name, stack.region)
-        print("".join(f"  {reason}\n" for reason in _reasons(events)), end="")
+        failures = [event for event in reversed(events) if event["ResourceStatus"].endswith("_FAILED")]
+        reasons = [f"  {one['LogicalResourceId']}: {one.get('ResourceStatusReason', '')}\n" for one in failures]
+        print("".join(one for one in dict.fromkeys(reasons) if _CANCELLED not in one), end="")
         kept = [destroy.KeptResource.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
         left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
         if left:
-            print(f"the deploy below makes others in place of these, so you may delete them:\n{''.join(left)}", end="")
-    print(f"the stack is deleted first. These tables stay, and are adopted: {', '.join(tables) or 'none'}", flush=True)
+            print(f"the deploy below replaces these resources, so you may delete them:\n{''.join(left)}", end="")
+    print(
+        f"Tally deletes the stack first, keeps these tables and adopts them: {', '.join(tables) or 'none'}", flush=True
+    )
     if not confirm(given, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
-    for stack in reversed(failed):  # an edge before what it leads to
+    for stack in reversed(failed):  # the edge before the API behind it
         at.client("cloudformation", stack.region).update_termination_protection(
             EnableTerminationProtection=False, StackName=stack.name
         )
@@ -231,20 +228,10 @@ def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequen
     return tables
 
 
-def _reasons(events: Sequence[Any]) -> list[str]:
-    """What failed first in a stack's life, the oldest first."""
-    reasons = [
-        f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
-        for event in reversed(events)
-        if event["ResourceStatus"].endswith("_FAILED")
-    ]
-    return [reason for reason in dict.fromkeys(reasons) if _CANCELLED not in reason]
-
-
 def _check_tables(at: Account, stack: AssemblyStack) -> None:
-    """Raise CommandError if a stack that counts would get other tables, which are empty."""
+    """If the deploy would give a running stack new, empty tables, raises CommandError."""
     counting = {one.get("PhysicalResourceId", "") for one in at.resources(stack.name) if one["ResourceType"] == _TABLE}
-    counting -= {""}  # one that is not made yet
+    counting -= {""}  # a table that does not exist yet
     if counting and not stack.tables <= counting:
         raise CommandError(
             f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}, and would get new, empty tables: see"
@@ -253,26 +240,26 @@ def _check_tables(at: Account, stack: AssemblyStack) -> None:
 
 
 def _check_forms(at: Account, stack: AssemblyStack, declared: Declarations) -> None:
-    """Raise ConfigurationError if a counter has counted in another form, in tables that are there: also in those that a
-    first deploy adopts. Who may not read the ledger is not stopped: the sweep looks itself."""
+    """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. A first deploy,
+    too, may adopt tables. If the user may not read the ledger, the deploy goes on: the sweep checks the same."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
         noted = forms.noted(connection.store_of_tables(names, at.region, at.client("dynamodb")))
     except StoreRefusedError as error:
         why = explain_error(error)
         if "ResourceNotFoundException" not in why:
-            print(f"note: nobody compares the counters with what they have counted: {why}", flush=True)
+            print(f"note: the declarations are not compared with the stored data: {why}", flush=True)
         return
     forms.check(noted, declared.counters)
 
 
 def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], at: Account, others: Sequence[str]) -> int:
-    """Deploy what was shown, and say what to call."""
+    """Deploys the assembly, and prints what to call."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
         asked = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
         if _run_cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
-            print("tally: it is not deployed: what cdk says above is the reason", file=sys.stderr)
+            print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}
     if stacks[0].name in outputs:  # not with --no-execute
@@ -281,20 +268,20 @@ def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], at: Account, others
 
 
 def _run_cdk(at: Account, *arguments: str) -> int:
-    """The pinned command, for the person to see. Its exit status."""
+    """Runs `cdk`, which prints its output to the user, and returns its exit status."""
     command = [*account.cdk_command(), *arguments, *at.profile_options]
-    region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # it asks nobody for another one
+    region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # so that `cdk` uses this region
     # The app runs with the Python that has its packages, whether or not its environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
 
 
 def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
-    """The stacks in a folder of `cdk synth`, first the one of the API. Raises CommandError for another folder."""
+    """Returns the stacks in a folder of `cdk synth`, the stack of the API first. Raises CommandError."""
     try:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
     except (OSError, ValueError, KeyError):
-        raise CommandError(f"{assembly} is no folder that `cdk synth` made") from None
+        raise CommandError(f"{assembly} is not a folder of `cdk synth`") from None
     stacks = []
     for name, artifact in artifacts.items():
         if artifact["type"] == "aws:cloudformation:stack":
@@ -316,13 +303,13 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
 
 
 def _is_data_table(resource: Mapping[str, Any]) -> bool:
-    """Whether it is a table that numbers depend on. That of salts comes and goes with a counter."""
+    """Returns whether a resource is a data table. The table of salts is not: only some counters need it."""
     name = str(resource.get("Properties", {}).get("TableName"))
     return resource["Type"] == _TABLE and name.endswith(tuple(f"-{table.value}" for table in TABLES))
 
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
-    """The address, and commands to paste. `outputs`: of each stack, by its name."""
+    """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by its name."""
     main, of_main = stacks[0], outputs[stacks[0].name]
     url, names = of_main["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
     cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
@@ -337,7 +324,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
         ]
     else:
         calls = [
-            "  # count one, once for its key, and read the number",
+            "  # count once for the key, and read the number",
             *(f"  {tally} {does} {counters[0]} 9f3a --stack {stack}" for does in ("count", "get")),
             "",
         ]
@@ -347,7 +334,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
             *([*cnames, ""] if cnames else []),
             *calls,
             *_token_commands(of_main, at),
-            f"  # look at the numbers in a browser; docs/operate.md says who may: {url}/console",
+            f"  # see the numbers in a browser (docs/operate.md says who may): {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",
         ]
@@ -355,14 +342,14 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
 
 
 def _token_commands(outputs: Mapping[str, str], at: Account) -> list[str]:
-    """How to get a token: by the pool's client for programs, or from the issuer of the options."""
+    """Returns the commands that get a token, from the pool's client for programs or from the issuer of the options."""
     if "TokenUrl" not in outputs:
-        return ["  # tokens come from the issuer that you gave: TOKEN=…"]
+        return ["  # your issuer makes the tokens: TOKEN=…"]
     client, profile = outputs["MachineClientId"], f" {shlex.join(at.profile_options)}" if at.profile_options else ""
     secret = _SECRET.format(region=at.region, pool=outputs["UserPoolId"], client=client, profile=profile)
     token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
     return [
-        "  # a token of a program, with the scopes tally/read and tally/write, for an hour; then a call of each",
+        "  # get a token for a program, with the scopes tally/read and tally/write, for an hour; then call them all",
         f"  {token}",
     ]
 

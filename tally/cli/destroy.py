@@ -1,6 +1,6 @@
-"""`make destroy`, `tally destroy`: says what a deleted stack keeps, asks, deletes it and its edge; says the way back.
+"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and prints the way back.
 
-It asks CloudFormation for what is deployed, and needs no synthesis: the checkout may be of another version.
+It reads the deployed stack from CloudFormation, not from a synthesis, so the checkout may be another version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .command import Command
 from .folder import lambdas
 from .terminal import CommandError, ask, check_answerable, note
 
-LOOK_S, LOOKS_MAX = 5, 1440  # two hours: a distribution is deleted in minutes
+LOOK_S, LOOKS_MAX = 5, 1440  # two hours; CloudFront deletes a distribution in minutes
 _KEEPING_POLICIES = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
     "AWS::DynamoDB::Table": "table", "AWS::S3::Bucket": "bucket", "AWS::Cognito::UserPool": "user pool",
@@ -39,13 +39,13 @@ class KeptResource(NamedTuple):
 
     @classmethod
     def of(cls, resource: Mapping[str, Any]) -> KeptResource:
-        """As CloudFormation lists it, or tells of it."""
+        """Returns the resource of a summary or of an event of CloudFormation."""
         kind = resource["ResourceType"]
         return cls(_KINDS.get(kind, kind), resource["PhysicalResourceId"])
 
 
 class DeployedStack(NamedTuple):
-    """A stack that is deployed. `id` is its ARN, under which it is found when it is deleted, too."""
+    """A deployed stack. `id`: its ARN, which also finds a deleted stack."""
 
     name: str
     id: str
@@ -55,11 +55,11 @@ class DeployedStack(NamedTuple):
 
 
 def destroy(given: argparse.Namespace) -> int:
-    """Show, ask, delete, and say what remains."""
+    """Shows the stack, asks, deletes it, and prints what remains."""
     stage = Options.from_context(account.read_context(given.context)).stage
     at = Account.from_environment(given.profile, given.region)
     name, edge = stack_names(stage, at.region)
-    # CloudFront is in the partition `aws` alone: other credentials know no us-east-1.
+    # Only the partition `aws` has CloudFront: other credentials do not know us-east-1.
     both = [
         find_stack(at, edge, EDGE_REGION) if at.caller_arn.startswith("arn:aws:") else None,
         find_stack(at, name, at.region),
@@ -77,7 +77,7 @@ def destroy(given: argparse.Namespace) -> int:
         print("nothing is deleted")
         return 1
     for deployed in stacks:
-        note(f"deleting {deployed.name} in {deployed.region}: Ctrl-C stops the wait, and not the deletion")
+        note(f"deleting {deployed.name} in {deployed.region}: Ctrl-C stops the wait, not the deletion")
         delete(deployed, at)
     print(what_remains(stage, stacks, at))
     return 0
@@ -105,22 +105,17 @@ def find_stack(at: Account, name: str, region: str) -> DeployedStack | None:
 
 
 def _check_protection(stacks: Sequence[DeployedStack], at: Account) -> None:
-    """Raise CommandError for stacks that are protected, with what takes the protection away."""
+    """If a stack is protected, raises CommandError with the command that ends the protection."""
     protected = [deployed for deployed in stacks if deployed.protected]
     if protected:
-        commands = [
-            " ".join(
-                ["aws cloudformation update-termination-protection --no-enable-termination-protection --region",
-                 deployed.region, "--stack-name", deployed.name, *at.profile_options]
-            )
-            for deployed in protected
-        ]  # fmt: skip
+        command = "aws cloudformation update-termination-protection --no-enable-termination-protection --region"
+        commands = [" ".join([command, one.region, "--stack-name", one.name, *at.profile_options]) for one in protected]
         names = " and ".join(deployed.name for deployed in protected)
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
 
 
 def delete(stack: DeployedStack, at: Account) -> None:
-    """Delete it and wait. Raises CommandError with the reasons of what cannot be deleted."""
+    """Deletes a stack and waits. If that fails, raises CommandError with the reasons."""
     client = at.client("cloudformation", stack.region)
     client.delete_stack(StackName=stack.id)
     try:
@@ -137,7 +132,7 @@ def delete(stack: DeployedStack, at: Account) -> None:
 
 
 def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> str:
-    """The names of what remains, and the command that adopts the tables again."""
+    """Returns the names of the resources that remain, and the command that adopts the tables."""
     kept = [(stack.region, *resource) for stack in stacks for resource in stack.kept]
     if not kept:
         return "deleted; nothing remains"
@@ -148,14 +143,14 @@ def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> st
         moments = {match[0] for match in map(_RESTORED.match, tables) if match}
         restored = "".join(f" -c tables={moment}" for moment in moments)
         lines += [
-            "to have the stack back with these tables, and with the options that it had (docs/restore.md):",
+            "to get the stack back with these tables, run this with the same options as before (docs/restore.md):",
             f"  {at.environment_prefix}{deploy_command(f'-c stage={stage}{restored} --import-existing-resources')}",
         ]
     return "\n".join(lines)
 
 
 def deploy_command(options: str) -> str:
-    """The command that deploys with these options, in this folder."""
+    """Returns the command that deploys this folder with these options."""
     return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
 
 

@@ -1,4 +1,4 @@
-"""The command `dev`: the whole stack of this folder, on this machine."""
+"""The command `dev`: runs the whole stack of this folder on this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .terminal import CommandError
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Become the local stack, which takes Ctrl-C from then on. Does not return. Raises CommandError."""
+    """Replaces this process by the local stack, which handles Ctrl-C. Does not return. Raises CommandError."""
     if not counters().is_file():
         raise CommandError(missing(counters()))
     passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(given, name))]
     passed += ["--verbose"] if given.verbose else []
     os.chdir(folder())
-    # -P: a file of the team's that has the name of a module is not that module.
+    # -P: Python must not take a file of the team for a module of the same name.
     os.execv(sys.executable, [sys.executable, "-P", "-m", dev.__name__, *passed])
 
 

@@ -1,4 +1,4 @@
-"""The command `events`: the newest events of numbers that crossed a threshold. It reads, and writes nothing."""
+"""The command `events`: lists the newest threshold crossings. It writes nothing."""
 
 from __future__ import annotations
 
@@ -30,43 +30,36 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _events(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the events, the newest first. Returns 0."""
-    asked = (
-        (event, sent)
+    """Prints the events, the newest first. Returns 0."""
+    name, mark, period = (given.id or "").partition("#")
+    wanted = f"{id_of(name)}{mark}{period}" if given.id else ""
+    matching = (
+        (event.detail, sent)
         for event, sent in events.newest_events(stack.store)
         if given.counter is None or event.detail["counter"] == given.counter.name
-        if given.id is None or _is_of(event.detail, given.id)
+        if given.id is None or wanted in (event.detail["id"], _full(event.detail))
     )
-    shown = 0
-    for event, sent in islice(asked, given.limit):
-        shown += 1
-        print_json_or_line(given, {**event.detail, "sent": sent}, _line(event.detail, sent=sent))
+    shown = list(islice(matching, given.limit))
+    for detail, sent in shown:
+        print_json_or_line(given, {**detail, "sent": sent}, f"{_line(detail)}{'' if sent else '; not sent yet'}")
     if not shown and not given.json:
-        say("no event is known: each is kept for nine days after it was sent")
+        say("there are no events: Tally keeps each for nine days after it is sent")
     return 0
-
-
-def _is_of(detail: Any, id_: str) -> bool:
-    """Whether an event is of this id, of this period if one is named."""
-    name, mark, period = id_.partition("#")
-    return f"{id_of(name)}{mark}{period}" in (detail["id"], _full(detail))
 
 
 def _full(detail: Any) -> str:
     return f"{detail['id']}#{detail['period']}" if "period" in detail else str(detail["id"])
 
 
-def _line(detail: Any, *, sent: bool) -> str:
+def _line(detail: Any) -> str:
     of = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
     moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
     by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
     crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
-    return (
-        f"{format_time(detail['at'])}  {detail['counter']} {_full(detail)} {crossed}{'' if sent else '; not sent yet'}"
-    )
+    return f"{format_time(detail['at'])}  {detail['counter']} {_full(detail)} {crossed}"
 
 
 EVENTS = Command(
     "events", _events, _arguments, json=True,
-    examples="  tally events calls 7c20                        of one number; without COUNTER of all\n",
+    examples="  tally events calls 7c20                        events of one number\n",
 )  # fmt: skip

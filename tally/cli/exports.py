@@ -1,4 +1,4 @@
-"""The command `export`: the tallies of a counter, the items that it counts, or the limits of its ids."""
+"""The command `export`: writes the numbers of a counter, its children, or the limits of its ids."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Completes the form. Raises UsageError."""
+    """Completes the format. Raises UsageError."""
     if given.format is None and Path(given.file or "").suffix == ".parquet":
-        raise UsageError("there is no Parquet: export to a .csv or .jsonl, and convert it")
+        raise UsageError("export does not write Parquet: export to .csv or .jsonl, and convert the file")
     given.format = files.format_of(given.file, given.format)
     if given.limits and not given.counter.limit_overrides:
-        raise UsageError(f"{given.counter.name} is not declared with limit_overrides: no id has an override")
+        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so no id has a limit of its own")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
-    """Write the tallies, or the children, of a counter. It scans the counts table."""
+    """Writes the numbers, the children or the limits of a counter. It scans the counts table."""
     counter, store = given.counter, stack.store
     if given.children and not counter.child:
-        here = "no items" if counter.items is None else f"items of the table {counter.items.table}: export that one"
-        raise CommandError(f"{counter.name} counts {here}")
+        where = "" if counter.items is None else f": export the table {counter.items.table}"
+        raise CommandError(f"{counter.name} has no children{where}")
     stack.check_counted(counter)
     names = ("id", "limit") if given.limits else (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
     rows = _limits if given.limits else _children if given.children else _numbers
@@ -79,12 +79,12 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 def _csv_writer(file: IO[str], names: Sequence[str]) -> Put:
     plain, quoted = (csv.writer(file, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
     plain.writerow(names)
-    # Python before 3.13 leaves a carriage return without quotes.
+    # Python before 3.13 does not quote a carriage return.
     return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
 
 
 def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
-    """Raise CommandError for a child whose name `import` would not read from a CSV: a line of it is a row by itself."""
+    """If a line of a child's name reads as a row of CSV, raises CommandError: `import` could not read the child."""
     if not _BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
@@ -93,7 +93,7 @@ def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]
     text.seek(0)
     if any(isinstance(one, RefusedRow) for one in files.read(text, files.CSV, files.CHILDREN, counter)):
         raise CommandError(
-            f"a child of {row[0]} is {row[1]!r}: a line of it reads as a row of a CSV. Export with --format jsonl"
+            f"the child {row[1]!r} of {row[0]} has a line that reads as a row of CSV. Export with --format jsonl"
         )
 
 
@@ -103,7 +103,7 @@ def _jsonl_writer(file: IO[str], names: Sequence[str]) -> Put:
 
 @contextmanager
 def _open_output(name: str | None) -> Iterator[IO[str]]:
-    """The file, which takes its name when it is whole. Raises CommandError."""
+    """Opens the output. A file gets its name when it is complete. Raises CommandError."""
     if name in (None, "-"):
         yield sys.stdout
         return
@@ -124,7 +124,7 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
 
 
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
-    """The items of each id of the counter's prefix. A scan returns item collections whole."""
+    """Yields each id of the counter's prefix with all its items. A scan returns whole item collections."""
     start = counter.partition_start
     with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
@@ -133,8 +133,7 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Each tally: the sum of its shards. That of a deleted post is none. The groups of ASIDE count items, whatever the
-    unit of the others is."""
+    """Yields each id with its number. Leaves out removed parents, and the groups of ASIDE, which only count faults."""
     for id_, in_partition in _collections(store, counter):
         if counter.items is not None and id_.startswith(ASIDE):
             continue
@@ -144,7 +143,7 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with an override, and its limit. The copies in periods have the same limit, or an earlier one."""
+    """Yields each id with an override, and its limit. Leaves out the periods, which hold copies of the override."""
     for id_, in_partition in _collections(store, counter):
         for item in in_partition:
             within = limits.parse_limits(counter, item)
@@ -153,19 +152,15 @@ def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
-    """Each item that the counter counts: its parent, its own name, and when it was made, as ISO 8601. `import` takes no
-    bare number for a time before 2000."""
+    """Yields each child: parent, name, and time as ISO 8601, because `import` rejects a number before 2000."""
     first, last = counter.child_range
-    for id_, found in _collections(store, counter):
-        if any(TOMBSTONE in item for item in found if item["SK"]["S"] == counter.sort_key):
+    for id_, in_partition in _collections(store, counter):
+        if any(TOMBSTONE in item for item in in_partition if item["SK"]["S"] == counter.sort_key):
             continue
-        for item in found:
-            if first <= item["SK"]["S"] < last and TOMBSTONE not in item:
-                yield (
-                    id_,
-                    decoded_user(item["SK"]["S"].removeprefix(first)),
-                    iso(items.int_attribute(item, CREATED_AT), UTC),
-                )
+        for item in in_partition:
+            name = item["SK"]["S"]
+            if first <= name < last and TOMBSTONE not in item:
+                yield id_, decoded_user(name.removeprefix(first)), iso(items.int_attribute(item, CREATED_AT), UTC)
 
 
 EXPORT = Command(
@@ -173,5 +168,5 @@ EXPORT = Command(
     examples="""  tally export plays plays.csv
   tally export likes likes.jsonl --children
 """,
-    unknown_option_hint="an export has every row",
+    unknown_option_hint="an export always has every row",
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The rows of a file: numbers (id, value, perhaps their day), or children (parent, child, time), as CSV or JSON lines.
+"""Reads the rows of a file as CSV or JSON lines: numbers (id, value, perhaps a day), or children (parent, child, time).
 
-The first line of a CSV names the columns, in any order and among others; so do the keys of each line of JSON. A row
-that cannot be imported comes as a RefusedRow, with the number of its line and the reason.
+The first line of a CSV, or the keys of each line of JSON, name the columns in any order. Other columns are ignored. A
+row that cannot be read becomes a RefusedRow, with the number of its line and the reason.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .values import stored_id
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
 TIME_MAX_S = 10**11 - 1
-FLOAT_MAX = 2**53  # a float up to this is each whole number exactly
+FLOAT_MAX = 2**53  # up to here a float holds every whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
-"""2000-01-01 to 2033-05-18. A smaller number is a year, or counts days as Excel does. A larger one is in milliseconds,
-or an hour as Google Analytics writes it (2024050312). No clock decides: each run of a file must read the same rows."""
+"""2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
+hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
 DATE_DIGITS = 8
-BEGINS = 16  # bytes of a file that show what it is
-SHOWN_MAX = 80  # characters of a first line that names other columns
+BEGINS = 16  # first bytes of a file, which show its type
+SHOWN_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
 NOT_TEXT = {
@@ -55,13 +55,13 @@ NOT_TEXT = {
     b"PAR1": "Parquet: write it as CSV or JSON lines",
     b"SQLite format 3": "a database of SQLite: export a table as CSV",
 }  # fmt: skip
-"""How files begin that are not text, and what each is."""
+"""The type of a file that is not text, by its first bytes."""
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
 _Record = tuple[int, Sequence[Any]] | RefusedRow
 
 
 class OldReading(NamedTuple):
-    """A row of a file: what an old counter said of an id at a time. `line`: its number in the file."""
+    """One reading: the value of an old counter for an id at a time. `line`: its number in the file."""
 
     line: int
     id: str
@@ -70,29 +70,29 @@ class OldReading(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The columns that a file of a counter must have, those that it may have besides, and what makes a row of them."""
+    """The required columns of a file, the function that makes a row of them, and the optional columns."""
 
     columns: Callable[[Counter], Sequence[str]]
     make: Callable[[int, Sequence[Any], Counter], Any]
     optional: Sequence[str] = ()
     names_child: bool = False
-    """Whether the second column names a child. Only that value may hold line breaks."""
+    """Whether the second column names a child. Only a child may contain line breaks."""
 
 
 def format_of(name: str | None, given: str | None) -> str:
-    """The form of a file: the given one, or by its name."""
+    """Returns the given format, or the format of the file's name."""
     return given or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
 
 
 def format_rows(number: int) -> str:
-    """`1 row`, `2 rows`."""
+    """Returns `1 row`, `2 rows`."""
     return f"{number} row{'' if number == 1 else 's'}"
 
 
 def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> Iterator[Any]:
-    """The rows, or why one cannot be read. The ids are as the counter stores them.
+    """Yields the rows, with ids as the counter stores them, and a RefusedRow for a row that cannot be read.
 
-    Raises CommandError for a CSV whose first line does not name the columns.
+    If the first line of a CSV does not name the columns, raises CommandError.
     """
     needed = layout.columns(counter)
 
@@ -103,18 +103,20 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
             return False
         return True
 
-    asked = lines, needed, layout.optional
-    for record in _from_csv(*asked, is_row, layout.names_child) if form == CSV else _from_json(*asked):
+    source = lines, needed, layout.optional
+    for record in _from_csv(*source, is_row, layout.names_child) if form == CSV else _from_json(*source):
         try:
             if not isinstance(record, RefusedRow) and any(_NOT_UTF8.search(str(one)) for one in record[1]):
-                raise InvalidInputError("it is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8")
+                raise InvalidInputError(
+                    "the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8"
+                )
             yield record if isinstance(record, RefusedRow) else layout.make(record[0], record[1], counter)
         except CallerError as error:
             yield RefusedRow(record[0], error.detail)
 
 
 def open_input(name: str) -> IO[bytes]:
-    """The file; for `-`, or a pipe, a copy, because it may be read more than once. Raises CommandError."""
+    """Opens a file. Copies `-` and a pipe, so that it can be read twice. Raises CommandError."""
     try:
         file = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115  # the caller closes it
         if name == "-" or not file.seekable():
@@ -166,7 +168,7 @@ def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
 
 
 def _whole(value: object) -> int | None:
-    """Returns the whole number that a value or a text says; None if it says none, or if a float may be rounded."""
+    """Returns a value or a text as a whole number; None if it is not whole, or if a float may be rounded."""
     if isinstance(value, str) and (written := _DECIMAL_PATTERN.fullmatch(value.strip())):
         number = Decimal(written[0])
         return int(number) if number == number.to_integral_value() else None
@@ -174,15 +176,15 @@ def _whole(value: object) -> int | None:
 
 
 def seconds(value: object) -> int:
-    """Returns the epoch seconds of a time: ISO 8601, a date of eight digits, or a bare number of seconds since 1970.
+    """Returns the epoch seconds of a time: ISO 8601, a date of eight digits, or a number of seconds since 1970.
 
-    A time without a zone is UTC. Raises InvalidInputError, also for a bare number that is hardly in seconds.
+    A time without a zone is UTC. Raises InvalidInputError, also for a number that is probably not in seconds.
     """
     bare = _whole(value)
     if bare is not None and len(str(bare)) != DATE_DIGITS:
         if not SECONDS_MIN <= bare <= SECONDS_MAX:
             raise InvalidInputError(
-                f"the time {bare} would be before 2000 or after May 2033, if it is in seconds since 1970:"
+                f"the time {bare}, in seconds since 1970, is before 2000 or after May 2033:"
                 " write it as 2024-05-03 or 2024-05-03T10:00:00Z"
             )
         return bare
@@ -205,9 +207,9 @@ def _from_csv(
     is_row: Callable[[Sequence[str]], bool],
     names_child: bool,
 ) -> Iterator[_Record]:
-    """A quote that nobody closes would take in the rows up to the next one. So what is wrong over several lines costs
-    the first of them only: the next row begins on the line after it. Of what Tally reads, only the name of a child may
-    have line breaks. No line of such a row is a row by itself, with its quotes or without."""
+    """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
+    is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
+    may have line breaks, and none of its lines may read as a row, with or without quotes."""
     ahead = _LineBuffer(lines)
     places, width = _header(ahead, needed, optional)
     while ahead.more():
@@ -216,16 +218,14 @@ def _from_csv(
             row = next(csv.reader(ahead.take_row(), strict=True), [])
         except csv.Error as error:
             ahead.push_back_rest()
-            too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else a quote took in more lines
-            yield RefusedRow(
-                number, _TOO_LONG if too_long else "a quote is not closed, or text stands behind one that is"
-            )
+            too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else an open quote joined lines
+            yield RefusedRow(number, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
             continue
         if not row:
             continue
         if len(row) != width:
             ahead.push_back_rest()
-            yield RefusedRow(number, f"there must be {width} columns, and there are {len(row)}")
+            yield RefusedRow(number, f"the row has {len(row)} columns, and the first line has {width}")
             continue
         read = [row[place] for place in places]
         broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
@@ -234,15 +234,15 @@ def _from_csv(
             for inner in ahead.inner_rows(bool(broken))
         ):
             ahead.push_back_rest()
-            yield RefusedRow(number, "a quote takes in the lines below")
+            yield RefusedRow(number, "a quote is not closed on its line")
         elif '"' in read[0] and read[0].replace('"', '""') not in ahead.text():
-            yield RefusedRow(number, "a quote stands within an id that has no quotes around it")
+            yield RefusedRow(number, "an id contains a quote, and is not quoted itself")
         else:
             yield number, read
 
 
 class _LineBuffer:
-    """The lines of a file. Those that a wrong row has taken can be read again. `number`: that of the next one."""
+    """The lines of a file. The lines of a wrong row can be read twice. `number`: the number of the next line."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -251,17 +251,17 @@ class _LineBuffer:
         self.number = 1
 
     def more(self) -> bool:
-        """Whether there is a line more."""
+        """Returns whether there is another line."""
         if not self._again:
             self._again.extend(islice(self._lines, 1))
         return bool(self._again)
 
     def first(self) -> str:
-        """The next line, which stays."""
+        """Returns the next line, and does not take it."""
         return self._again[0]
 
     def take_row(self) -> Iterator[str]:
-        """The lines of one row."""
+        """Yields the lines of one row, and takes them."""
         self._taken = []
         while self.more():
             self._taken.append(self._again.popleft())
@@ -269,25 +269,25 @@ class _LineBuffer:
             yield self._taken[-1]
 
     def text(self) -> str:
-        """The last row as the file has it."""
+        """Returns the text of the last row."""
         return "".join(self._taken)
 
     def inner_rows(self, ends: bool) -> Iterator[Sequence[str]]:
-        """The lines between the first and the last line of the last row, each read by itself. `ends`: also these two,
-        without their quotes."""
+        """Yields the inner lines of the last row, each read as a row. `ends`: the first and the last line, too, without
+        their quotes."""
         for line in self._taken[1:-1] + [self._taken[end].replace('"', "") for end in (0, -1) if ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
 
     def push_back_rest(self) -> None:
-        """Give the lines of the last row back, but for its first one."""
+        """Puts the lines of the last row back, except the first."""
         back = self._taken[1:]
         self._again.extendleft(reversed(back))
         self.number -= len(back)
 
 
 def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
-    """Where the columns are that are read, and how many there are. Raises CommandError."""
+    """Returns the places of the columns to read, and the number of columns. Raises CommandError."""
     line = next((one for one in ahead.take_row() if one.strip()), "")
     try:
         names = next(csv.reader([line], strict=True), [])
@@ -298,7 +298,7 @@ def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) 
         shown = line.strip()
         shown = repr(shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…")
         raise CommandError(
-            f"the first line must name the columns {', '.join(needed)}, once each, with commas between: it is {shown}"
+            f"the first line must name the columns {', '.join(needed)}, once each, with commas between. It is {shown}"
         )
     return [names.index(one) for one in wanted], len(names)
 
@@ -312,7 +312,7 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            yield RefusedRow(number, "is no JSON object, or has a name twice")
+            yield RefusedRow(number, "is not a JSON object, or has a name twice")
         elif document.keys() >= set(needed):
             yield number, [document[one] for one in (*needed, *optional) if one in document]
         else:
@@ -320,7 +320,7 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of a line. Raises ValueError."""
+    """Returns the object of a line. If a name occurs twice, raises ValueError."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("a name twice")
@@ -332,8 +332,8 @@ def _child_columns(counter: Counter) -> Sequence[str]:
 
 
 NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))
-"""What was counted of each id, perhaps in a day of its own."""
+"""The number of each id, perhaps with a day."""
 CHILDREN = Layout(_child_columns, _child, names_child=True)
-"""The items that a counter counts, each with its parent and the time when it was made."""
+"""The children that a counter counts, each with its parent and its time."""
 READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)
-"""What an old counter said of each id, and when."""
+"""The values of an old counter for each id, each with its time."""

@@ -1,4 +1,4 @@
-"""The folder that a command acts for: a checkout, or one that `tally init` made."""
+"""The folder that a command works on: a checkout, or a folder of `tally init`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tally.errors import ConfigurationError
 
 
 def folder() -> Path:
-    """The present one, unless TALLY_APP names another. Raises ConfigurationError."""
+    """Returns the folder TALLY_APP, or the current folder. Raises ConfigurationError."""
     try:
         return Path(os.environ.get("TALLY_APP") or Path.cwd())
     except FileNotFoundError:
-        raise ConfigurationError("the present folder is gone: go to another one") from None
+        raise ConfigurationError("the current folder does not exist: go to another one") from None
 
 
 def lambdas() -> Path | None:
-    """The sources of the functions, in a checkout; None elsewhere."""
+    """Returns the sources of the functions in a checkout; None outside a checkout."""
     sources = folder() / "lambdas"
     return sources if (sources / "handlers.py").is_file() else None
 
 
 def missing(file: Path) -> str:
-    """What to say of a file of counters that is not there."""
+    """Returns the message for a file of counters that does not exist."""
     return f"{file} is missing: go to the folder of your counters, or run `tally init`"
 
 
 def counters() -> Path:
-    """The file that declares the counters. Elsewhere than in a checkout it is beside app.py."""
+    """Returns the file that declares the counters. Outside a checkout it is beside app.py."""
     return (lambdas() or folder()) / COUNTERS

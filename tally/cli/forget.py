@@ -1,7 +1,4 @@
-"""The command `forget_trace`:
-
-what there is of a user, and its removal. The history keeps a digest of the user's name.
-"""
+"""The command `forget`: lists a user's data, and erases it. The history keeps only a digest of the user's name."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ from .connection import Stack
 from .terminal import explain_error, note, print_json_or_line, progress_bar, say
 
 _STAYS = (
-    "failed events may name the user for 14 days more, logs for 30, backups for 35; so may tallies whose ids are users:"
+    "failed events may name the user for 14 more days, logs for 30, backups for 35; so may numbers whose ids are users:"
     " docs/privacy.md"
 )
-NOTED_EVERY = 50  # traces; what a killed run removed after its last note is missing in the history
+NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces that it removed after its last note
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -39,27 +36,24 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     if re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
-        raise UsageError("--by and --why must not name the user: the history keeps them")
+        raise UsageError("--by and --why must not name the user, because the history keeps both")
 
 
 def _forget(given: argparse.Namespace, stack: Stack) -> int:
-    """Say what there is of a user; remove it with --yes. Returns 1 if something is left."""
+    """Prints the data of a user, and erases it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
     traces = _find_traces(stack, user)
     if not given.yes:
-        say(
-            f"found    {_counts(Multiset(trace.kind for trace in traces))}"
-            if traces
-            else "there is nothing of this user"
-        )
+        counts = _counts(Multiset(trace.kind for trace in traces))
+        say(f"found    {counts}" if traces else "there is no data of this user")
         return 1 if traces else 0
     run = ForgetRun(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
     left = _remove_traces(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
-        note("the likes of the posts go in the background")
+        note("the sweep removes the likes of the posts")
     if dead_letters.any_waiting(stack.store):
-        note("there are dead letters, which may name the user: `tally repair`, then look again")
+        note("there are dead letters, which may name the user: run `tally repair`, then this again")
     say(f"{left} left: run it again" if left else "nothing is left")
     if not left:
         note(_STAYS)
@@ -67,7 +61,7 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _find_traces(stack: Stack, user: str) -> list[Trace]:
-    """What there is. Posts come last: the likes of a post that is deleted are left to the sweep."""
+    """Returns the traces, posts last, because the sweep removes the likes of a deleted post."""
     traces: list[Trace] = []
     with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
@@ -76,7 +70,7 @@ def _find_traces(stack: Stack, user: str) -> list[Trace]:
 
 
 def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
-    """Remove these, and note it in the history, also when somebody stops it. Returns how many are left."""
+    """Removes the traces and notes the run in the history, also after Ctrl-C. Returns how many traces are left."""
     left, finished = 0, False
     run.note(finished=False)
     try:
@@ -97,7 +91,7 @@ def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: For
 
 
 def print_runs(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the runs that removed what there was of a user."""
+    """Prints the runs that erased a user."""
     runs = list(history.forget_runs(stack.store, given.user))
     for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
@@ -106,12 +100,12 @@ def print_runs(given: argparse.Namespace, stack: Stack) -> int:
             given, entry, f"{format_time(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}"
         )
     if not runs and not given.json:
-        say("this user was never forgotten")
+        say("this user was never erased")
     return 0
 
 
 def _counts(numbers: Mapping[TraceKind, int]) -> str:
-    """`1 post, 51 children, 0 holds`."""
+    """Returns `1 post, 51 children, 0 holds`."""
     counts = {kind: numbers.get(kind, 0) for kind in TraceKind}
     return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())
 
@@ -119,5 +113,5 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 FORGET = Command(
     "forget", _forget,
     _arguments, _check, write_option="--yes",
-    examples="  tally forget --user 'auth0|7c20'               what there is; with --yes, remove it\n",
+    examples="  tally forget --user 'auth0|7c20'               lists the data; with --yes, erases it\n",
 )  # fmt: skip

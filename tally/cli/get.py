@@ -1,4 +1,4 @@
-"""The command `get`: one number, the parts that it is kept in (its shards), its limit, and its drift."""
+"""The command `get`: shows a number, its shards, its limit and its drift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _get(given: argparse.Namespace, stack: Stack) -> int:
-    """Print it. Returns 0."""
+    """Prints the number. Returns 0."""
     counter: Counter = given.counter
     stack.check_counted(counter)
     call = Call(stack.store)
@@ -32,11 +32,10 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.stored_sum(counter, shards)
     named = {"counter": counter.name, **periods.answer_members(given.id)}
-    limited = limits.answer_members(
-        counter, given.id, number, limits.limits_after_refusal(call, counter, given.id, shards.get(0, {}))
-    )
+    within = limits.limits_after_refusal(call, counter, given.id, shards.get(0, {}))
+    limited = limits.answer_members(counter, given.id, number, within)
     body = {**named, "value": number, **limited, "shards": numbers, "drift": row.drift}
-    parts = f" in {len(numbers)} parts" if len(numbers) > 1 else "" if shards else ", nothing is stored"
+    parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     off = f", drifts by {row.drift:+d}"
     if counter.items and counter.watched:
         off = f", and {counter.watched} is {counter.items.shown(row.drift, '+')} off"
@@ -46,7 +45,7 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _limit_text(limited: Mapping[str, int]) -> str:
-    """What the line says of the limit, `limited`: nothing if there is none."""
+    """Returns the part of the line about the limit; empty without a limit. `limited`: the members of the answer."""
     if not limited:
         return ""
     left, limit = limited["left"], limited["limit"]

@@ -1,4 +1,4 @@
-"""The command `history`: who repaired a number, what was imported of it, and who had a user forgotten."""
+"""The command `history`: lists the repairs and imports of a number, who erased a user, and acknowledged losses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _print_history(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the repairs and the imports of a number, or who had a user forgotten, or all imports, the oldest first."""
+    """Prints the repairs and imports of a number, the oldest first, or what an option selects."""
     if given.user is not None:
         return forget.print_runs(given, stack)
     if given.imports:
@@ -54,40 +54,39 @@ def _print_history(given: argparse.Namespace, stack: Stack) -> int:
     for at_s, body, line in sorted(lines, key=itemgetter(0)):
         print_json_or_line(given, body, f"{format_time(at_s)}  {line}")
     if not lines and not given.json:
-        say(f"{given.id} was never repaired, and no import is known")
+        say(f"{given.id} has no repairs and no imports")
     return 0
 
 
 def _losses(given: argparse.Namespace, stack: Stack) -> int:
-    """Print what was acknowledged. Returns 0."""
+    """Prints the acknowledged losses. Returns 0."""
     for entry in history.acknowledged_losses(stack.store):
         what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
-        print_json_or_line(
-            given, entry, f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
-        )
+        line = f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
+        print_json_or_line(given, entry, line)
     return 0
 
 
 def _repair_entry(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """A repair of a number, and in one line."""
+    """Returns a repair as JSON, and as a line."""
     moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
     line = f"{moved} by {entry['by']} ({entry['how']}): {entry['why']}"
     return {"counter": name, **periods.answer_members(id_), **entry}, line
 
 
 def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """What was imported of a number, by the hour: when that began, and in one line."""
+    """Yields the imports of a number by the hour: the start of the hour, the JSON and the line."""
     for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
         days, amounts = zip(*((part.day, part.amount) for part in parts), strict=True)
         first, last, amount = min(days), max(days), sum(amounts)
         body = {"counter": name, "id": id_, "at": hour * HOUR_S, "how": "import", "amount": amount}
         into = first if first == last else f"{first} to {last}"
-        line = f"{name} {id_}: {amount:+d} imported in this hour, into {into}; by whom and why: --imports"
+        line = f"{name} {id_}: {amount:+d} imported in this hour, into {into}; --imports says who and why"
         yield hour * HOUR_S, {**body, "first": first, "last": last}, line
 
 
 def _numbers_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
-    """Every number of this id: the counter's name, and the id as it stores it. Raises CommandError if none can be."""
+    """Returns the counters that can have this id, each with its stored id. If no counter can, raises CommandError."""
     numbers, wrong = [], ""
     for counter in stack.counters.values():
         try:
@@ -101,5 +100,5 @@ def _numbers_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 HISTORY = Command(
     "history", _print_history, _arguments, _check, json=True,
-    examples="  tally history a91f                             under any counter; also --user ID, --imports\n",
+    examples="  tally history a91f                             the repairs and imports of this id, in every counter\n",
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""The command `import`: numbers or children from a file, each row once for the name of the run.
+"""The command `import`: imports numbers or children from a file, each row once for the name of the run.
 
-It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. The history keeps the
-run with the digest of what it read before anything is counted. So another content under the same name is refused, and
-a run that has ended is never repeated.
+It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. Before it counts a
+row, it stores the run and a digest of the rows in the history. So a run is never repeated, nor continued with other
+rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .connection import Stack
 from .files import format_rows
 from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
-SHOWN_MAX = 20  # lines of a kind that are named
+SHOWN_MAX = 20  # lines of a kind that the command prints
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
 BAD_INPUT = 2
@@ -64,22 +64,22 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 @dataclass
 class CheckedFile:
-    """What the check of a file found. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
+    """The result of a check. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
 
     rows: int = 0
-    """Those that can be read."""
+    """The rows that can be read."""
     orphans: int = 0
-    """Those of them whose parents are missing."""
+    """The rows among them whose parents are missing."""
     expired: int = 0
-    """Those of periods that are kept no more."""
+    """The rows of periods that Tally does not keep."""
     total: int = 0
     digest: str = ""
-    """The SHA-256 of the rows that can be read, in whichever format."""
+    """The SHA-256 of the rows that can be read, equal for CSV and JSON lines."""
     bad_rows: int = 0
     bad: list[RefusedRow] = field(default_factory=list)
 
     def refuse(self, row: RefusedRow) -> None:
-        """Note a row that cannot be imported."""
+        """Adds a row that cannot be imported."""
         self.bad_rows += 1
         if len(self.bad) < SHOWN_MAX:
             self.bad.append(row)
@@ -95,7 +95,7 @@ class RowSource:
     children: bool
 
     def rows(self) -> Iterator[NumberRow | ChildRow | RefusedRow]:
-        """Every row, from the first one on."""
+        """Yields every row, from the start of the file."""
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
@@ -105,13 +105,13 @@ class RowSource:
             text.detach()
 
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
-        """The rows that are none of RefusedRow, in chunks. They depend on the file alone."""
+        """Yields the readable rows in chunks, which depend on the file only."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
         return imports.child_chunks(good) if self.children else imports.number_chunks(self.counter, good)
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
-    """Check a file; import it with --yes. Returns 1 if a row was refused, 2 for bad rows."""
+    """Checks a file, and imports it with --yes. Returns 1 if a row was refused, 2 if rows cannot be read."""
     counter: Counter = given.children or given.counter
     if wrong := imports.refusal_of_import(counter, children=bool(given.children)):
         raise CommandError(wrong)
@@ -123,7 +123,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
         if check.expired:
-            note(f"of periods that {counter.name} keeps no more: {format_rows(check.expired)}, which nobody reads")
+            note(f"{format_rows(check.expired)} of periods that {counter.name} does not keep: nobody can read them")
         if check.bad_rows and not given.skip_bad:
             more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
             note(f"{format_rows(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
@@ -136,7 +136,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _check(source: RowSource, store: Store) -> CheckedFile:
-    """Read every row. Those whose parents are missing cannot be imported either."""
+    """Reads every row. A row whose parent is missing cannot be imported either."""
     check, digest = CheckedFile(), hashlib.sha256()
     waiting: dict[str, list[int]] = {}
     known: set[str] = set()
@@ -162,7 +162,7 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
 def _check_parents(
     counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], check: CheckedFile
 ) -> None:
-    """Refuse the waiting rows whose parents are missing; the others' parents are known from now on."""
+    """Refuses the waiting rows whose parents are missing, and adds the other parents to `known`."""
     missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
     for id_ in missing:
         for line in waiting[id_]:
@@ -173,7 +173,7 @@ def _check_parents(
 
 
 def _say_dry_run(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
-    """Say what an import would do, and what was imported before."""
+    """Prints what an import would do, and the earlier runs."""
     before = [_format_run(entry) for entry in history.import_runs(store, source.counter.name)]
     total = "" if source.children else f", {check.total} in all"
     skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
@@ -184,7 +184,7 @@ def _say_dry_run(source: RowSource, store: Store, check: CheckedFile, name: str)
 
 
 def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
-    """Import what the run has not imported yet. Returns 1 if a row was refused."""
+    """Imports the rows that the run lacks. Returns 1 if a row was refused."""
     before = asked.begin()
     if before is not None:
         _check_resumable(before, asked)
@@ -197,9 +197,7 @@ def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
     with progress_bar(None, "row", "imported", asked.rows) as shown:
         for chunk in source.chunks():
             if clock.now_s() > asked.at_s + imports.RESTART_S:
-                raise CommandError(
-                    f"the run {asked.run} has gone on for {_DAYS} days: its first receipts are about to go"
-                )
+                raise CommandError(f"the run {asked.run} is {_DAYS} days old: its first receipts expire soon")
             done, there = _commit_with_retries(partial(_commit, source, store, asked.run, chunk))
             for row in done[: max(0, SHOWN_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
@@ -208,24 +206,22 @@ def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
             shown.update(len(chunk.rows))
     asked.finish(refused)
     parts = [f"imported {format_rows(imported)}"]
-    parts += [f"{already} were there"] * bool(already) + [f"{refused} refused"] * bool(refused)
+    parts += [f"{already} existed"] * bool(already) + [f"{refused} refused"] * bool(refused)
     say(f"{', '.join(parts)}, as the run {asked.run}")
     return 1 if refused else 0
 
 
 def _check_resumable(before: Mapping[str, Any], asked: ImportRun) -> None:
-    """Raise CommandError if this is another file than the one that the run began with, or too late to go on."""
+    """If the run began with another file, or too long ago, raises CommandError."""
     if before["digest"] != asked.digest:
-        raise CommandError(f"the run {asked.run} began with another file: another content needs another --run NAME")
+        raise CommandError(f"the run {asked.run} began with other rows: give these rows another --run NAME")
     if not before["finished"] and clock.now_s() > before["at"] + imports.RESTART_S:
         when = format_time(before["at"])
-        raise CommandError(
-            f"the run {asked.run} began at {when}: its receipts are gone, and nobody can tell what counted"
-        )
+        raise CommandError(f"the run {asked.run} began at {when}: its receipts have expired, so it cannot go on")
 
 
 def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:
-    """Import a chunk once: the rows that were refused, and how many were there before."""
+    """Imports a chunk once. Returns the refused rows, and how many children existed before."""
     if not source.children:
         return imports.import_numbers(Call(store), source.counter, name, chunk), 0
     body = imports.import_children(Call(store), source.counter, name, chunk)
@@ -235,7 +231,7 @@ def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[lis
 
 
 def _commit_with_retries(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list[RefusedRow], int]:
-    """Commit a chunk, again while the store is busy: a new table takes minutes to grow."""
+    """Commits a chunk, and retries while the store is busy: a new table needs minutes to grow."""
     wait_s = 0.25
     for _ in range(BUSY_MAX):
         try:
@@ -246,19 +242,19 @@ def _commit_with_retries(commit: Callable[[], tuple[list[RefusedRow], int]]) -> 
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, BUSY_S_MAX)
         except TallyError as error:
-            raise CommandError(f"it stopped: {error.detail}") from None
-    raise CommandError("the store is busy: start it again later, and it goes on")
+            raise CommandError(f"the import stopped: {error.detail}") from None
+    raise CommandError("the store is busy: run this again later, and the import goes on")
 
 
 def print_runs(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the runs, by counter."""
+    """Prints the runs, by counter."""
     for entry in history.import_runs(stack.store):
         print_json_or_line(given, entry, _format_run(entry))
     return 0
 
 
 def _format_run(entry: Mapping[str, Any]) -> str:
-    """A run in one line."""
+    """Returns a run as one line."""
     did = f"{'imported' if entry['finished'] else 'began to import'} {format_rows(entry['rows'] - entry['refused'])}"
     refused = f", {entry['refused']} refused" if entry["refused"] else ""
     run = f"{format_time(entry['at'])}  {entry['counter']}: the run {entry['run']}"
@@ -269,7 +265,7 @@ IMPORT = Command(
     "import", _run, _arguments,
     write_option="--yes",
     unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/migrate.md)",
-    examples="""  tally import plays.csv --counter plays         what is in the file; with --yes, import it
+    examples="""  tally import plays.csv --counter plays         checks the file; with --yes, imports it
   psql --csv -c 'SELECT slug AS id, views AS value FROM stats' | tally import - --counter plays
 """,
 )  # fmt: skip

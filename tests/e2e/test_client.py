@@ -56,7 +56,7 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
     assert "visible within seconds" in count("visits", "https://example.com/command")[1]
     assert count("hearts", "command-3")[0] == 2
     seen = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]
-    assert seen == ["counted\n", "was counted before, and is not again\n"]
+    assert seen == ["counted\n", "was counted before, and not again\n"]
     assert [count("readers", "command-4")[0], count("usage", "command-4", "--visitor", "ann")[0]] == [2, 2]
 
 

@@ -324,7 +324,7 @@ def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
         assert deploy.main(["--yes", "--app", str(dev.folder), *importing]) == 2
-        line = f"tally: the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs\n"
+        line = f"tally: the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use the version of the stack\n"
         assert capsys.readouterr().err == line
     assert aws.cdk == []
 
@@ -347,10 +347,10 @@ def test_a_counter_never_gets_another_form_than_it_has_counted_in(
     assert deploy.main(command) == 0
     aws.forms = refused("ResourceNotFoundException", "no such table")
     assert deploy.main(command) == 0
-    assert "note: nobody compares" not in capsys.readouterr().out
+    assert "note: the declarations are not compared" not in capsys.readouterr().out
     aws.forms = refused("AccessDeniedException", "ann may not")
     assert deploy.main(command) == 0
-    assert "note: nobody compares the counters with what they have counted: " in capsys.readouterr().out
+    assert "note: the declarations are not compared with the stored data: " in capsys.readouterr().out
 
 
 def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:

@@ -68,7 +68,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
     assert run_command(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
     for given, said in (
-        (["--X9"], "are required: ID; an id that begins with -- goes behind all options and a --; --help says more"),
+        (["--X9"], "are required: ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
         ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
     ):  # fmt: skip
         assert one_line(main, ["get", "plays", "--local", *given], capsys).endswith(said)
@@ -195,7 +195,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
     ("arguments", "said"),
     [
         (["check", "likes", "a#b"], "argument ID"),
-        (["check", "plays"], "check takes COUNTER and one ID or more, or neither"),
+        (["check", "plays"], "check takes COUNTER and at least one ID, or neither"),
         (["check", "nope", "x"], "there is no counter 'nope'"),
         (["check", "--only", "nonsense"], "argument --only: invalid choice"),
         (["restore", "--to", "10:30", *SIGNED, "--stack", "x"], "'10:30' is not a time with its zone"),
@@ -209,8 +209,8 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),
         (["receipt", "readers", "a", "k"], "readers counts visitors, not keys"),
-        (["count", "plays", "a", "--visitor", "ann"], "plays counts changes, and not who made them"),
-        (["count", "readers", "a"], "readers counts visitors: say who came, with --visitor NAME"),
+        (["count", "plays", "a", "--visitor", "ann"], "plays does not count visitors"),
+        (["count", "readers", "a"], "readers counts visitors: add --visitor NAME"),
         (["count", "readers", "a", "--visitor", "ann", "--amount", "2"], "goes without --amount, --key and --used"),
         (["count", "readers", "a", "--visitor", "ann", "--used"], "goes without --amount, --key and --used"),
         (["count", "stock", "a", "--amount", "-1", "--used"], "stock has no debt: nothing goes beyond its limit"),
@@ -414,10 +414,10 @@ def of(construct: str, **settings: str) -> dict[str, str]:
     ("outputs", "said"),
     [
         (None, "the stack Tally-dev cannot be read: Stack with id Tally-dev does not exist"),
-        ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName': is it Tally's?"),
+        ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName'. Give the name of a stack with Tally"),
         (
             TABLES | {"Format": "7"},
-            f"the stack Tally-dev is in format 7, and this is format {keys.FORMAT}: use the version it runs",
+            f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use the version of the stack",
         ),
         (TABLES | {"Format": str(keys.FORMAT)}, ""),
         (

@@ -101,7 +101,7 @@ def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
     for command in ("get plays 9f3a --local", "status", "import plays.csv --counter plays"):
         assert one_line(main, command.split(), capsys) == wrong
     for line in (["statsu"], ["help", "statsu"]):
-        assert one_line(main, line, capsys) == "there is no command 'statsu': is it 'status'?; --help says more"
+        assert one_line(main, line, capsys) == "there is no command 'statsu': did you mean 'status'?; --help says more"
     said = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"
     assert one_line(main, ["cost"], capsys) == said
     for works in ("", "--help", "help get", "get --help", "completion bash", "--version"):

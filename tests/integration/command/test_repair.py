@@ -48,7 +48,7 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
     post(store)
     until = format_clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
-    assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: known up to {until}")
+    assert (code, out, err.splitlines()[-1]) == (0, "all is well\n", f"tally: drift: checked up to {until}")
     assert run("check", "--json")[:2] == (0, "")
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
     assert run("history", "a91f") == (0, "a91f was never repaired, and no import is known\n", "")
@@ -58,7 +58,7 @@ def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store
     store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     code, out, err = run("check", "--only", "drift")
     assert (code, out) == (2, "nothing is known to be wrong\n")
-    assert err == "tally: drift: not known yet: a new stack needs some minutes\n"
+    assert err == "tally: drift: not checked yet: a new stack needs some minutes\n"
     put_drift_row(store, "plays", "v", -3)
     assert run("check")[0] == 1
 
@@ -165,7 +165,7 @@ def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
 
 def test_drift_that_is_not_confirmed_is_not_repaired_and_says_so(run: Run, store: Store) -> None:
     put_drift_row(store, "plays", "v", -3, ago=2)
-    line = f"differs  plays v: 0, drift -3 since {SINCE}, not confirmed yet: a repair waits for that"
+    line = f"differs  plays v: 0, drift -3 since {SINCE}, not confirmed yet: a repair waits until the drift is confirmed"
     assert run("check")[1].splitlines()[0] == line
     assert json.loads(run("check", "--json")[1])["confirmed"] is False
     code, out, err = run("repair", *SIGNED, "--yes")
@@ -181,7 +181,7 @@ def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -
     child["likedAt"] = {"N": str(int(time.time()))}
     store.client.put_item(TableName=store.settings.counts_table, Item=child)
     why = "by its children +0 to +1, but as_of is older than the newest child that is rolled up"
-    line = f"unclear  likes p: 2, {why}: try again when it is calmer\n"
+    line = f"unclear  likes p: 2, {why}: run this again when the number changes less often\n"
     assert run("check")[:2] == (1, f"{line}1 unclear\n")
     assert run("repair", *SIGNED, "--yes")[:2] == (1, f"{line}1 left\n")
     assert run("get", "likes", "p")[1] == "likes p: 2\n"

@@ -478,7 +478,7 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
         ("top orders", "orders counts items: it has no series.; --help says more"),
         ("shadow orders numbers.csv", "orders counts items: it has no series.; --help says more"),
         ("check orders --only receipts", "orders counts items: there is only --only drift; --help says more"),
-        ("scan usage", "usage counts no items of a table of your own"),
+        ("scan usage", "usage does not count items of your tables"),
         ("scan x", "argument COUNTER: there is no counter 'x': it is one of orders, spent, usage; --help says more"),
         ("get orders a", NOT_COUNTED[7:-1]),
         ("watch orders a", NOT_COUNTED[7:-1]),
@@ -518,8 +518,8 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
 def test_a_table_that_the_stack_does_not_read_is_said(team: Team) -> None:
     settings = team.store.settings._replace(team_tables={})
     for status, what in {
-        "": "make it there, with a stream, and start `make dev` with TALLY_TABLES=shop",
-        "CREATE_COMPLETE": "give it to the construct, tables={'shop': …}, and deploy",
+        "": "create it with a stream, and start `make dev` with TALLY_TABLES=shop",
+        "CREATE_COMPLETE": "pass it to the construct, tables={'shop': …}, and deploy",
     }.items():
         stack = Stack(Store(team.store.client, settings), None, team.counters, {}, status)
         with pytest.raises(scan.CommandError, match="the stack does not read the table shop: ") as raised:

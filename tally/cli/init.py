@@ -1,4 +1,4 @@
-"""The command `init`: a folder with counters of its own, which runs and deploys without a checkout."""
+"""The command `init`: makes a folder with counters, which runs and deploys without a checkout."""
 
 from __future__ import annotations
 
@@ -46,41 +46,41 @@ NEXT = """next{where}:
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
 OF_AN_APP = ("app.py", "cdk.json")
 EXISTING_APP_TEXT = """\
-{there} of your app: left alone. Add these lines to a stack of it, in Python (needs tallystick[cdk]):
+this folder has your {there}, which stays. Add these lines to a stack of your app, in Python (needs tallystick[cdk]):
   from tally.cdk import Tally
   Tally(self, "Tally", counters="counters.py")
 then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machine"""
 
 
 def file_texts() -> dict[str, str]:
-    """The text of each file, by its name. The settings of `cdk` are those that Tally is tested with."""
+    """Returns the text of each file, by name. The settings of `cdk` are the settings of Tally's own tests."""
     settings = json.loads(CDK_JSON.read_text(encoding="utf-8"))
     settings["app"] = settings["app"].replace(".venv/bin/python", "python3")
     return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
 
 
 def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
-    """Add the folder."""
+    """Adds the folder."""
     parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="the folder (default: this one)")
 
 
 def init(given: argparse.Namespace) -> int:
-    """Write the files, all or none; beside an app only counters.py. Raises CommandError if counters.py is there."""
+    """Writes the files, all or none; beside an app only counters.py. If a file exists, raises CommandError."""
     folder = Path(given.folder)
     try:
         of_app = [name for name in OF_AN_APP if os.path.lexists(folder / name)]
         if of_app == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
             hint = "`tally init NAME` makes a folder beside it"
-            raise CommandError(f"nothing is written: {folder / 'app.py'} is there, and no app of the CDK: {hint}")
+            raise CommandError(f"nothing is written: {folder / 'app.py'} exists, and is not an app of the CDK: {hint}")
         written = {folder / name: text for name, text in file_texts().items() if not of_app or name not in OF_AN_APP}
-        there = [str(path) for path in written if os.path.lexists(path)]
-        if there:
-            raise CommandError(f"nothing is written: there already is {', '.join(there)}")
+        existing = [str(path) for path in written if os.path.lexists(path)]
+        if existing:
+            raise CommandError(f"nothing is written: {', '.join(existing)} already exists")
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in written.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"{folder} cannot hold the files: {error.strerror or error}") from None
+        raise CommandError(f"the files cannot be written to {folder}: {error.strerror or error}") from None
     print(f"wrote {', '.join(map(str, written))}")
     where = "" if given.folder == "." else f", in {folder}"
     print(EXISTING_APP_TEXT.format(there=" and ".join(of_app)) if of_app else NEXT.format(where=where))
@@ -88,7 +88,7 @@ def init(given: argparse.Namespace) -> int:
 
 
 def init_bare(arguments: Sequence[str]) -> int:
-    """`uvx tallystick init [FOLDER]`: the package without what other commands need. Raises CommandError."""
+    """Runs `uvx tallystick init [FOLDER]`, without the extras that other commands need. Raises CommandError."""
     parser = argparse.ArgumentParser(prog="tallystick init", description=INIT.description)
     add_arguments(parser)
     ended = init(parser.parse_args(arguments))

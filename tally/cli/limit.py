@@ -1,4 +1,4 @@
-"""The command `limit`: shows, sets or deletes the override of an id. It calls the functions, as a service does."""
+"""The command `limit`: shows, sets or resets the limit of an id. It calls the functions, as a service does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _limit(value: str) -> int:
-    """A whole number."""
+    """Checks a whole number."""
     try:
         return fields.integer_between(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
     except (ValueError, InvalidInputError):
@@ -37,15 +37,13 @@ def _limit(value: str) -> int:
 def _check(given: argparse.Namespace) -> None:
     given.id = fields.identifier(id_of(given.id), "ID")
     if not given.counter.limit_overrides:
-        raise UsageError(
-            f"{given.counter.name} is not declared with limit_overrides: all of its ids have the same limits"
-        )
+        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so all its ids have the same limit")
     if given.key and given.limit is None and not given.declared:
         raise UsageError("--key goes with LIMIT or --declared")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
-    """Print it. Returns 0."""
+    """Prints the limit. Returns 0."""
     tally, name, key = make_client(given, stack, "increments"), given.counter.name, given.key or str(uuid.uuid4())
     if given.declared:
         answer = tally.delete_limit(name, given.id, idempotency_key=key)

@@ -1,4 +1,4 @@
-"""The command `receipt`: whether a change was counted, of any caller, by its idempotency key."""
+"""The command `receipt`: looks up a change of any caller by its idempotency key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .terminal import print_json_or_line
 OF_CHILDREN = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 OF_PAGES = ("visit",)
 OF_OTHERS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
-BATCH_OPERATION = "change"  # its receipt names no number: one key, many changes
+BATCH_OPERATION = "change"  # its receipt belongs to the batch, not to one number
 NOT_KNOWN = (
-    "unknown  no receipt: it was never sent here by this caller (--caller), was refused, or is older than receipts live"
+    "unknown  no receipt: this caller (--caller) never sent the change, Tally refused it, or the receipt expired"
 )
 
 
@@ -37,7 +37,9 @@ def _check(given: argparse.Namespace) -> None:
     if given.counter.counts == ITEMS and (refusal := fields.counts_otherwise(given.counter)):
         raise UsageError(refusal.detail)
     if given.counter.unique:
-        raise UsageError(f"{given.counter.name} counts visitors, not keys: send a visit again, and it says what it was")
+        raise UsageError(
+            f"{given.counter.name} counts visitors, not keys: send the visit again, and the answer says if it is new"
+        )
     try:
         given.caller = None if given.caller is None else fields.user(given.caller, "--caller")
     except InvalidInputError as error:
@@ -45,23 +47,23 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _receipt(given: argparse.Namespace, stack: Stack) -> int:
-    """Print what became of the change. 0: it was counted, 1: it is not known."""
+    """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
     call, key = Call(stack.store, given.caller), given.key
     for operation, target in _operations_with_key(given.counter, given.id):
-        [found] = receipts.find_many(call, operation, [(target, key)])
-        if found is not None:
-            voided = {"voided": True} if found.voided else {}
+        [receipt] = receipts.find_many(call, operation, [(target, key)])
+        if receipt is not None:
+            voided = {"voided": True} if receipt.voided else {}
             body = {"state": "counted", **voided, "operation": operation, "target": target, "key": key}
-            since = ", and taken back since" if found.voided else ""
-            said = f"counted  {operation} {target}, once{since}; the answer was {json.dumps(found.body)}"
-            print_json_or_line(given, {**body, "answer": found.body}, said)
+            later = ", and voided later" if receipt.voided else ""
+            line = f"counted  {operation} {target}, once{later}; the answer was {json.dumps(receipt.body)}"
+            print_json_or_line(given, {**body, "answer": receipt.body}, line)
             return 0
     print_json_or_line(given, {"state": "unknown", "key": key}, NOT_KNOWN)
     return 1
 
 
 def _operations_with_key(counter: Counter, id_: str) -> list[tuple[str, str]]:
-    """The operations that change a number under a key, each with the target that its receipts name."""
+    """Returns the operations that change a number under a key, each with the target of its receipts."""
     if counter.pages:
         return [(operation, id_) for operation in OF_PAGES]
     target = f"{counter.name}/{id_.partition('#')[0]}"  # without the period

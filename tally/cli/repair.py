@@ -1,8 +1,8 @@
-"""The command `repair`: repairs what `check` finds, part by part, in the order in which one part rests on the other.
+"""The command `repair`: repairs what `check` finds, part by part. It shows each part and asks.
 
-First it applies the dead letters: until then nobody can prove what drifts. Then it repairs the numbers that drift or
-differ from their children. At last it adds what receipts say and nobody added. Each part shows what it found, asks,
-and looks again as it writes: each repair is one transaction on condition that nothing has changed.
+First it applies the dead letters, because drift is not proven before. Then it repairs the numbers that drift or differ
+from their children. At the end it adds accepted changes that were never rolled up. Each repair is one transaction, on
+condition that nothing has changed since the check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
 from tally.streams import bookkeeper, dead_letters, forms, rollup
 from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
-from tally.streams.fold import StreamConsumer
 from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_state
 
@@ -43,7 +42,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def repair(given: argparse.Namespace, stack: Stack) -> int:
-    """Show, ask and repair, part by part. 0: nothing is left, 1: something is, 2: a number is not there."""
+    """Shows, asks and repairs, part by part. Returns 0 if nothing is left, 2 if an id has no number, else 1."""
     check_answerable(given.yes)
     given.json = False
     waiting = check.read_dead_letters(given, stack)
@@ -54,9 +53,9 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
         return WRONG
     reconciler = Reconciler(stack.store)
     if waiting and given.only != LETTERS:
-        _wait_until_judged(reconciler)  # what they moved is known then
+        _wait_until_judged(reconciler)  # then the drift includes what the dead letters moved
     if given.counter is not None and given.counter.items is not None:
-        note(f"a repair takes off what `tally check {given.counter.name}` has found")
+        note(f"a repair removes the drift that `tally check {given.counter.name}` found")
     checked = check.find_wrong_numbers(given, stack)
     check.say_numbers(given, stack, checked)
     left += len(checked.unclear)
@@ -81,19 +80,21 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLetterMarker]) -> int:
-    """Apply each dead letter once; with --drop, forget those that have expired. Returns how many are left."""
+    """Applies each dead letter once; with --drop, discards lost ones. Returns how many are left."""
     objects = stack.objects
     if objects is None:
-        raise CommandError("the stack has no output 'DeadLetterBucketName', where the records would be")
+        raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")
     done = dict.fromkeys(RedriveOutcome, 0)
-    declared, consumers = CounterIndex(stack.counters, stack.store.settings.minute_s), _consumers(stack)
+    declared = CounterIndex(stack.counters, stack.store.settings.minute_s)
+    appliers = (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))
+    consumers = {one.name: one for one in appliers}
     with progress_bar(waiting, "dead letter", "applied") as markers:
         for marker in markers:
             _give_up_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and given.drop:
-                outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item as it is now
+                outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item in its present state
             done[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"kept     {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
@@ -104,42 +105,34 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
             elif outcome is RedriveOutcome.OBJECT_LOST:
                 since = format_time(marker.at_s)
                 say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
-    lost = (
-        f", {done[RedriveOutcome.OBJECT_LOST]} {'dropped' if given.drop else 'lost'}"
-        if done[RedriveOutcome.OBJECT_LOST]
-        else ""
-    )
     applied, gone = done[RedriveOutcome.APPLIED], done[RedriveOutcome.ALREADY_APPLIED]
-    say(f"{applied} applied, {gone} already gone, {done[RedriveOutcome.STILL_BLOCKED]} kept{lost}")
-    return done[RedriveOutcome.STILL_BLOCKED] + (0 if given.drop else done[RedriveOutcome.OBJECT_LOST])
-
-
-def _consumers(stack: Stack) -> dict[str, StreamConsumer]:
-    """Those whose dead letters there may be, by name."""
-    return {one.name: one for one in (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))}
+    blocked, lost = done[RedriveOutcome.STILL_BLOCKED], done[RedriveOutcome.OBJECT_LOST]
+    ended = f", {lost} {'dropped' if given.drop else 'lost'}" if lost else ""
+    say(f"{applied} applied, {gone} already gone, {blocked} kept{ended}")
+    return blocked + (0 if given.drop else lost)
 
 
 def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
-    """Close the scans that are open of the items of a dead letter: what is applied moves the number alone. If it is
-    `lost`, the number does not count the items."""
+    """Closes the open scans of a dead letter's table, because a redrive moves the number and not the scan. `lost`: the
+    record is lost, so the number counts the items only after a new scan."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
         scan = scan_state.read_scan(stack.store, name)
         if lost and scan.counted:
             scan_state.invalidate_until_done(stack.store, name)
-            note(f"{name} has lost a change: `tally scan {name}` counts its items")
+            note(f"{name} has lost a change: run `tally scan {name}`")
         elif not scan.closed:
             scan_state.close(stack.store, scan)
             note(f"the scan for {name} was abandoned: start it again")
 
 
 def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
-    """Repair these once the ledger has judged what happened so far. Returns how many still differ."""
+    """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
     asked = _wait_until_judged(reconciler)
-    with progress_bar(wrong, "number", "looked at again") as each:
+    with progress_bar(wrong, "number", "checked") as each:
         counted = [
-            (look, reconciler.count_again(look.finding.counter, look.finding.target, look.child_count)) for look in each
+            (one, reconciler.count_again(one.finding.counter, one.finding.target, one.child_count)) for one in each
         ]
     twice = sum(len(counts) > 1 for _, counts in counted)
     if twice:
@@ -147,44 +140,44 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
         note(f"{differ} for no recorded reason: counting once more to be sure")
         asked = _wait_until_judged(reconciler)
 
-    def one(looked: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
-        look, counts = looked
-        counter, id_ = look.finding.counter, look.finding.target
+    def repair_one(number: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
+        checked, counts = number
+        counter, id_ = checked.finding.counter, checked.finding.target
         done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
         if done is None:
-            say(f"nothing to repair: {look.finding.name} is {reconciler.find(counter, id_).tally}")
+            say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
             say(f"repaired {_format_move(done)}, by {done.how}")
 
-    return _fix_each(counted, one)
+    return _fix_each(counted, repair_one)
 
 
 def _forget_drift(given: argparse.Namespace, stack: Stack) -> int:
-    """Forget the drift of counters of items that are declared no more: nobody reads their numbers, and nothing else
-    would end it. Returns how many are left. Numbers that count changes stay, and are off."""
+    """Forgets the drift of counters of items that are not declared any more, because no repair can end it. Returns how
+    many rows are left. The drift of numbers that count changes stays."""
     if given.counter or check.DRIFT not in given.parts:
         return 0
     known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
     gone = [row for row in rows.all_rows(stack.store) if row.counter not in known]
-    if not gone or not confirm(given, f"Forget the drift of {len(gone)}, which counted items?"):
+    if not gone or not confirm(given, f"Forget the drift of {len(gone)} numbers of items that no counter declares?"):
         return len(gone)
     return sum(not try_commit(stack.store, [rows.drift_write(stack.store, row, 0, clock.now_s())]) for row in gone)
 
 
 def _rebuild_numbers(given: argparse.Namespace, reconciler: Reconciler, gone: check.Shortfalls) -> int:
-    """Add what these lack. Returns how many still lack something."""
+    """Adds the missing changes. Returns how many numbers still lack changes."""
     asked = _wait_until_judged(reconciler)
 
-    def one(loss: Finding) -> None:
+    def rebuild_one(loss: Finding) -> None:
         done = rebuild.rebuild(reconciler, loss, given.by, given.why, asked)
         if done:
             say(f"rebuilt  {_format_move(done)}")
 
-    return _fix_each(gone.findings, one)
+    return _fix_each(gone.findings, rebuild_one)
 
 
 def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
-    """Repair each. What cannot be repaired does not stop the others. Returns how many could not."""
+    """Repairs each thing. A failure does not stop the others. Returns how many failed."""
     left = 0
     with progress_bar(things, "number", "repaired") as each:
         for thing in each:
@@ -201,7 +194,7 @@ def _format_move(done: Finding) -> str:
 
 
 def _wait_until_judged(reconciler: Reconciler, asked: int | None = None) -> int:
-    """Wait until the ledger has judged a minute, by default this one; the minute. Shows what it waits for."""
+    """Waits until the ledger has judged a minute, and returns the minute. `asked`: None for the present minute."""
     asked = reconciler.minute_to_judge() if asked is None else asked
     with progress_bar(None, "minute", "judged") as shown:
 

@@ -1,11 +1,11 @@
-"""`tally restore`: all three tables as they were at one moment, beside the live ones, ready for a stack to adopt.
+"""`tally restore`: restores all three tables to one time, as new tables that a stack can adopt.
 
-It changes nothing that is live. It restores each table to the same second under a new name, puts the tallies right
-while nobody writes to these tables, and gives the tables the settings that a restore leaves out: stream, TTL, backups,
-protection, tags. Each step looks whether it is done: after Ctrl-C the same command continues.
+It does not change the live tables. It restores each table to the same second under a new name, and repairs the numbers
+while nothing writes to the new tables. Then it sets what a restore leaves out: stream, TTL, backups, protection, tags.
+Each step checks whether it is done, so after Ctrl-C the same command continues.
 
-With `--from-vault` it makes the tables from copies in a vault of AWS Backup, where the stack need not be any more. Then
-each table is of a moment of its own.
+With `--from-vault` it makes the tables from copies in a vault of AWS Backup, also if the stack does not exist any more.
+Then each table has a time of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .vault import TABLES, Vault
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-LOOK_S = 10.0  # between two looks at tables that are being made: a restore takes from minutes to hours
+LOOK_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
 LOOKS_MAX = 48 * 360  # two days
 _SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
 WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
@@ -47,12 +47,12 @@ _STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
 
 
 class TableSettings(NamedTuple):
-    """The settings of a table that a restore leaves out."""
+    """The settings that a restore of a table leaves out."""
 
     ttl_attribute: str
     """Empty: nothing expires."""
     stream: dict[str, Any]
-    """Empty: it has none."""
+    """Empty: no stream."""
     protected: bool
     tags: list[Any]
 
@@ -63,7 +63,7 @@ TEMPLATE_SETTINGS = {
     "receipts": TableSettings("expiration", _IMAGES, True, []),
     "ledger": TableSettings("expiration", {}, True, []),
 }
-"""As tally/cdk/tables.py has them for a restored table: the tables that were copied may be lost."""
+"""The settings of tally/cdk/tables.py, for copies whose tables may be lost."""
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -85,19 +85,21 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
-    """Make the tables, put them right, and print what adopts them. Returns 0."""
+    """Makes the tables, repairs their numbers, and prints the command that adopts them. Returns 0."""
     if given.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:
         prefix = _restore_from_vault(given, Vault(given.from_vault))
     else:
         prefix = _restore_from_backups(boto3.client("dynamodb", config=PATIENT), given, stack)
-    _say_what_adopts_them(prefix)
+    if stage := _STAGE.fullmatch(prefix):
+        say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
+        say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
     return 0
 
 
 def _restore_from_backups(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
-    """Make the tables and put them right; how their names begin."""
+    """Makes the tables, repairs their numbers, and returns the prefix of their names."""
     old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
@@ -118,7 +120,7 @@ def _restore_from_backups(client: DynamoDBClient, given: argparse.Namespace, sta
 
 
 def _restore_from_vault(given: argparse.Namespace, vault: Vault) -> str:
-    """Make the tables of the copies in a vault, and put them right; how their names begin."""
+    """Makes the tables from a vault, repairs their numbers, and returns the prefix of their names."""
     base, copies = vault.copies(given.stack, given.to)
     to_s = max(int(copy.made_s) for copy in copies.values())
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
@@ -149,19 +151,19 @@ def _describe_table(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
 
 
 def _is_begun(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
-    """Whether this command has begun to make a table. Raises CommandError for another table of that name."""
+    """Returns whether this command began to make a table. If another table has the name, raises CommandError."""
     table = _describe_table(client, target)
     if table is None:
         return False
     summary = table.get("RestoreSummary", {})
     same = str(summary.get("SourceTableArn", "")).endswith(f":table/{source}")
     if not same or int(summary["RestoreDateTime"].timestamp()) != to_s:
-        raise CommandError(f"there is a table {target} that this command has not made: choose another second")
+        raise CommandError(f"the table {target} exists, and this command did not make it: choose another second")
     return True
 
 
 def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
-    """Raise CommandError for a moment that the backups do not reach."""
+    """If the backups do not reach the time, raises CommandError."""
     backups: Any = client.describe_continuous_backups(TableName=source)["ContinuousBackupsDescription"]
     reach = backups.get("PointInTimeRecoveryDescription", {})
     if reach.get("PointInTimeRecoveryStatus") != "ENABLED":
@@ -172,10 +174,7 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
 
 
 def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
-    """Wait until every table is there, with a bar on a terminal. Ctrl-C stops the wait and nothing else.
-
-    `check` raises CommandError if one never will be.
-    """
+    """Waits until every table is active. Ctrl-C stops only the wait. `check`: raises CommandError if a job failed."""
     with progress_bar(None, "table", "restored", len(names)) as shown:
         for look in range(LOOKS_MAX):
             check()
@@ -186,20 +185,15 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
             if active == len(names):
                 return
             if not look:
-                note(
-                    "DynamoDB makes the tables: minutes to hours. Ctrl-C stops the wait; the same command continues it"
-                )
+                note("DynamoDB needs minutes to hours for the tables. After Ctrl-C the same command continues the wait")
             time.sleep(LOOK_S)
-    raise CommandError("the tables are still not there: run the same command again")
+    raise CommandError("the tables are not ready: run the same command again")
 
 
 def _correct_tallies(
     given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False
 ) -> None:
-    """Put the restored tables right, if they are at rest. Those with a stream have been put right.
-
-    `apart`: each table is of a moment of its own.
-    """
+    """Repairs the numbers of the new tables. Tables with a stream are repaired already. `apart`: the times differ."""
     names = (new.settings.counts_table, new.settings.receipts_table)
     tables = [_describe_table(new.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
@@ -219,36 +213,34 @@ def _correct_tallies(
 
 
 def _say_what_is_apart(new: Store) -> None:
-    """Print up to when each table was written, how far apart that is, and the drift that is forgotten for it."""
+    """Prints the time of each table, how far these times are apart, and the drift that is forgotten."""
     moments = restored.table_moments(new)
-    say(
-        "as of    "
-        + ", ".join(f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in moments.items())
-    )
-    far = "an unknown time, for want of heartbeats"
-    if all(moments.values()):  # each is as it was then, or up to a minute later
+    times = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in moments.items()]
+    say(f"as of    {', '.join(times)}")
+    far = "an unknown time, without heartbeats"
+    if all(moments.values()):  # each table has this time, or is up to a minute later
         far = f"at most {math.ceil((max(moments.values()) - min(moments.values())) / 60) + 1} minutes"
-    say(f"apart    {far}: {WHAT_IS_OFF} says what may be off by it")
+    say(f"apart    {far}: {WHAT_IS_OFF} says what may be wrong")
     for row in restored.known_drift(new):
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
 
 def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
-    """Those of a table that is there."""
-    was = _describe_table(client, source) or {}
+    """Returns the settings of a table."""
+    described = _describe_table(client, source) or {}
     ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
-    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=was["TableArn"])
-    stream = was.get("StreamSpecification", {})
+    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=described["TableArn"])
+    stream = described.get("StreamSpecification", {})
     return TableSettings(
         ttl_attribute=ttl["AttributeName"] if ttl["TimeToLiveStatus"] == "ENABLED" else "",
         stream=stream if stream.get("StreamEnabled") else {},
-        protected=bool(was.get("DeletionProtectionEnabled")),
+        protected=bool(described.get("DeletionProtectionEnabled")),
         tags=[tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")],
     )
 
 
 def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
-    """Give a restored table the settings that a restore leaves out. The stream comes last."""
+    """Gives a new table the settings that a restore leaves out, the stream last."""
     table = _describe_table(client, target) or {}
     has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
     if wanted.ttl_attribute and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
@@ -265,13 +257,6 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
     if wanted.stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):
         client.update_table(TableName=target, StreamSpecification=wanted.stream)  # type: ignore[arg-type]
         _wait(client, [target])
-
-
-def _say_what_adopts_them(prefix: str) -> None:
-    stage = _STAGE.fullmatch(prefix)
-    if stage:
-        say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
-        say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
 
 
 RESTORE = Command(

@@ -1,10 +1,11 @@
-"""The command `scan`: counts the items of a team's table that are there, and sets each number to what they come to.
+"""The command `scan`: counts the items that are already in a team's table, and sets each number to the result.
 
-The team goes on writing meanwhile (team/recounts.py). A scan that stops goes on where it was. It waits until the
-consumer has passed all that was written while it ran: only then a difference is one. Until the end reads answer 409.
+The team may write to the table during the scan (team/recounts.py). After a stop, the same command continues the scan.
+At the end it waits until the consumer has passed everything that was written during the scan, because a difference is
+real only then. Until the scan ends, reads answer 409.
 
-`tally check` recounts in the same way, and notes what it finds as drift: a number that stands is repaired by somebody
-who says why. So a scan sets only numbers that did not count the items before, and the history does not have it.
+A scan only sets numbers that did not count the items before, so it needs no entry in the history. `tally check`
+recounts in the same way, and stores a difference as drift, which a repair with `--by` and `--why` removes.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from .connection import Stack
 from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
 UNITS_MAX = 10**6
-BURST_S = 1.0  # of the units of a throttled scan may come at once
-SWEEP_DELAY_MINUTES = 2  # minutes until the sweep notes what the consumer has passed
-WAIT_MINUTES_MAX = 20  # minutes for that
+BURST_S = 1.0  # a throttled scan may use the units of this time at once
+SWEEP_DELAY_MINUTES = 2  # until the sweep stores the watermark of the consumer
+WAIT_MINUTES_MAX = 20  # for the consumer to catch up
 LOOKS_PER_MINUTE = 12
-TRIES_MAX = 50  # at one group: what moves its number at the same time spoils one
-PAUSE_S = 0.05  # between two tries: a conflicting transaction is over in 30 ms
+TRIES_MAX = 50  # at one group: a change of its number at the same time fails a try
+PAUSE_S = 0.05  # between two tries: a conflicting transaction ends within 30 ms
 
 
 @dataclass
 class Throttle:
-    """Lets about so many units a second pass, read and written; 0: any number. `clock`, `sleep`: in seconds."""
+    """Limits the read and write units a second; `units` 0: no limit. `clock`, `sleep`: in seconds."""
 
     units: int
     clock: Callable[[], float] = time.monotonic
@@ -53,7 +54,7 @@ class Throttle:
     free_at_s: float = 0.0
 
     def wait_for(self, units: float) -> None:
-        """Wait until these units are paid for."""
+        """Waits until these units are within the limit."""
         if self.units:
             now_s = self.clock()
             self.free_at_s = max(self.free_at_s, now_s - BURST_S) + units / self.units
@@ -61,7 +62,7 @@ class Throttle:
 
 
 def add_pace(parser: Parser) -> None:
-    """The arguments of what reads a whole table."""
+    """Adds the arguments of a command that reads a whole table."""
     units = values.whole(1, UNITS_MAX)
     parser.add_argument(
         "--units",
@@ -81,17 +82,17 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _scan(given: argparse.Namespace, stack: Stack) -> int:
-    """Count the items and set the numbers, unless they are counted. Returns 0."""
+    """Counts the items and sets the numbers, unless they are counted already."""
     counter, name = given.counter, given.counter.name
     stack.team_table(counter)
     if given.dry_run:
-        there = Recount(stack.store, counter, scan_state.read_scan(stack.store, name))
-        _check_table(there)
-        for line in scan_plan.ScanPlan(there, sets_numbers=True, units_per_s_max=given.units).lines():
+        recount = Recount(stack.store, counter, scan_state.read_scan(stack.store, name))
+        _check_table(recount)
+        for line in scan_plan.ScanPlan(recount, sets_numbers=True, units_per_s_max=given.units).lines():
             say(line)
         return 0
     if scan_state.read_scan(stack.store, name).counted == counter.items_digest and not given.again:
-        say(f"{name} is counted: `tally check {name}` shows what differs, --again counts from the beginning")
+        say(f"{name} is counted already: `tally check {name}` shows what differs, --again starts a new scan")
         return 0
     recount = _finish_scan(given, stack, again=given.again)
     groups, off = _set_all(recount)
@@ -107,12 +108,12 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
     if counter.watch:
-        note(f"the sweep holds {counter.watch.attribute} against that from now on: `tally check --only drift` lists it")
+        note(f"the sweep compares {counter.watch.attribute} with that from now on: `tally check --only drift` lists it")
     return 0
 
 
 def _set_all(recount: Recount) -> tuple[int, int]:
-    """Set the number of each group. How many groups have items, and how many numbers were off."""
+    """Sets the number of each group. Returns how many groups have items, and how many numbers were wrong."""
     groups = off = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
         each = iter(differences)
@@ -128,7 +129,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
 
 
 def recount_named(given: argparse.Namespace, stack: Stack) -> None:
-    """Recount what `check` names of a counter of items, and note what its numbers are off by as drift."""
+    """Recounts the items that `check` names, and stores the excess of each number as drift."""
     counter, store = given.counter, stack.store
     if counter is None or counter.items is None or given.only:
         return
@@ -136,32 +137,31 @@ def recount_named(given: argparse.Namespace, stack: Stack) -> None:
     stack.check_counted(counter)
     try:
         _compare(_finish_scan(given, stack, [one.id for one in given.named]))
-    except KeyboardInterrupt:  # what is open costs the consumer writes
+    except KeyboardInterrupt:  # an open scan costs the consumer writes
         with suppress(TallyError):
             scan_state.close(store, scan_state.read_scan(store, counter.name))
         raise
 
 
 def _compare(recount: Recount) -> None:
-    name, groups, looked = recount.counter.name, recount.scan.groups, list[str]()
-    with progress_bar(
-        map(recount.difference, groups) if groups else recount.all_differences(), "group", "compared"
-    ) as differences:
+    name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
+    settle, shown = (
+        recount.set_number if recount.counter.watch else recount.report_drift,
+        recount.items_declaration.shown,
+    )
+    every = map(recount.difference, groups) if groups else recount.all_differences()
+    with progress_bar(every, "group", "compared") as differences:
         for difference in differences:
-            difference = _apply_difference(
-                recount, difference, recount.set_number if recount.counter.watch else recount.report_drift
-            )
-            looked.append(difference.group)
+            difference = _apply_difference(recount, difference, settle)
+            compared.append(difference.group)
             if groups:
-                number, items = (
-                    recount.items_declaration.shown(one) for one in (difference.number, difference.recount)
-                )
-                note(f"{name} {difference.group}: {number}, and its items come to {items}")
+                items = shown(difference.recount)
+                note(f"{name} {difference.group}: {shown(difference.number)}, and its items come to {items}")
             if difference.has_stale_recounts:
                 recount.remove_stale(difference.group)
     recount.close()
-    if recount.counter.watch:  # the numbers that the team keeps are compared with what was set
-        with progress_bar(looked, "number", "looked at") as each:
+    if recount.counter.watch:  # compare the team numbers with the numbers that are set now
+        with progress_bar(compared, "number", "checked") as each:
             for group in each:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
 
@@ -169,7 +169,7 @@ def _compare(recount: Recount) -> None:
 def _finish_scan(
     given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False
 ) -> Recount:
-    """A scan that has read everything, and whose differences hold. `groups`: the only ones that it counts.
+    """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all.
 
     Raises ScanAbandonedError, UncountableError, CommandError.
     """
@@ -188,66 +188,61 @@ def _finish_scan(
 
 
 def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
-    """The scan that is open, or a new one. Raises CommandError."""
+    """Returns the open scan, or a new one. Raises CommandError."""
     counter: Counter = given.counter
     scan = scan_state.read_scan(store, counter.name)
-    there = Recount(store, counter, scan)
-    _check_dead_letters(there)
-    _check_table(there)
-    if (
-        not scan.closed
-        and scan.digest == counter.items_digest
-        and not again
-        and not scan.may_lack_markers(clock.now_s())
-    ):
+    recount = Recount(store, counter, scan)
+    _check_dead_letters(recount)
+    _check_table(recount)
+    is_current = scan.digest == counter.items_digest and not scan.may_lack_markers(clock.now_s())
+    if is_current and not scan.closed and not again:
         if scan.groups == tuple(groups):
-            note(f"the scan goes on: {scan.items:,} items were read")
-            return there
+            note(f"the scan continues: {scan.items:,} items are read")
+            return recount
         if not scan.groups:
-            raise CommandError(f"a recount of all is open: `tally check {counter.name}` goes on with it")
-    if not groups or there.items_declaration.group_by is not None:  # else it reads some partitions
+            raise CommandError(f"a recount of all groups is open: `tally check {counter.name}` continues it")
+    if not groups or recount.items_declaration.group_by is not None:  # else it reads only some partitions
         check_answerable(given.yes)
-        plan = scan_plan.ScanPlan(
-            there, tuple(groups), sets_numbers=given.command == "scan", units_per_s_max=given.units
-        )
+        sets = given.command == "scan"
+        plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=given.units)
         for line in plan.lines():
             note(line)
         if not confirm(given, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
-        scan_state.invalidate(store, scan)  # what is set then was no number: it needs no history
+        scan_state.invalidate(store, scan)  # the numbers are invalid from here, so setting them needs no history
     forms.note_items(store, counter)
-    begun = scan_state.begin(store, counter, clock.now_s(), groups)
-    if begun is None:
-        raise CommandError(f"somebody else began a scan for {counter.name} just now")
-    return replace(there, scan=begun)
+    started = scan_state.begin(store, counter, clock.now_s(), groups)
+    if started is None:
+        raise CommandError(f"another process has just started a scan for {counter.name}: run this again to continue it")
+    return replace(recount, scan=started)
 
 
 def _check_table(recount: Recount) -> None:
-    """Raise CommandError for a table whose items the consumer cannot count. The app may have imported it, and then only
-    the table itself says what it is."""
+    """If the consumer cannot count the items of the table, raises CommandError. The app may have imported the table, so
+    that only DynamoDB can describe it."""
     of, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
     why = why_uncountable(list(recount.key_types), view, {name: (of.partition_key, of.sort_key, of.needs_images)})
-    read, there = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
-    if not why and there != read:
-        why = f"the stack reads the stream {read}, and that of the table is {there}: deploy the stack with this stream"
+    read, latest = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
+    if not why and latest != read:
+        why = f"the stack reads the stream {read}, and the table has {latest}: deploy the stack with this stream"
     if not why and "B" in recount.key_types.values():
-        why = "its keys are binary, and Tally counts items by texts and numbers"
+        why = "its keys are binary, and Tally only counts items with keys that are texts or numbers"
     if why:
         raise CommandError(f"the items of the table {of.table} cannot be counted: {why}")
 
 
 def _check_dead_letters(recount: Recount) -> None:
-    """Raise CommandError while a record of the table is a dead letter: the scan may have read what it did, or not."""
+    """If a record of the table is a dead letter, raises CommandError: the scan may have read its effect, or not."""
     table = recount.items_declaration.table
     if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
-        raise CommandError(f"there are dead letters of the table {table}: `tally repair` first, then scan again")
+        raise CommandError(f"there are dead letters of the table {table}: run `tally repair`, then scan again")
 
 
 def _wait(recount: Recount) -> None:
-    """Wait until the consumer has passed what was written while the scan ran.
+    """Waits until the consumer has passed everything that was written during the scan.
 
     Raises ScanAbandonedError, CommandError.
     """
@@ -267,19 +262,19 @@ def _wait(recount: Recount) -> None:
 
 
 def _apply_difference(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:
-    """Settle a difference; as it was then. Raises CommandError."""
+    """Settles a difference, and returns it in its last state. Raises CommandError."""
     for _ in range(TRIES_MAX):
         if settle(off):
             return off
         time.sleep(PAUSE_S)
         off = recount.difference(off.group)
-    raise CommandError(f"{recount.counter.name} {off.group} changed at each attempt: start it again")
+    raise CommandError(f"{recount.counter.name} {off.group} changed at each attempt: run this again")
 
 
 SCAN = Command(
     "scan", _scan, _arguments,
-    examples="""  tally scan orders                              what it will cost; asks, and goes on where it was
-  tally scan orders --dry-run                    what it takes, and what will not count, from a sample
+    examples="""  tally scan orders                              says the cost, asks, and continues an open scan
+  tally scan orders --dry-run                    estimates the cost, and the items that do not count, from a sample
   tally scan orders --units 2000 --yes           about 2,000 units a second
 """,
 )  # fmt: skip

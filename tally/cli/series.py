@@ -1,6 +1,6 @@
-"""The commands `series` and `top`: what was accepted of a tally hour by hour or day by day, and what moved most.
+"""The commands `series` and `top`: the accepted changes of a number by the hour or day, and the largest movers.
 
-At a terminal they draw (`charts`). Into a pipe, and with --csv, they print CSV; with --json what the API answers.
+At a terminal they draw (`charts`). Into a pipe, and with --csv, they print CSV; with --json the answer of the API.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from .terminal import Point, format_clock, format_utc_offset, iso, may_draw, not
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
-"""What a row of CSV is: a whole hour or day, or one that is known in part; or a day of imports, or a repair: those are
-no traffic."""
+"""The kinds of a row of CSV: a whole hour or day, or a part; or imports of a day, or a repair: not traffic."""
 
 
 def _series_arguments(parser: Parser, counters: Counters) -> None:
@@ -66,7 +65,7 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _check_top(given: argparse.Namespace) -> None:
-    """Completes the `by` of a top list. Raises UsageError."""
+    """Completes `by`. Raises UsageError."""
     require_series(given.counter)
     named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
     given.by = given.by or named.get(len(given.span or ""), lists.DAY)
@@ -77,7 +76,7 @@ def _check_top(given: argparse.Namespace) -> None:
 
 
 def _check_series(given: argparse.Namespace) -> None:
-    """Completes the id, the `zone` and the `range` of a series. Raises UsageError or InvalidInputError."""
+    """Completes the id, `zone` and `range`. Raises UsageError or InvalidInputError."""
     require_series(given.counter)
     values.complete_id(given)
     own = values.zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
@@ -98,14 +97,14 @@ def _check_series(given: argparse.Namespace) -> None:
 
 
 def _series(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the series of a tally. Returns 2 if nothing is summed up yet."""
+    """Prints a series. Returns 2 if nothing is summed up yet."""
     body = reading.read_series(Call(stack.store), given.counter, given.id or TOTAL_ID, given.range)
     if body["as_of"] is None or given.json:
         return _print_answer(body, given)
     zone: tzinfo = given.zone
     points = list(_points(body, zone))
     if may_draw(given):
-        from . import charts  # it takes a tenth of a second to load
+        from . import charts  # importing it takes a tenth of a second
 
         which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
         title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
@@ -113,11 +112,11 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         if days := body["imports"]:
             first, last = (datetime.fromtimestamp(days[which]["from"], UTC).date() for which in (0, -1))
             into = str(first) if first == last else f"{len(days)} days from {first} to {last}"
-            say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): no traffic, so in no bar")
+            say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): not traffic, so not in the bars")
         for repair in body["repairs"]:
             at = format_clock(repair["at"], zone, time.time())
-            added = f"; {repair['added']:+,} of it is in no sum either" if repair["added"] else ""
-            say(f"repair of {repair['value']:+,} at {at}, by {repair['how']}: no traffic, so in no bar{added}")
+            added = f"; {repair['added']:+,} of it is in no sum" if repair["added"] else ""
+            say(f"repair of {repair['value']:+,} at {at}, by {repair['how']}: not traffic, so not in the bars{added}")
     else:
         rows = [(iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
         rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
@@ -129,7 +128,7 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _top(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the tallies of a counter that moved most. Returns 2 if nothing is summed up yet."""
+    """Prints the numbers of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.top_list(Call(stack.store), given.counter, given.by, given.span, given.limit)
     if body["as_of"] is None or given.json:
         return _print_answer(body, given)
@@ -145,7 +144,7 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _print_answer(body: Mapping[str, Any], given: argparse.Namespace) -> int:
-    """Print the answer alone, with --json, and say if there is none yet."""
+    """Prints the answer with --json, and a note if nothing is summed up yet. Returns 2 then."""
     if given.json:
         say(json.dumps(body))
     if body["as_of"] is None:
@@ -154,10 +153,10 @@ def _print_answer(body: Mapping[str, Any], given: argparse.Namespace) -> int:
 
 
 def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
-    """The hours or days of which something is known: those that lie before `as_of`, and not before `since`."""
+    """Yields the hours or days that are known in full or in part: before `as_of`, and not before `since`."""
     since, as_of = body["since"], body["as_of"]
     for point in body["series"]:
-        next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # it may have 23 hours, or 25
+        next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # a day may have 23 or 25 hours
         end_s = point["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
         if point["from"] < as_of and since < end_s:
             begun = f"since {format_clock(since, zone, since)}" if point["from"] < since else ""
@@ -165,34 +164,34 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
 
 
 def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, of: str) -> Iterator[str]:
-    """What a series means: its sum, `of` what, what it is not, and as of when it is complete."""
+    """Yields the sum of a series, its limits, and the time up to which it is complete. `of`: what it counts."""
     now_s = time.time()
     if points:
         numbers, hours = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
         most = f"{sum(numbers):,}{of} in {hours}; the most in one: {max(numbers):,}"
         yield most if any(numbers) else f"nothing in {hours}"
     else:
-        yield "nothing is known of that time"
+        yield "nothing is known of this time"
     if not points or points[0].from_s < body["since"]:
         yield f"series begin at {format_clock(body['since'], zone, now_s)}"
     yield f"complete up to {format_clock(body['as_of'], zone, now_s)} ({format_utc_offset(body['as_of'], zone)})"
 
 
 def _top_remarks(body: Mapping[str, Any]) -> Iterator[str]:
-    """What a top list means: how exact it is, and as of when."""
+    """Yields how exact a top list is, and the time up to which it is complete."""
     zone = viewers_zone()
     if not body["top"]:
         yield f"nothing moved up: {body['counter']}, {_span(body)}"
     elif body["error_max"]:
         off = f"{body['error_max']:,}"
-        yield f"a value may be off by up to {off}; one that is missing may be up to {off} above the last one"
+        yield f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
     else:
         yield "each value is exact"
     yield f"complete up to {format_clock(body['as_of'], zone, time.time())} ({format_utc_offset(body['as_of'], zone)})"
 
 
 def _span(body: Mapping[str, Any]) -> str:
-    """The span as people read it; the one that runs is in the list up to `as_of`."""
+    """Returns the span as text. The present span is `so far`."""
     span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
     so_far = " so far" if runs.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
@@ -204,14 +203,14 @@ SERIES = Command(
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
   tally series plays                                     all plays together
-  tally series plays 9f3a --by day > plays.csv           CSV: from, value, and kind (whole, part, import, repair)
+  tally series plays 9f3a --by day > plays.csv           CSV with from, value and kind (whole, part, import, repair)
 """,
 )  # fmt: skip
 TOP = Command(
     "top", _top, _top_arguments, _check_top,
     examples="""  tally top plays                                        today's, of UTC, so far
-  tally top plays --by hour                              those of this hour, so far
-  tally top visits --span 2026-11 --limit 100            those of a month
-  tally top likes --span 2026-11-22T13 --json            those of an hour
+  tally top plays --by hour                              this hour's, so far
+  tally top visits --span 2026-11 --limit 100            of a month
+  tally top likes --span 2026-11-22T13 --json            of an hour
 """,
 )  # fmt: skip

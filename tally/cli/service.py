@@ -11,11 +11,11 @@ from tally.client import Tally
 from .connection import LOCAL, Stack
 
 CALLER = "tally"
-"""Whose change it is, of a counter that not anyone may change."""
+"""The caller of a change of a counter that is not public."""
 
 
 def make_client(given: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
-    """Tally's own client, of these functions of the stack: as a service, or as `anyone`."""
+    """Returns a client for these functions of the stack. `anyone`: without a caller."""
     caller = None if anyone else CALLER
     if given.local:
         client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)

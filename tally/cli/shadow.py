@@ -1,8 +1,8 @@
-"""The command `shadow`: how far an old number is off, hour by hour, by what Tally accepted of the same events.
+"""The command `shadow`: compares an old counter of the same events with Tally, hour by hour.
 
-The old side comes as readings: what an old counter said of an id, and when. Two readings of an id, each at a full hour,
-say what it counted between them. Tally's series says what was accepted in these hours. What one of the sides does not
-know is unknown, and never 0.
+The old counter comes as readings: its value for an id, and the time. Two readings of an id at full hours give the
+count between them. Tally's series gives the accepted changes of the same hours. If one side lacks a value, the row is
+unknown, and never 0.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from .terminal import (
 )
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
-SHOWN_MAX = 20  # bad lines that are named
-WORST = 5  # ids that are named
+SHOWN_MAX = 20  # bad lines that the command prints
+WORST = 5  # ids that the command prints
 DIFFERS, BAD_INPUT = 1, 2
 Read = dict[str, dict[int, OldReading]]
-"""The readings by id and full hour (since 1970)."""
+"""The readings, by id and by full hour since 1970."""
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -70,55 +70,57 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 @dataclass
 class OldReadings:
-    """What the files say. `away`: how many readings are too far from a full hour."""
+    """The readings of the files. `away`: how many readings are too far from a full hour."""
 
     readings: Read = field(default_factory=dict)
     away: int = 0
     bad: int = 0
 
     def add(self, reading: OldReading, within_s: int) -> RefusedRow | None:
-        """Keep it if it is the nearest one to its full hour. Returns why it cannot be believed."""
+        """Keeps the reading that is nearest to its full hour. If two readings contradict, returns the reason."""
         hour = round(reading.at_s / HOUR_S)
         hours = self.readings.setdefault(reading.id, {})
-        there = hours.get(hour)
+        kept = hours.get(hour)
         if abs(reading.at_s - hour * HOUR_S) > within_s:
             self.away += 1
-        elif there is None or abs(reading.at_s - hour * HOUR_S) < abs(there.at_s - hour * HOUR_S):
+        elif kept is None or abs(reading.at_s - hour * HOUR_S) < abs(kept.at_s - hour * HOUR_S):
             hours[hour] = reading
-        elif there.at_s == reading.at_s and there.value != reading.value:
+        elif kept.at_s == reading.at_s and kept.value != reading.value:
             return RefusedRow(reading.line, f"{reading.id} has another value at the same time")
         return None
 
 
 @dataclass
 class Comparison:
-    """What became of the comparison."""
+    """The result of a comparison."""
 
     counter: str
     rows: list[Gap]
     ids: list[dict[str, Any]]
     alone: int
-    """Ids with one reading at a full hour, or none: they are in no row."""
+    """How many ids have fewer than two readings at full hours, and are in no row."""
     away: int
     added: int
-    """What repairs of Tally added in these hours that is in no hour of a series."""
+    """The amount that repairs added in these hours, and that no hour of a series has."""
     since: int | None
     as_of: int | None
 
     def sums(self) -> dict[str, int]:
-        """Those of all ids, of what is known."""
+        """Returns the sums of all ids, over the known hours."""
         return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "off", "over", "under")}
 
     def body(self) -> dict[str, Any]:
-        """What --json prints."""
+        """Returns the JSON of --json."""
         return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
-    """Compare. Returns 1 if the old number is off in any row, 2 if there is none to compare."""
+    """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
     counter: Counter = given.counter
     if counter.period is not None:
-        raise CommandError(f"{counter.name} has periods: its series has all of them together, an old number has one")
+        raise CommandError(
+            f"{counter.name} has periods, and its series joins them all: an old number cannot be compared"
+        )
     old = _read(given, counter)
     if old.bad:
         note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
@@ -133,10 +135,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         name = getattr(zone, "key", None) or zone
         charts.draw_gaps(f"the old number beside {counter.name}, {name}", compared.rows, zone)
     else:
-        lines = (
-            [iso(row.from_s, zone), iso(row.to_s, zone), row.ids, row.old, row.tally, row.excess]
-            for row in compared.rows
-        )
+        spans = [(iso(row.from_s, zone), iso(row.to_s, zone), row) for row in compared.rows]
+        lines = ([*span, row.ids, row.old, row.tally, row.excess] for *span, row in spans)
         print_csv(("from", "to", "ids", "old", "tally", "off"), lines)
     remark(_remarks(compared, given, zone), drawn=may_draw(given))
     if all(row.excess is None for row in compared.rows):
@@ -145,7 +145,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _read(given: argparse.Namespace, counter: Counter) -> OldReadings:
-    """The readings in the files. Names the first lines that cannot be read. Raises CommandError."""
+    """Returns the readings of the files, and prints the first lines that cannot be read. Raises CommandError."""
     old = OldReadings()
     for name in given.files:
         with files.open_input(name) as file:
@@ -167,9 +167,9 @@ def _read(given: argparse.Namespace, counter: Counter) -> OldReadings:
 
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
-    """Each span between two readings of an id beside its series; those of all ids with the same hours are one row."""
+    """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
     at = progress.read(store)
-    since = as_of = at.as_of(store.settings)  # the same for every id: it moves on meanwhile
+    since = as_of = at.as_of(store.settings)  # fixed, so that each id has the same end
     rows: dict[tuple[int, int], Gap] = {}
     ids, alone, added = [], 0, 0
     for id_, read in progress_bar(sorted(old.readings.items()), "id", "compared"):
@@ -177,8 +177,8 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         if not spans:
             alone += 1
             continue
-        asked = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
-        body = series.read_series(Call(store), counter, id_, asked)
+        hours = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
+        body = series.read_series(Call(store), counter, id_, hours)
         known, since = dict(_complete_hours(body, as_of)), body["since"]
         added += sum(repair["added"] for repair in body["repairs"])
         of_id = [_gap(first, end, read, known) for first, end in spans]
@@ -191,7 +191,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
 
 
 def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
-    """Of what is known of an id. `over` and `under`: what its hours have too many and too few."""
+    """Returns the sums of an id over its known hours. `over`, `under`: the excess of hours above and below Tally."""
     known = [(one.old, one.tally, one.old - one.tally) for one in of_id if one.tally is not None]
     old, tally, off = (sum(column) for column in zip((0, 0, 0), *known, strict=True))
     over = sum(max(0, one) for _, _, one in known)
@@ -201,21 +201,21 @@ def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
 
 
 def _complete_hours(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, int]]:
-    """The hours of a series that are complete, each with its sum."""
+    """Yields the complete hours of a series, each with its sum."""
     for one in body["series"] if as_of is not None else ():
         if body["since"] <= one["from"] and one["from"] + HOUR_S <= as_of:
             yield one["from"] // HOUR_S, one["value"]
 
 
 def _gap(first: int, end: int, read: Mapping[int, OldReading], known: Mapping[int, int]) -> Gap:
-    """What was counted of one id from one reading to the next."""
+    """Returns the count of one id from one reading to the next, by both sides."""
     hours = range(first, end)
     tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
     return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
 
 
 def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
-    """What the rows mean: the sum, which ids are off most, and what is unknown."""
+    """Yields the sum, the ids with the largest excess, and what is unknown."""
     now_s, known, all_ = time.time(), [row for row in compared.rows if row.excess is not None], compared.sums()
     wrong = [one for one in compared.ids if one["over"] or one["under"]]
     if known and not wrong:
@@ -227,16 +227,16 @@ def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> I
         worst = [f"{one['id']} {one['off']:+,}" for one in wrong[:WORST]]
         yield f"off most: {', '.join(worst)}"
     else:
-        yield "there is nothing to compare: it takes two readings of an id at full hours that Tally has summed up"
+        yield "there is nothing to compare: an id needs two readings at full hours that Tally has summed up"
     if longer := [row for row in compared.rows if row.to_s - row.from_s > HOUR_S]:
         rows = files.format_rows(len(longer))
-        yield f"{rows} of several hours: no reading between, so each of these is unknown alone"
+        yield f"{rows} of several hours: without readings in between, single hours are unknown"
     if unknown := len(compared.rows) - len(known):
         yield f"{files.format_rows(unknown)} unknown: Tally has not summed up all of these hours"
     if compared.alone:
-        yield f"{compared.alone} ids have no two readings at full hours: they are in no row"
+        yield f"{compared.alone} ids have fewer than two readings at full hours, and are in no row"
     if compared.away:
-        yield f"{compared.away} readings are over {given.within} s from a full hour: they are in no row"
+        yield f"{compared.away} readings are over {given.within} s from a full hour, and are in no row"
     if compared.added:
         yield f"repairs of Tally added {compared.added:+,} that no hour has"
     if compared.as_of is not None and compared.since is not None:

@@ -2,10 +2,10 @@
 
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
-PAGE is a page whose visits the stack counts. It checks what only AWS can prove: each role allows its function's calls,
-and tokens pass the authorizer; with WAIT, the seconds that a visit may take to show, also that streams reach their
-consumers and the sweep judges, if the stack counts visits. It can run again and again: the calls are the samples of the
-operations, with ids of their own, and a declaration says what it expects where that is no success.
+PAGE is a page whose visits the stack counts. The test checks what only AWS can prove: each role allows the calls of its
+function, and tokens pass the authorizer. With WAIT, the seconds that a visit may take to show, and a stack that counts
+visits, it also checks that the streams reach their consumers and that the sweep runs. The test can be repeated: its
+calls are the samples of the operations with ids of their own. An operation that cannot succeed declares its status.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tally.errors import ConfigurationError
 
 from .folder import counters as counters_file
 
-TIMEOUT_S = 30  # API Gateway answers within that, whatever the function does
+TIMEOUT_S = 30  # API Gateway always answers within this time
 PAGE_DEFAULT = "https://example.com/smoke"
 WAIT_S_MAX = 3600
 LOOK_AGAIN_S = 2.0
 
 
 class HttpAnswer(NamedTuple):
-    """An answer. `body` is the JSON, or the text if it is not JSON."""
+    """An answer. `body`: the JSON, or the text if the answer is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -57,13 +57,13 @@ class Probe(NamedTuple):
     body: Any = None
     headers: Mapping[str, str] = {}
     skip: Callable[[HttpAnswer], str] = lambda _: ""
-    """Why an unexpected answer is not a failure; empty if it is one."""
+    """Returns why an unexpected answer is not a failure; empty if it is a failure."""
 
 
 def make_probes(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
-    """Every route once, in an order in which each finds what it needs; a change twice. `key`: new in each run."""
+    """Returns a probe of each route, in an order that works; changes twice. `key`: new in each run."""
     probes = [
         call
         for route in sorted(declared.routes, key=_turn)
@@ -75,7 +75,7 @@ def make_probes(
 
 
 def _turn(route: Route) -> int:
-    """A post comes before its likes, what is read after what is put, and what is removed at the end."""
+    """Returns the turn of a route: a post before its likes, a put before a read, removals last."""
     if route.operation.name == "put_post":
         return 0
     removes = {
@@ -87,11 +87,11 @@ def _turn(route: Route) -> int:
 def _probes_of_route(
     declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
 ) -> Iterator[Probe]:
-    """The calls of one route: its sample with ids of the smoke test."""
+    """Yields the probes of one route: its sample, with ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
-    if "{counter}" in route.path:  # a counter with a route of its own would be answered by that one
+    if "{counter}" in route.path:  # another route answers a counter with a route of its own
         own = {
             other.fixed_fields["counter"]
             for other in operation.routes(counters)
@@ -126,7 +126,7 @@ def _probes_of_route(
 
 
 def _members(answer: Any) -> Set[str]:
-    """What the document says that each answer has; nothing for a text."""
+    """Returns the members that the API document requires in each answer; empty for a text."""
     if answer is Text:
         return frozenset()
     named: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def _members(answer: Any) -> Set[str]:
 
 
 def send(url: str, token: str, call: Probe) -> HttpAnswer:
-    """Make the call. Raises OSError or HTTPException if there is no answer."""
+    """Makes the call. If there is no answer, raises OSError or HTTPException."""
     headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **call.headers}
     data = None
     if call.body is not None:
@@ -157,19 +157,19 @@ def send(url: str, token: str, call: Probe) -> HttpAnswer:
 
 
 def assess(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
-    """`ok`, `skipped` or `failed`, with a note."""
+    """Returns `ok`, `skipped` or `failed`, and a note."""
     try:
         if call.expected(answer):
             return "ok", ""
     except (AttributeError, KeyError, TypeError):
-        pass  # the body has another form
+        pass  # the body is of another type
     if reason := call.skip(answer):
         return "skipped", reason
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
 def attempt_fails(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
-    """Make the call, again while it fails and there is time, and print a line for it. Whether it failed at last."""
+    """Makes the call until it works or the time is over, and prints a line. Returns whether it failed."""
     began_s = time.monotonic()
     while True:
         try:
@@ -184,7 +184,7 @@ def attempt_fails(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
 
 
 def rolled_up_probe(page: str) -> Probe:
-    """A read that includes every visit until now: consumers and sweep have done their part."""
+    """Returns a read that is right when the consumers and the sweep have passed every visit up to now."""
     began_s = time.time()
 
     def expected(answer: HttpAnswer) -> bool:
@@ -195,7 +195,7 @@ def rolled_up_probe(page: str) -> Probe:
 
 
 def scopes_of(token: str) -> set[str]:
-    """The scopes of a JWT with a `sub`, without verification. Raises ValueError if it is none."""
+    """Returns the scopes of a JWT with a `sub`, without verification. Raises ValueError."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -205,9 +205,9 @@ def scopes_of(token: str) -> set[str]:
 
 
 def _environment_problem(url: str, token: str, wait: str) -> str:
-    """What of the environment cannot be used; empty if all can."""
+    """Returns the first fault of the environment; empty if there is no fault."""
     if urlsplit(url).scheme not in {"http", "https"}:
-        wrong = f"{url!r} is no URL" if url else "URL is missing"
+        wrong = f"{url!r} is not a URL" if url else "URL is missing"
         return f"{wrong}: make smoke URL=https://… TOKEN=…, where URL is the stack's output ApiUrl"
     if not (wait.isascii() and wait.isdigit() and int(wait) <= WAIT_S_MAX):
         return f"WAIT: give seconds from 0 to {WAIT_S_MAX}"
@@ -219,7 +219,7 @@ def _environment_problem(url: str, token: str, wait: str) -> str:
 
 
 def main() -> int:
-    """0 if every operation works, 1 if one failed, 2 and one line without a URL or a token."""
+    """Returns 0 if every operation works, 1 if one fails, 2 for a wrong environment."""
     url, token, page, wait = (os.environ.get(name, "") for name in ("URL", "TOKEN", "PAGE", "WAIT"))
     if wrong := _environment_problem(url, token, wait or "0"):
         print(f"tally: {wrong}", file=sys.stderr)

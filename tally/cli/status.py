@@ -1,4 +1,4 @@
-"""`tally status`: whether all is well, on one screen. It reads, and writes nothing."""
+"""`tally status`: shows the health of a stack on one screen. It writes nothing."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from .terminal import explain_error, note, say
 
 HEALTH_S_MAX = 10.0
 EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
-"""The parts of which `tally check` says more."""
+"""The parts that `tally check` explains."""
 
 
 def _status(given: argparse.Namespace, stack: Stack) -> int:
-    """Print every part. 0: all is well, 1: something needs a person, 2: nobody can tell of some part."""
-    own = any(counter.items is not None for counter in stack.counters.values())
-    seen = {name: _run_check(look, stack) for name, look in {**CHECKS, **(ITEMS_CHECKS if own else {})}.items()}
-    wrong, unknown = ([name for name, one in seen.items() if one.failed is way] for way in (True, None))
+    """Prints every part. Returns 0 if all is well, 1 if a part is wrong, 2 if a part is unknown."""
+    has_items = any(counter.items is not None for counter in stack.counters.values())
+    run = {**CHECKS, **(ITEMS_CHECKS if has_items else {})}
+    results = {name: _run_check(check, stack) for name, check in run.items()}
+    wrong, unknown = ([name for name, one in results.items() if one.failed is way] for way in (True, None))
     if given.json:
-        parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in seen.items()}
+        parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in results.items()}
         say(json.dumps({"stack": _name(given), "well": not (wrong or unknown), "parts": parts}))
     else:
         say(f"{_name(given)}, {format_time(int(time.time()))}")
-        for name, one in seen.items():
+        for name, one in results.items():
             say(f"{one.state:9}{name:14}{one.summary}")
             for place in _runbook(name, one).values():
                 say(f"{'':23}see {place}")
@@ -52,19 +53,19 @@ def _status(given: argparse.Namespace, stack: Stack) -> int:
     return 1 if wrong else 2 if unknown else 0
 
 
-def _runbook(name: str, seen: Check) -> dict[str, str]:
-    """Where the page is that says what to do about a part that is not well."""
-    return {} if seen.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
+def _runbook(name: str, result: Check) -> dict[str, str]:
+    """Returns the section of docs/ for a part that is wrong or unknown."""
+    return {} if result.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 
 
 def _name(given: argparse.Namespace) -> str:
     return DEV.strip("`") if given.local else str(given.stack)
 
 
-def _run_check(look: Callable[[Stack], Check], stack: Stack) -> Check:
-    """One look. What fails is unknown, and the others still look."""
+def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
+    """Runs one check. An error makes its part unknown, and does not stop the others."""
     try:
-        return look(stack)
+        return check(stack)
     except ClientError as error:
         why = str(error.response["Error"].get("Message", error))
     except TallyError as error:
@@ -75,7 +76,7 @@ def _run_check(look: Callable[[Stack], Check], stack: Stack) -> Check:
 
 
 def _version(stack: Stack) -> Check:
-    """What is deployed, and how the last deploy ended."""
+    """Checks the version, and the result of the last deploy."""
     outputs, ended = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
     named = f"{facts['version']} on {facts['runtime']}"
@@ -84,7 +85,7 @@ def _version(stack: Stack) -> Check:
 
 
 def _check_api(stack: Stack) -> Check:
-    """Whether the API answers: GET /health reads the counts table."""
+    """Checks that the API answers: GET /health reads the counts table."""
     url = stack.outputs["ApiUrl"]
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=HEALTH_S_MAX) as answer:
@@ -96,10 +97,9 @@ def _check_api(stack: Stack) -> Check:
 
 
 def _counters(stack: Stack) -> Check:
-    """The counters that are deployed. The command works with those of the checkout, which must fit what is stored."""
-    deployed = (
-        [name for name in stack.outputs["Counters"].split(", ") if name] if stack.status else _running_counters(stack)
-    )
+    """Checks that the counters of this checkout, which the command uses, fit the deployed ones and the stored data."""
+    names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack)
+    deployed = [name for name in names if name]
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
@@ -110,7 +110,7 @@ def _counters(stack: Stack) -> Check:
 
 
 def _running_counters(stack: Stack) -> list[str]:
-    """The counters that `make dev` runs now: it loads a declaration when it is written."""
+    """Returns the counters that `make dev` runs now. It loads a declaration as soon as the file changes."""
     url, body = stack.outputs["ApiUrl"], json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
         authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
@@ -120,7 +120,7 @@ def _running_counters(stack: Stack) -> list[str]:
 
 
 def _alarms(stack: Stack) -> Check:
-    """The alarms that publish to the stack's topic."""
+    """Checks the alarms that publish to the stack's topic."""
     if not stack.status:
         return checks.no_alarms()
     topic = stack.outputs["AlarmTopicArn"]
@@ -129,7 +129,7 @@ def _alarms(stack: Stack) -> Check:
 
 
 def _subscribers(stack: Stack) -> Check:
-    """Who hears of them."""
+    """Checks the subscribers of the topic."""
     if not stack.status:
         return checks.no_alarms()
     topic = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
@@ -137,9 +137,9 @@ def _subscribers(stack: Stack) -> Check:
 
 
 def _failed_events(stack: Stack) -> Check:
-    """The asynchronous events that Lambda gave up: those that wait, and those that a person has taken out just now."""
+    """Counts the asynchronous events that Lambda gave up, also events that somebody is reading from the queue."""
     if not stack.status:
-        return Check(f"{DEV} has no queue of them", {"messages": None})
+        return Check(f"{DEV} has no queue of failed events", {"messages": None})
     queue = stack.outputs["FailedEventsUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
@@ -151,7 +151,7 @@ def _failed_events(stack: Stack) -> Check:
 ITEMS_CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "items": lambda stack: health.items_check(stack.store, stack.counters)
 }
-"""The part of a stack that counts items of the team's tables."""
+"""The additional check of a stack that counts items of team tables."""
 CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "version": _version, "API": _check_api, "counters": _counters, "alarms": _alarms,
     "subscribers": _subscribers,

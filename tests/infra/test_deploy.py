@@ -324,8 +324,8 @@ def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
         assert deploy.main(["--yes", "--app", str(dev.folder), *importing]) == 2
-        line = f"tally: the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use the version of the stack\n"
-        assert capsys.readouterr().err == line
+        said = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"
+        assert capsys.readouterr().err == f"tally: {said}. Use the version of the stack\n"
     assert aws.cdk == []
 
 
@@ -365,7 +365,7 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
     aws.throttled.add("GET /counters/gone/{id}")
     assert deploy.main(["--yes", "--app", str(dev.folder)]) == 0
     assert aws.throttled == {"GET /health"}
-    assert "route that is gone: GET /counters/gone/{id}\n" in capsys.readouterr().out
+    assert "deleted route: GET /counters/gone/{id}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_it_says_how_many_functions_the_account_has_to_run_at_once_by_the_templa
     """The options of the call are not those of a folder that another app has made."""
     aws.concurrency = concurrency
     deploy.main(["--yes", "--app", str(prod.folder)])
-    said = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+):", capsys.readouterr().out)
+    said = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+)\\.", capsys.readouterr().out)
     assert said == [needed] * bool(needed)
 
 
@@ -403,7 +403,7 @@ def test_a_stack_that_reserves_nothing_needs_thirty(
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
     for aws.concurrency, said in ((29, True), (30, False)):
         deploy.say_low_concurrency(stack, Account.from_environment(None, None))
-        assert ("and Tally needs 30:" in capsys.readouterr().out) == said
+        assert ("and Tally needs 30." in capsys.readouterr().out) == said
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_a_first_deploy_that_was_rolled_back_is_done_again(
     assert "Late" not in shown
     assert "  bucket     empty\n" in shown
     assert "  table " not in shown
-    assert "These tables stay, and are adopted: Tally-prod-counts, Tally-prod-ledger\n" in shown
+    assert "keeps these tables and adopts them: Tally-prod-counts, Tally-prod-ledger\n" in shown
     assert aws.deleted == ["id of Tally-prod"] * deploys
     assert [call[0] for call in aws.cdk] == ["diff", "deploy"] * deploys
     assert all(call[-1] == "--import-existing-resources" for call in aws.cdk)

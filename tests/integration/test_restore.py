@@ -197,7 +197,7 @@ def test_a_table_of_another_origin_or_moment_is_not_taken(aws: Any, run: Run, mo
     keys: Any = {"KeySchema": [{"AttributeName": "PK", "KeyType": "HASH"}]}
     aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
                      BillingMode="PAY_PER_REQUEST", **keys)  # fmt: skip
-    said = f"tally: there is a table {name} that this command has not made: choose another second\n"
+    said = f"tally: the table {name} exists, and this command did not make it: choose another second\n"
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
     assert len(aws.list_tables()["TableNames"]) == 4
     aws.delete_table(TableName=name)

@@ -73,7 +73,7 @@ def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault,
     assert out.splitlines() == [
         *[f"copy     {table}: {made} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
         f"as of    counts {made} 00:00:00 UTC, receipts {made} 00:01:00 UTC, ledger {made} 00:02:10 UTC",
-        "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be off by it",
+        "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be wrong",
         "forgets  the drift of plays 9f3a: +5",
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{table}" for table in TEMPLATE_SETTINGS],
@@ -125,7 +125,7 @@ def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault
 def test_tables_that_another_made_are_not_taken(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S)
     table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
-    said = f"tally: there is a table {PREFIX}-ledger that this command has not made: choose another time\n"
+    said = f"tally: the table {PREFIX}-ledger exists, and this command did not make it: choose another time\n"
     assert run(*COMMAND)[::2] == (2, said)
 
 

@@ -114,8 +114,8 @@ def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: 
     before = world.items()
     assert run("forget", "--user", USER) == (1, "found    2 posts, 6 children, 2 holds\n", "")
     assert world.items() == before
-    assert run("forget", "--user", "nobody") == (0, "there is nothing of this user\n", "")
-    assert run("history", "--user", USER) == (0, "this user was never forgotten\n", "")
+    assert run("forget", "--user", "nobody") == (0, "there is no data of this user\n", "")
+    assert run("history", "--user", USER) == (0, "this user was never erased\n", "")
 
 
 @pytest.mark.parametrize("ttl_s", [None, 900])
@@ -159,8 +159,8 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(known) == 1
     assert "there are dead letters, which may name the user" in err
-    assert "the likes of the posts go in the background" in err
-    assert "failed events may name the user for 14 days more" in err
+    assert "the sweep removes the likes of the posts" in err
+    assert "failed events may name the user for 14 more days" in err
     assert traces(judged) == []
     for _ in range(3):
         deletion.sweep(judged.store, counters.COUNTERS, float("inf"))

@@ -152,7 +152,7 @@ def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path,
     assert "uv tool install 'tallystick[cdk,dev]'" in said
     assert {path.name for path in (tmp_path / "shop").iterdir()} == {"counters.py", "app.py", "cdk.json"}
     for arguments, reason in (
-        (["init", "shop"], "nothing is written: there already is shop/counters.py"),
+        (["init", "shop"], "nothing is written: shop/counters.py already exists"),
         (["status"], "is missing, and the command needs it: install 'tallystick[dev]'"),
     ):
         refused = run(command, *arguments, cwd=tmp_path, check=False)

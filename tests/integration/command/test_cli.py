@@ -68,7 +68,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
     assert run_command(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
     for given, said in (
-        (["--X9"], "are required: ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
+        (["--X9"], "ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
         ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
     ):  # fmt: skip
         assert one_line(main, ["get", "plays", "--local", *given], capsys).endswith(said)
@@ -77,7 +77,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
 def test_get_shows_shards(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add_write(Call(store), counters.PLAYS, "v", shard, 2, 0))
-    assert run("get", "plays", "v")[1] == "plays v: 4 in 2 parts\n"
+    assert run("get", "plays", "v")[1] == "plays v: 4 in 2 shards\n"
     page = "https://example.com/a"
     body = {"counted": True}
     increments.count(Call(store), Increment(counters.USAGE, "u", 1, "increment", "k" * 22, body))
@@ -155,7 +155,7 @@ def test_no_csv_is_exported_that_import_would_refuse(
     for exported in [file] * fits + [lines]:
         signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
         said = run("import", str(exported), *signed)[1]
-        assert "imported 0 rows, 1 were there" in said or "ended before: 1 row, 0 refused" in said
+        assert "imported 0 rows, 1 existed" in said or "ended before: 1 row, 0 refused" in said
 
 
 def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:
@@ -167,7 +167,7 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
                            '{"counter": "usage", "id": "u", "counted": true, "visible": "now"}\n')  # fmt: skip
     invoke({"operation": "void", "counter": "usage", "id": "u", "key": "order-1", "caller": "auth0|7c20"})
     assert run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")[1].startswith(
-        "counted  increment usage/u, once, and taken back since; the answer was"
+        "counted  increment usage/u, once, and voided later; the answer was"
     )
     for asked in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
         assert run("receipt", "usage", "u", *asked) == (1, f"{receipt.NOT_KNOWN}\n", "")
@@ -203,18 +203,21 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["repair", "--by", "a\nb", "--why", "x"], "argument --by"),
         (["import", "f", "--counter", "plays", "--yes"], "--yes needs --by NAME and --why TEXT"),
         (["import", "f", "--counter", "plays", "--id-column", "x"], "x: a file names its columns id and value"),
-        (["export", "plays", "--changes-since", "2026-01-01"], "2026-01-01: an export has every row"),
-        (["export", "plays", "p.parquet"], "there is no Parquet: export to a .csv or .jsonl, and convert it"),
+        (["export", "plays", "--changes-since", "2026-01-01"], "2026-01-01: an export always has every row"),
+        (
+            ["export", "plays", "p.parquet"],
+            "export does not write Parquet: export to .csv or .jsonl, and convert the file",
+        ),
         (["forget", "--user", "u", "--yes", "--by", "ann"], "--yes needs --by NAME and --why TEXT"),
         (["forget", "--user", "u", "--yes", "--by", "u", "--why", "x"], "must not name the user"),
         (["get", "plays"], "required: ID"),
         (["receipt", "readers", "a", "k"], "readers counts visitors, not keys"),
         (["count", "plays", "a", "--visitor", "ann"], "plays does not count visitors"),
         (["count", "readers", "a"], "readers counts visitors: add --visitor NAME"),
-        (["count", "readers", "a", "--visitor", "ann", "--amount", "2"], "goes without --amount, --key and --used"),
-        (["count", "readers", "a", "--visitor", "ann", "--used"], "goes without --amount, --key and --used"),
-        (["count", "stock", "a", "--amount", "-1", "--used"], "stock has no debt: nothing goes beyond its limit"),
-        (["count", "readers", "a", "--visitor", "ann", "--key", "k"], "goes without --amount, --key and --used"),
+        (["count", "readers", "a", "--visitor", "ann", "--amount", "2"], "excludes --amount, --key and --used"),
+        (["count", "readers", "a", "--visitor", "ann", "--used"], "excludes --amount, --key and --used"),
+        (["count", "stock", "a", "--amount", "-1", "--used"], "stock has no debt, so no change may pass its limit"),
+        (["count", "readers", "a", "--visitor", "ann", "--key", "k"], "excludes --amount, --key and --used"),
         (["receipt", "plays", "a", "k,k"], "KEY must be visible ASCII characters without commas"),
         (["receipt", "plays", "a", "k", "--caller", ""], "--caller must not be empty"),
         (["count", "plays", "a", "--key", ""], "argument --key: KEY must not be empty"),
@@ -298,8 +301,8 @@ def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what
         "Fri 01-15 07:00  -300 since 07:55 ███▏",
         "Fri 01-15 08:00 1,200                █████████████",
         "Fri 01-15 09:00    40 so far         █",
-        "import of +70 into 2027-01-15 (UTC): no traffic, so in no bar",
-        "repair of -5 at 2027-01-15 08:50, by ledger: no traffic, so in no bar", *said,
+        "import of +70 into 2027-01-15 (UTC): not traffic, so not in the bars",
+        "repair of -5 at 2027-01-15 08:50, by ledger: not traffic, so not in the bars", *said,
     ], "")  # fmt: skip
     assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")
 
@@ -417,7 +420,7 @@ def of(construct: str, **settings: str) -> dict[str, str]:
         ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName'. Give the name of a stack with Tally"),
         (
             TABLES | {"Format": "7"},
-            f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use the version of the stack",
+            f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use",
         ),
         (TABLES | {"Format": str(keys.FORMAT)}, ""),
         (
@@ -543,7 +546,7 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
                     "at": 1795000060, "sequence": "2"}  # fmt: skip
     total = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
              "direction": "up", "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
-    assert run("events") == (0, "no event is known: each is kept for nine days after it was sent\n", "")
+    assert run("events") == (0, "there are no events: Tally keeps each for nine days after it is sent\n", "")
     for detail in (first, then, total):
         event = Event(detail["event"], detail["at"] * 1000, detail)
         state = UNSENT if detail is total else SENT
@@ -559,7 +562,7 @@ def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, st
     assert run("events", "--limit", "1")[1].splitlines() == lines[:1]
     for id_ in ("7c20", "7c20#2026-11-22"):
         assert run("events", "calls", id_)[1].splitlines() == lines[1:]
-    assert run("events", "calls", "7c20#2026-11-21")[1].startswith("no event is known")
+    assert run("events", "calls", "7c20#2026-11-21")[1].startswith("there are no events")
     assert run("events", "plays", "/v/")[1].splitlines() == lines[:1]
     shown = [json.loads(line) for line in run("events", "plays", "--json")[1].splitlines()]
     assert shown == [{**total, "sent": False}]

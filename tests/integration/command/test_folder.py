@@ -44,9 +44,9 @@ def test_init_overwrites_nothing_and_writes_all_or_nothing(team: Path, capsys: p
     for beside in ([], ["cdk.json"]):
         for name in beside:
             (team / name).write_text(mine)
-        assert one_line(main, ["init", "."], capsys) == "nothing is written: there already is counters.py"
+        assert one_line(main, ["init", "."], capsys) == "nothing is written: counters.py already exists"
         assert {path.name: path.read_text() for path in team.iterdir()} == dict.fromkeys(("counters.py", *beside), mine)
-    assert one_line(main, ["init", "counters.py"], capsys) == "counters.py cannot hold the files: File exists"
+    assert one_line(main, ["init", "counters.py"], capsys) == "the files cannot be written to counters.py: File exists"
 
 
 @pytest.mark.parametrize("of_app", [["app.py"], ["cdk.json"], ["app.py", "cdk.json"]])
@@ -70,7 +70,7 @@ def test_init_beside_an_app_that_is_none_of_the_cdk_writes_nothing(
     team: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (team / "app.py").write_text("import flask")
-    said = "nothing is written: app.py is there, and no app of the CDK: `tally init NAME` makes a folder beside it"
+    said = "nothing is written: app.py exists, and is not an app of the CDK: `tally init NAME` makes a folder beside it"
     assert one_line(main, ["init"], capsys) == said
     assert [path.name for path in team.iterdir()] == ["app.py"]
     assert (
@@ -121,7 +121,7 @@ def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFix
     os.chdir(team / "gone")
     (team / "gone").rmdir()
     for command in ("status", "dev"):
-        assert one_line(main, [command], capsys) == "the present folder is gone: go to another one"
+        assert one_line(main, [command], capsys) == "the current folder does not exist: go to another one"
 
 
 def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
     assert team("scan orders")[:2] == (
-        0, "orders is counted: `tally check orders` shows what differs, --again counts from the beginning\n",
+        0, "orders is counted already: `tally check orders` shows what differs, --again starts a new scan\n",
     )  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     team.poison()
     team.order("b", 601)
     team.drain()
-    said = "tally: there are dead letters of the table shop: `tally repair` first, then scan again\n"
+    said = "tally: there are dead letters of the table shop: run `tally repair`, then scan again\n"
     assert team("check orders a") == (2, "", said)
     assert team("scan orders --again --yes") == (2, "", said)
     mark_judged(team.store, ahead=-4)
@@ -317,7 +317,7 @@ def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(te
     mark_judged(team.store)
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
-    assert "tally: orders has lost a change: `tally scan orders` counts its items\n" in err
+    assert "tally: orders has lost a change: run `tally scan orders`\n" in err
     assert team("check")[1].endswith("all is well\n")  # as_of of other numbers waits for nobody
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     assert team("scan orders --yes")[0] == 0
@@ -341,7 +341,7 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
     team.drain()
     code, out, err = team(f"repair orders {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well")
-    assert "tally: a repair takes off what `tally check orders` has found\n" in err
+    assert "tally: a repair removes the drift that `tally check orders` found\n" in err
     assert team.numbers("orders") == team.truth("orders")
     assert team("history a")[1].endswith("by ann (ledger): test\n")
     assert team("check orders a")[:2] == (0, "all is well\n")
@@ -473,7 +473,7 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
     [
         ("import numbers.csv --counter orders", MOVES),
         ("receipt orders a k", f"{MOVES}; --help says more"),
-        ("export orders --children", "orders counts items of the table shop: export that one"),
+        ("export orders --children", "orders has no children: export the table shop"),
         ("series orders a", "orders counts items: it has no series.; --help says more"),
         ("top orders", "orders counts items: it has no series.; --help says more"),
         ("shadow orders numbers.csv", "orders counts items: it has no series.; --help says more"),

@@ -94,10 +94,10 @@ def test_hours_that_tally_does_not_have_whole_are_unknown(run: Run, files: Files
 def test_an_hour_without_a_reading_is_compared_with_those_beside_it_alone(run: Run, files: Files) -> None:
     code, out, err = run("shadow", "plays", files.of("a", [0, None, None, 590]), files.of("b", [0, 0, 10]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,1,0,0,0", "06,09,1,590,600,-10", "07,08,1,10,10,0"])
-    assert "1 row of several hours: no reading between, so each of these is unknown alone" in err
+    assert "1 row of several hours: without readings in between, single hours are unknown" in err
     code, out, err = run("shadow", "plays", files.of("a", [0, 100]), files.of("b", [None, None, 10]), *UTC)
     assert (code, rows(out)) == (0, ["06,07,1,100,100,0"])
-    assert "1 ids have no two readings at full hours: they are in no row" in err
+    assert "1 ids have fewer than two readings at full hours, and are in no row" in err
 
 
 def test_a_reading_away_from_a_full_hour_is_in_no_row_and_the_nearest_one_counts(run: Run, files: Files) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that the team keeps itself: how one is off, and the command that puts it right. Tally never writes them."""
+"""Team numbers: the excess of a number, and the command that corrects it. Tally never writes team numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .terminal import print_json_or_line
 
 
 def say_difference(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
-    """A line for a number that is off, in the unit of the team's table. JSON has Tally's unit, and says the `scale`."""
+    """Prints a line for a wrong number, in the unit of the team's table. JSON has Tally's unit, and the `scale`."""
     counter, group, off = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     number, kept = counter.watch.attribute, watch.team_number(stack.store, counter, group)
@@ -31,16 +31,16 @@ def say_difference(given: argparse.Namespace, stack: Stack, finding: Finding) ->
     is_, items = "None" if kept is None else of.shown(kept), of.shown(finding.tally)
     line = f"differs  {finding.name}: {number} is {is_}, and its items come to {items}: it is {of.shown(off, '+')} off"
     if scan.counted != counter.items_digest:
-        repair = f"that is of another declaration: `tally scan {counter.name}` first"
+        repair = f"the items were counted by another declaration: run `tally scan {counter.name}` first"
     elif kept is None:
-        repair = "the number is gone: the sweep looks again"
+        repair = "the number is gone: the sweep will check it"
     else:
         repair = f"to repair it: {_command(recount, group, number, -off)}"
     print_json_or_line(given, body, f"{line}; {repair}")
 
 
 def _command(recount: Recount, group: str, number: str, amount: int) -> str:
-    """The command that adds the amount: it is right under traffic, too."""
+    """Returns the command that adds the amount, which is right under traffic, too."""
     added = recount.items_declaration.shown(amount)
     arguments = {
         "--table-name": recount.table,
@@ -53,7 +53,7 @@ def _command(recount: Recount, group: str, number: str, amount: int) -> str:
 
 
 def _key(recount: Recount, group: str) -> Item:
-    """The key of the item that has the number."""
+    """Returns the key of the item that has the number."""
     of, watch = recount.items_declaration, recount.items_declaration.watch
     assert watch is not None
     assert of.sort_key is not None

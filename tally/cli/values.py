@@ -1,4 +1,4 @@
-"""Checks of single values on the command line. Each returns the value to use, or raises an error of one line."""
+"""Checks of values on the command line. Each returns the value to use, or raises an error of one line."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TIME_MAX_S = 95_617_584_000  # the year 5000
 
 @functools.cache
 def _pages(file: Path) -> Pages:
-    """What a file of counters declares. What is wrong with it, the command has said in one line by then."""
+    """Returns the page rules of a file of counters. The command has reported faults of the file before."""
     return CountersFile.load(file).pages if file.is_file() else UNDECLARED
 
 
 def resolve_id(counter: Counter, id_: str) -> str:
-    """The id as the counter stores it; with periods `ID#PERIOD`, or `ID` in the current one.
+    """Returns the id as the counter stores it. `id_`: with periods `ID#PERIOD`, or `ID` for the present period.
 
     Raises InvalidInputError.
     """
@@ -42,13 +42,13 @@ def resolve_id(counter: Counter, id_: str) -> str:
 
 
 def complete_id(given: argparse.Namespace) -> None:
-    """Completes the id of a command that takes COUNTER and ID, if there is one. Raises InvalidInputError."""
+    """Completes the id of a command with COUNTER and ID. Raises InvalidInputError."""
     if given.id is not None:
         given.id = resolve_id(given.counter, given.id)
 
 
 def stored_id(counter: Counter, id_: object) -> str:
-    """The id as the counter stores it; with periods `ID#PERIOD`. It depends on no clock. Raises InvalidInputError."""
+    """Returns the id as the counter stores it; with periods `ID#PERIOD`. No clock is read. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
         return _canonical_id(counter, id_)
     named, _, period = id_.partition("#")
@@ -59,7 +59,7 @@ def stored_id(counter: Counter, id_: object) -> str:
 
 
 def _canonical_id(counter: Counter, name: object) -> str:
-    """The id of what a person writes: a page normalised, other text spelled. Raises InvalidInputError."""
+    """Returns the id of a user's text: the canonical URL of a page, or the spelled id. Raises InvalidInputError."""
     spelled = name
     if isinstance(name, str) and not counter.pages:
         spelled = id_of(name) if counter.items is None else group_of(name)
@@ -67,7 +67,7 @@ def _canonical_id(counter: Counter, name: object) -> str:
 
 
 def user(value: str) -> str:
-    """The `sub` of a user's tokens."""
+    """Checks the `sub` of a user's tokens."""
     try:
         fields.user(value, "ID")
     except InvalidInputError as error:
@@ -76,7 +76,7 @@ def user(value: str) -> str:
 
 
 def key(value: str) -> str:
-    """The name of a change. An empty one, as of a variable that is not set, is refused."""
+    """Checks an idempotency key. An empty key, as from an unset variable, is an error."""
     try:
         return fields.idempotency_key(value, "KEY", anonymous=False)
     except InvalidInputError as error:
@@ -84,12 +84,12 @@ def key(value: str) -> str:
 
 
 def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
-    """The check of a counter's name: it must be declared."""
+    """Returns the check of a counter's name: it must be declared."""
 
     def counter(name: str) -> Counter:
         if name not in counters:
             file = folder.counters()
-            known = f"it is one of {', '.join(counters)}" if file.is_file() else folder.missing(file)
+            known = f"choose from {', '.join(counters)}" if file.is_file() else folder.missing(file)
             raise argparse.ArgumentTypeError(f"there is no counter {name!r}: {known}")
         return counters[name]
 
@@ -97,7 +97,7 @@ def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
 
 
 def second(value: str) -> int:
-    """Epoch seconds of a time that says its zone."""
+    """Returns the epoch seconds of a time with a zone."""
     try:
         when = datetime.fromisoformat(value)
     except ValueError:
@@ -108,8 +108,8 @@ def second(value: str) -> int:
 
 
 def vault(value: str) -> str:
-    """The ARN of a vault of AWS Backup."""
-    from tally.cdk.options import VAULT_PATTERN  # not for each command: it imports the operations
+    """Checks the ARN of a vault of AWS Backup."""
+    from tally.cdk.options import VAULT_PATTERN  # imported late: it imports the operations
 
     if not re.fullmatch(VAULT_PATTERN, value):
         raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
@@ -117,7 +117,7 @@ def vault(value: str) -> str:
 
 
 def date_time(value: str) -> datetime:
-    """A time, or the beginning of a day; without a zone, in the one that is shown."""
+    """Returns a time, or the start of a day, with the zone of the text or without."""
     try:
         return datetime.fromisoformat(value)
     except ValueError:
@@ -125,7 +125,7 @@ def date_time(value: str) -> datetime:
 
 
 def seconds(when: datetime | None, zone: tzinfo) -> int | None:
-    """Epoch seconds of a time, or None without one. Raises InvalidInputError."""
+    """Returns the epoch seconds of a time, or None without a time. Raises InvalidInputError."""
     if when is None:
         return None
     try:
@@ -138,15 +138,15 @@ def seconds(when: datetime | None, zone: tzinfo) -> int | None:
 
 
 def zone(value: str) -> tzinfo:
-    """A time zone by its name."""
+    """Returns a time zone by its name."""
     try:
         return UTC if value == "UTC" else ZoneInfo(value)
     except (KeyError, ValueError, OSError):
-        raise argparse.ArgumentTypeError(f"{value!r} is no time zone that is known here, like Europe/Berlin") from None
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time zone of this machine, like Europe/Berlin") from None
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The check of a whole number within limits."""
+    """Returns the check of a whole number from `least` to `most`."""
 
     def checked(value: str) -> int:
         if not (value.isascii() and value.isdigit() and len(value) <= 9 and least <= int(value) <= most):
@@ -157,7 +157,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def signed(most: int) -> Callable[[str], int]:
-    """The check of a whole number other than 0, with or without a sign."""
+    """Returns the check of a whole number other than 0, with or without a sign."""
 
     def checked(value: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not 1 <= abs(int(value)) <= most:
@@ -168,14 +168,14 @@ def signed(most: int) -> Callable[[str], int]:
 
 
 def run_name(value: str) -> str:
-    """The name of a run of an import."""
+    """Checks the name of a run of an import."""
     if len(value) > RUN_CHARACTERS_MAX or not ID_FORM.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
     return value
 
 
 def text(most: int) -> Callable[[str], str]:
-    """The check of a text that the history keeps, of at most so many characters."""
+    """Returns the check of a text for the history, of at most `most` characters."""
 
     def checked(value: str) -> str:
         text = value.strip()

@@ -1,4 +1,4 @@
-"""The copies of the tables in a vault of AWS Backup, and the jobs that make tables of them."""
+"""The copies of the tables in a vault of AWS Backup, and the jobs that restore them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .connection import PATIENT
 from .terminal import CommandError
 
 TABLES = ("counts", "receipts", "ledger")
-SAME_DAY_S = 12 * 3600  # copies of one day begin within an hour; those of two days are 23 hours apart
+SAME_DAY_S = 12 * 3600  # copies of one day start within an hour; copies of two days are 23 hours apart
 _COPY = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
 _RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
 _READY = ("COMPLETED", "AVAILABLE")
@@ -24,7 +24,7 @@ _FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")
 
 
 class Copy(NamedTuple):
-    """A copy of one table. `made_s`: when AWS Backup made it, epoch seconds; the table may be as it was later."""
+    """A copy of one table. `made_s`: when AWS Backup started it, in epoch seconds; the data may be from later."""
 
     arn: str
     made_s: float
@@ -38,10 +38,10 @@ class Vault:
         self._client: Any = boto3.client("backup", config=PATIENT, region_name=self.region)
 
     def copies(self, stack: str, to_s: int) -> tuple[str, Mapping[str, Copy]]:
-        """How the tables' names begin, and the newest copy of each that was made by then.
+        """Returns the prefix of the tables' names, and the newest copy of each table up to a time.
 
-        `stack`: the name of the stack, or the ARN that one of two such stacks has before `-counts`. Raises
-        CommandError if a copy is missing or if they are not of one day.
+        `stack`: the name of the stack; if two stacks have this name, the ARN of a table without `-counts`. If a copy
+        is missing, or if the copies are not of one day, raises CommandError.
         """
         by_tables: dict[str, dict[str, Copy]] = {}
         for tables, table, copy in self._copies():
@@ -60,7 +60,7 @@ class Vault:
         by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
         if by_time[-1][0] - by_time[0][0] > SAME_DAY_S:
             said = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
-            raise CommandError(f"the newest copies are not of one day ({said}): choose a time before the last ones")
+            raise CommandError(f"the newest copies are not of one day ({said}): choose an earlier time")
         return _original_prefix(tables).rpartition("/")[2], copies
 
     def _copies(self) -> Iterator[tuple[str, str, Copy]]:
@@ -73,22 +73,23 @@ class Vault:
                 yield named[1], named[2], Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
 
     def begin_restore(self, copy: Copy, target: str, *, there: bool) -> str:
-        """Begin to make a table of a copy, if it is not begun; the job's id.
+        """Starts a job that restores a copy, unless there is one, and returns its id.
 
-        `there`: a table of that name is there. Raises CommandError if no job of this copy makes or has made it.
+        `there`: a table of this name exists. If no job of this copy makes or has made it, raises CommandError.
         """
-        jobs = [job for job in self._jobs() if job["RecoveryPointArn"] == copy.arn]
+        pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
+        jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]
         if there:
             ours = [job for job in jobs if job["Status"] in _AT_WORK or _has_made(job, target)]
             if not ours:
-                raise CommandError(f"there is a table {target} that this command has not made: choose another time")
+                raise CommandError(f"the table {target} exists, and this command did not make it: choose another time")
             return str(ours[0]["RestoreJobId"])
         failed = sum(job["Status"] in _FAILED for job in jobs)
-        # With the token of a job that failed, AWS would answer with that job. A job at work has the same token.
+        # The token of a failed job would return this job. A running job has the same token.
         token = hashlib.sha256(f"{copy.arn} {target} {failed}".encode()).hexdigest()
         begun = self._client.start_restore_job(
             RecoveryPointArn=copy.arn,
-            # As the template has it: DynamoDB's own key.
+            # The template uses DynamoDB's own key, too.
             Metadata={"targetTableName": target, "encryptionType": "Default", "kmsMasterKeyArn": "Not Applicable"},
             IamRoleArn=f"arn:{self._partition}:iam::{self._account}:role/{_ROLE}",
             IdempotencyToken=token,
@@ -96,20 +97,17 @@ class Vault:
         )
         return str(begun["RestoreJobId"])
 
-    def _jobs(self) -> Iterator[Any]:
-        pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
-        return (job for page in pages for job in page["RestoreJobs"])
-
     def check(self, jobs: Iterable[str]) -> None:
-        """Raise CommandError if one of the jobs has failed, with what AWS Backup says."""
+        """If a job has failed, raises CommandError with the message of AWS Backup."""
         for job in jobs:
             described = self._client.describe_restore_job(RestoreJobId=job)
             if described["Status"] in _FAILED:
-                raise CommandError(f"AWS Backup made no table: {described.get('StatusMessage') or described['Status']}")
+                why = described.get("StatusMessage") or described["Status"]
+                raise CommandError(f"AWS Backup did not restore a table: {why}")
 
 
 def _original_prefix(tables: str) -> str:
-    """How the names of the first tables of this stack began: restored ones have a moment."""
+    """Returns the prefix without the time that a restore adds."""
     return _RESTORED.sub("", tables)
 
 

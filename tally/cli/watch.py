@@ -1,4 +1,4 @@
-"""The command `draw_watch`: a tally as it moves, until Ctrl-C. It reads, and writes nothing."""
+"""The command `watch`: follows a number until Ctrl-C. It writes nothing."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _watch(given: argparse.Namespace, stack: Stack) -> int:
-    """Print the tally whenever it moves. Returns 0 at Ctrl-C. Raises what the first look raises."""
-    looks = _read_values(given, stack)
+    """Prints the number whenever it moves. Returns 0 at Ctrl-C. Raises what the first read raises."""
+    values_read = _read_values(given, stack)
     try:
         if may_draw(given):
-            from . import charts  # it takes a tenth of a second to load
+            from . import charts  # importing it takes a tenth of a second
 
-            charts.draw_watch(f"{given.counter.name} {given.id}", given.interval, looks, viewers_zone())
+            charts.draw_watch(f"{given.counter.name} {given.id}", given.interval, values_read, viewers_zone())
         else:
-            _print(given, looks)
+            _print(given, values_read)
     except KeyboardInterrupt:
         pass
     return 0
 
 
 def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedValue]:
-    """Look, and look again after each interval, for ever. Only the first look raises an error, and one that finds that
-    the number no longer counts the items."""
-    seen = _read_value(given, stack)
-    yield WatchedValue(int(time.time()), seen, 0)
+    """Reads the number after each interval, for ever. Raises errors of the first read, later only NotCountedError."""
+    last = _read_value(given, stack)
+    yield WatchedValue(int(time.time()), last, 0)
     while True:
         time.sleep(given.interval)
         try:
@@ -60,45 +59,45 @@ def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedVal
             raise
         except (TallyError, BotoCoreError) as error:
             why = explain_error(error) if isinstance(error, TallyError) else str(error)
-            yield WatchedValue(int(time.time()), seen, 0, " ".join(why.split()) or type(error).__name__)
+            yield WatchedValue(int(time.time()), last, 0, " ".join(why.split()) or type(error).__name__)
             stack = _reconnect(given, stack)
             continue
-        yield WatchedValue(int(time.time()), value, value - seen)
-        seen = value
+        yield WatchedValue(int(time.time()), value, value - last)
+        last = value
 
 
 def _read_value(given: argparse.Namespace, stack: Stack) -> int:
-    """The number. Raises NotCountedError, and what a read raises."""
+    """Returns the number. Raises NotCountedError, and what a read raises."""
     stack.check_counted(given.counter)
     return tallies.read(Call(stack.store), given.counter, given.id)
 
 
 def _reconnect(given: argparse.Namespace, stack: Stack) -> Stack:
-    """The stack to look at after a lost connection. `make dev` has its tables elsewhere when it starts again."""
+    """Returns the stack after a lost connection. A new `make dev` has other tables."""
     if given.local:
         with suppress(CommandError):
             return connection.local_stack(given.port, stack.counters)
     return stack
 
 
-def _print(given: argparse.Namespace, looks: Iterable[WatchedValue]) -> None:
-    """A line for the first look, and for each that saw a change; notes when the connection is lost, and back."""
+def _print(given: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
+    """Prints a line for the first value and for each change, and a note when the connection is lost or restored."""
     lost = False
-    for number, look in enumerate(looks):
-        if bool(look.error) != lost:
-            lost = bool(look.error)
-            note(f"the connection is lost: {look.error}; trying again" if lost else "the connection is back")
+    for number, one in enumerate(values_read):
+        if bool(one.error) != lost:
+            lost = bool(one.error)
+            note(f"the connection is lost: {one.error}; trying again" if lost else "the connection is restored")
         if number == 0 and not given.json:
             say("at,value,change")
-        if number == 0 or look.change:
-            at = datetime.fromtimestamp(look.at_s, UTC).isoformat()
-            body = {"at": look.at_s, "value": look.value, "change": look.change}
-            print_json_or_line(given, body, f"{at},{look.value},{look.change}")
+        if number == 0 or one.change:
+            at = datetime.fromtimestamp(one.at_s, UTC).isoformat()
+            body = {"at": one.at_s, "value": one.value, "change": one.change}
+            print_json_or_line(given, body, f"{at},{one.value},{one.change}")
 
 
 WATCH = Command(
     "watch", _watch, _arguments, values.complete_id,
-    examples="""  tally watch plays 9f3a                         each look costs what a read costs
+    examples="""  tally watch plays 9f3a                         each interval costs a read
   tally watch likes a91f --interval 10 --stack Tally-prod
   tally watch stock mug --json                   a line for each change
 """,

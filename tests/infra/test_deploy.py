@@ -251,7 +251,7 @@ def test_without_a_terminal_it_says_how_to_answer(
     aws.deployed("Tally-dev", dev)
     for main in (deploy.main, destroy.main):
         said = one_line(main, [], capsys)
-        assert said == "it asks before it begins, and this is no terminal: add --yes"
+        assert said == "this command asks before it starts, and stdin is not a terminal: add --yes"
     assert (aws.cdk, aws.deleted) == ([], [])
 
 

@@ -117,7 +117,7 @@ def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault
     aws.copy(MADE_S)
     aws.fails = "the role cannot be assumed"
     code, _, err = run(*COMMAND)
-    assert (code, err) == (2, "tally: AWS Backup made no table: the role cannot be assumed\n")
+    assert (code, err) == (2, "tally: AWS Backup did not restore a table: the role cannot be assumed\n")
     aws.fails = ""
     assert run(*COMMAND)[0] == 0
 
@@ -196,4 +196,4 @@ def test_what_aws_refuses_is_one_line(aws: Vault, run: Run, monkeypatch: pytest.
         return made
 
     monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=client))
-    assert run(*COMMAND) == (2, "", "tally: AWS refuses it: no\n")
+    assert run(*COMMAND) == (2, "", "tally: AWS refused a call: no\n")

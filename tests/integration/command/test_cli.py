@@ -225,7 +225,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2019-01-01"], "from must be before to"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2022-01-01"], "ask for 2400 at most"),
-        (["series", "plays", "a", "--tz", "Mars/Phobos"], "'Mars/Phobos' is no time zone that is known here"),
+        (["series", "plays", "a", "--tz", "Mars/Phobos"], "'Mars/Phobos' is not a time zone of this machine"),
         (["series", "plays", "a", "--by", "day", "--tz", "Asia/Kolkata"], "whose days begin with an hour of UTC"),
         (["top", "plays", "--span", "today"], "argument --span"),
         (["top", "plays", "--limit", "0"], "'0' is not a whole number from 1 to"),
@@ -358,7 +358,7 @@ def test_watch_goes_on_when_the_connection_is_lost_and_make_dev_is_back_elsewher
     assert (code, [(line["value"], line["change"]) for line in lines]) == (0, [(0, 0), (12, 12)])
     lost, again = err.splitlines()
     assert lost.startswith("tally: the connection is lost: ")
-    assert again == "tally: the connection is back"
+    assert again == "tally: the connection is restored"
 
 
 def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:

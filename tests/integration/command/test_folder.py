@@ -59,7 +59,7 @@ def test_init_beside_an_app_writes_the_counters_and_says_what_to_add(
     status, printed, _ = run_command(capsys, "init")
     lines = printed.splitlines()
     assert (status, lines[0]) == (0, "wrote counters.py")
-    assert lines[1].startswith(f"{' and '.join(of_app)} of your app: left alone. ")
+    assert lines[1].startswith(f"this folder has your {' and '.join(of_app)}, which stays. ")
     assert lines[2:4] == ["  from tally.cdk import Tally", '  Tally(self, "Tally", counters="counters.py")']
     assert {path.name: path.read_text() for path in team.iterdir()} == {
         "counters.py": init.COUNTERS, **dict.fromkeys(of_app, mine),

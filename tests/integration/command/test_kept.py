@@ -109,14 +109,14 @@ def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declar
     team.wire.delete_item(TableName=team.table, Key={"PK": {"S": "POST#3"}, "SK": {"S": "META"}})
     team.drain()
     code, out, _ = team("check --only drift")
-    assert (code, "aws" in out, "the number is gone: the sweep looks again\n" in out) == (1, False, True)
+    assert (code, "aws" in out, "the number is gone: the sweep will check it\n" in out) == (1, False, True)
     team.put("POST#3", "META", likeTally={"N": "7"})
     team.drain()
     assert "aws dynamodb update-item" in team("check --only drift")[1]
     other = replace(OF, watch=LIKES.watch, where={"spam": False})
     team.counters = declared([replace(LIKES, items=other)])
     code, out, _ = team("check --only drift")
-    assert (code, "aws" in out, "another declaration: `tally scan post_likes` first\n" in out) == (1, False, True)
+    assert (code, "aws" in out, "another declaration: run `tally scan post_likes` first\n" in out) == (1, False, True)
 
 
 def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Team) -> None:

@@ -148,7 +148,7 @@ def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
 ) -> None:
     put_drift_row(store, "plays", "v", -3)
     before = everything(store)
-    said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
+    said = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
     assert run("repair", *SIGNED) == (2, "", said)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     asked: list[str] = []

@@ -46,7 +46,7 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.old_orders()
-    said = "tally: it asks before it begins, and this is no terminal: add --yes\n"
+    said = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
     assert team("scan orders") == (2, "", said)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     asked: list[str] = []
@@ -103,8 +103,8 @@ def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committ
     code, out, err = team("scan orders --yes")
     begun = at > 1 or (at == 1 and committed)
     over = at == 6 and committed
-    assert (code, "tally: the scan goes on: " in err) == (0, begun and not over), err
-    assert out.startswith("orders is counted: ")
+    assert (code, "tally: the scan continues: " in err) == (0, begun and not over), err
+    assert out.startswith("orders is counted")
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
     assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no sweep has judged
@@ -121,7 +121,7 @@ def test_a_scan_that_was_begun_anew_counts_from_the_beginning_and_nothing_is_rea
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     assert team("check orders a")[::2] == (2, NOT_COUNTED)
     code, out, err = team("scan orders --yes --again")
-    assert (code, "the scan goes on" in err) == (0, False)
+    assert (code, "the scan continues" in err) == (0, False)
     assert out == "orders is counted: 120 items read, 4 groups, 1 numbers set\n"
     assert team.numbers("orders") == team.truth("orders")
 
@@ -142,7 +142,7 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     other = replace(ORDERS, items=replace(ORDERS.items, where={}))
     team.counters = {**team.counters, "orders": other}
     monkeypatch.setattr(scan, "WAIT_MINUTES_MAX", 0)
-    assert "goes on" not in team("scan orders --yes")[2]
+    assert "the scan continues" not in team("scan orders --yes")[2]
     assert scan_state.read_scan(team.store, "orders").generation > second
 
 
@@ -159,7 +159,7 @@ def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: T
     assert 0 < read < 100
     pages = WatchedClient(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
-    assert (code, f"the scan goes on: {read:,} items were read" in err) == (0, True)
+    assert (code, f"the scan continues: {read:,} items are read" in err) == (0, True)
     left = [asked for _, asked in pages.sent if asked["TableName"] == team.table]
     assert (len(left), "ExclusiveStartKey" in left[0]) == (1, True)
 
@@ -388,11 +388,11 @@ def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
     assert team("check orders")[0] == 2  # it asks
     with pytest.raises(Crash):
         team("check orders --yes", client_that_dies(team.store.client, 2, committed=True))
-    said = "tally: a recount of all is open: `tally check orders` goes on with it\n"
+    said = "tally: a recount of all groups is open: `tally check orders` continues it\n"
     assert team("check orders a") == (2, "", said)
     code, out, err = team("check orders")
     assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "nobody:"])
-    assert "tally: the scan goes on: " in err
+    assert "tally: the scan continues: " in err
     assert team(f"repair orders {SIGNED}")[0] == 0
     assert team.numbers("orders") == team.truth("orders")
     team.stall()
@@ -479,7 +479,7 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
         ("shadow orders numbers.csv", "orders counts items: it has no series.; --help says more"),
         ("check orders --only receipts", "orders counts items: there is only --only drift; --help says more"),
         ("scan usage", "usage does not count items of your tables"),
-        ("scan x", "argument COUNTER: there is no counter 'x': it is one of orders, spent, usage; --help says more"),
+        ("scan x", "argument COUNTER: there is no counter 'x': choose from orders, spent, usage; --help says more"),
         ("get orders a", NOT_COUNTED[7:-1]),
         ("watch orders a", NOT_COUNTED[7:-1]),
         ("export orders", NOT_COUNTED[7:-1]),

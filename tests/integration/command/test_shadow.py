@@ -104,7 +104,7 @@ def test_a_reading_away_from_a_full_hour_is_in_no_row_and_the_nearest_one_counts
     late, near = files.of("a", [0, 100, 300], 70), files.of("a", [7, 109, 300], 20)
     code, out, err = run("shadow", "plays", late, *UTC)
     assert (code, rows(out)) == (2, [])
-    assert "3 readings are over 60 s from a full hour: they are in no row" in err
+    assert "3 readings are over 60 s from a full hour, and are in no row" in err
     assert rows(run("shadow", "plays", late, *UTC, "--within", "70")[1]) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
     for given in ((late, near), (near, late)):
         out = run("shadow", "plays", *given, *UTC, "--within", "70")[1]

@@ -40,7 +40,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: stdout)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--children", action="store_true", help="export the items that it counts")
-    what.add_argument("--limits", action="store_true", help="export the limits of ids")
+    what.add_argument("--limits", action="store_true", help="export the overrides of the limit")
     parser.add_argument(
         "--format", choices=files.FORMATS, help="the format of the file (default: by its name; csv for stdout)"
     )
@@ -52,7 +52,7 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("export does not write Parquet: export to .csv or .jsonl, and convert the file")
     given.format = files.format_of(given.file, given.format)
     if given.limits and not given.counter.limit_overrides:
-        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so no id has a limit of its own")
+        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so no id has an override")
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:

@@ -1,4 +1,4 @@
-"""The command `limit`: shows, sets or resets the limit of an id. It calls the functions, as a service does."""
+"""The command `limit`: shows, sets or deletes the override of an id. It calls the functions, as a service does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _limit(value: str) -> int:
 def _check(given: argparse.Namespace) -> None:
     given.id = fields.identifier(id_of(given.id), "ID")
     if not given.counter.limit_overrides:
-        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so all its ids have the same limit")
+        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so all ids have one limit")
     if given.key and given.limit is None and not given.declared:
         raise UsageError("--key goes with LIMIT or --declared")
 

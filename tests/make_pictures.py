@@ -76,7 +76,7 @@ h3 { font-size: 13px; margin: 0 0 4px } p { margin: 0; color: #5b6068 }
 
 
 def digests(dashboard: Json) -> dict[str, str]:
-    """What the pictures are made of: the console's files, the dashboard's questions and widgets, and the log's day."""
+    """What the pictures are made of: the console's files, the dashboard's headings and widgets, and the log's day."""
     console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
     titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
     parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY.read_bytes()}

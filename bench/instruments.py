@@ -86,8 +86,8 @@ class Crasher:
 class WallClock:
     """A stopped clock: while it is entered, `time.time()` returns `now_s` in the whole process.
 
-    The clock of retries and deadlines is time.monotonic(), which goes on. The engine's clock does, too: nobody hears
-    what its answers say of the time.
+    The clock of retries and deadlines is time.monotonic(), which goes on. So does the engine's clock, but the time in
+    its answers is ignored.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -1,5 +1,4 @@
-"""What the items of a team's own table cost to count: a record, an item that a scan finds, and the time until a number
-is there."""
+"""The cost to count items of a team's own table: a record, an item that a scan finds, and a record during a scan."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def _scan(store: Store) -> Recount:
 
 
 def measure(quick: bool) -> Rows:
-    """Units by what is counted. Those of a scan are without the items' own reads by the team."""
+    """Returns the units of each case. The units of a scan do not include the team's own reads of the items."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
@@ -70,7 +69,7 @@ def measure(quick: bool) -> Rows:
             return {"WCU": meter.write_units / items, "RCU": meter.read_units / items}
 
         _put(store.client, 0, 480)
-        counted(480)  # nobody counts yet
+        counted(480)  # before a scan no item counts
         recount = _scan(store)
         meter.reset()
         for _ in recount.run_steps():

@@ -22,7 +22,7 @@ os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
 os.environ["TALLY_DEAD_LETTER_BUCKET"] = "tally-test-dead-letters"
 
-# A shell starts what it runs in the background with SIGINT ignored, and children inherit that. Tests send Ctrl-C.
+# A shell starts a background process with SIGINT ignored, and its children inherit that. Tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,14 +40,14 @@ from tests.engines import expect_failures, new_engine
 from tests.patience import PATIENCE_S
 from tests.sync_wire import SyncWire
 
-# The same examples in each run, however long one takes: a busy machine is no failure.
+# The same examples in each run, without a time limit, because a busy machine is not a failure.
 hypothesis.settings.load_profile("ci")
 
-# On a busy machine the engine answers late. What tests a late answer has a client that waits for less.
+# On a busy machine the engine answers late. A test of late answers has a client with a shorter timeout.
 dynamo.CLIENT_CONFIG = dynamo.CLIENT_CONFIG.merge(Config(read_timeout=PATIENCE_S))
 dynamo.CALL_TIME_DEFAULT_S = PATIENCE_S
 
-# Tests move `time.time`, and with it the clock of the deployment: answers have its time, not the engine's.
+# Tests move `time.time`, and with it the deployment's clock. So answers have this time instead of the engine's.
 dynamo._date = functools.wraps(dynamo._date)(lambda answer: formatdate(time.time(), usegmt=True))
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ _numbers = itertools.count()
 
 @pytest.hookimpl(optionalhook=True)  # mutations run without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: end-to-end tests mostly wait. A second one costs more than it brings."""
+    """One worker more than there are cores, because end-to-end tests mostly wait. Two more would be slower."""
     return min(os.cpu_count() or 2, 6) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each worker begin with tests that share a costly fixture, so that only one worker makes it.
 
-    xdist hands each worker an equal part of the list, in order. A worker that is done takes from the end of another's.
+    xdist gives each worker an equal part of the list, in order. A worker that is done takes tests from another's end.
     """
     expect_failures(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -83,12 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay as long as the process: no collection need look at them again."""
+    """Freeze modules and tests, which live as long as the process, so that no garbage collection scans them."""
     gc.freeze()
 
 
 def _begins(item: pytest.Item) -> int | None:
-    """The worker that begins with this test; None if any may run it."""
+    """Returns the worker that begins with this test; None: any worker may run it."""
     match item.path.parent.name:
         case "e2e":
             return 0 if "dev" in getattr(item, "fixturenames", ()) else 2
@@ -106,10 +106,9 @@ def engine() -> Iterator[Engine]:
 
 
 def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str, ...] = ()) -> None:
-    """The tables that functions write to. `endpoint`: None for AWS's own (moto).
+    """Create the tables that functions write to. `endpoint`: None for AWS's own (moto).
 
-    A fresh engine may be slow. The client sends each request once: a second CreateTable would find the table of the
-    first.
+    A fresh engine may be slow. The client sends each request once, because a repeated CreateTable would fail.
     """
     if endpoint is None:
         clients.create_tables(boto3.client("dynamodb"), settings, streamed)
@@ -127,18 +126,18 @@ def client(engine: Engine) -> Iterator[DynamoDBClient]:
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """Which tables of a test have a stream."""
+    """The tables of a test that have a stream."""
     return ()
 
 
 @pytest.fixture
 def settings(client: DynamoDBClient, streamed: tuple[str, ...]) -> Settings:
-    """The settings of a test, with tables of its own that are there and empty."""
+    """The settings of a test, with empty tables of its own."""
     return fresh_tables(client.meta.endpoint_url, streamed)
 
 
 def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
-    """The settings of new, empty tables."""
+    """Create empty tables, and return their settings."""
     number = next(_numbers)
     made = Settings.from_environment(
         {
@@ -154,7 +153,7 @@ def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
 
 @pytest.fixture
 def store(engine: Engine, settings: Settings, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """With a client of its own, which costs a fifth of the SDK's; `pytest.mark.sdk`: the SDK's."""
+    """A store with SyncWire, which takes a fifth of the SDK's time. `pytest.mark.sdk`: with the SDK's client."""
     if request.node.get_closest_marker("sdk"):
         yield Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
         return
@@ -164,7 +163,7 @@ def store(engine: Engine, settings: Settings, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def midday(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is 12:30 UTC of today, and time goes on: no hour and no day ends while a test looks back at some minutes."""
+    """Starts the clock at 12:30 UTC of today, so that no hour and no day ends while a test needs the last minutes."""
     now, day_s = time.time, 24 * 3600
     shift_s = 12.5 * 3600 - now() % day_s
     monkeypatch.setattr(time, "time", lambda: now() + shift_s)

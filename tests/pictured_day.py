@@ -1,4 +1,4 @@
-"""A day that `make pictures` shows: the page views of a real day, and what made-up users did meanwhile.
+"""The day that `make pictures` shows: the page views of a real day, and the actions of made-up users.
 
 The functions of `make dev` go by the machine's clock, and series need hours. So the day is counted before `make dev`
 starts, into its data folder: by the deployed core, consumers and sweep, in this process, in virtual time. It ends at
@@ -68,13 +68,13 @@ class FilledDay(NamedTuple):
 
     @property
     def zone(self) -> str:
-        """The time zone in which it is the log's time of day."""
+        """The time zone whose time of day is the log's."""
         behind = self.began_s % DAY_S // HOUR_S
         return f"Etc/GMT+{behind}" if behind <= 12 else f"Etc/GMT-{24 - behind}"
 
 
 class Day(EngineStreams):
-    """The tables of a stack, and what its streams hold that no consumer has got."""
+    """The tables of a stack, and the records in its streams that no consumer has got."""
 
     def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: StreamShards, file: Path) -> None:
         super().__init__(store, wire)
@@ -90,7 +90,7 @@ class Day(EngineStreams):
                 self._waiting[table].append(record | {"dynamodb": made})
 
     def step(self) -> None:
-        """Deliver what waits, what the rollup writes too, and sweep."""
+        """Deliver all waiting records, the rollup's too, and sweep."""
         self.note()
         done = dict[str, int]()
         for table in TABLES * 2:
@@ -106,14 +106,14 @@ class Day(EngineStreams):
         self.note()
 
     def _sweep(self) -> None:
-        """As operations/sweep does it each minute."""
+        """Run the sweep, as operations/sweep does each minute."""
         seen, now_s = watermark.read(self.store), self.clock()
         watermark.advance(self.store, self._shards, seen, now_s)
         judge.judge(self.store, seen, now_s, until_s=float("inf"))
         hours.sum_up(self.store, watermark.last_judged_minute(self.store), until_s=float("inf"))
 
     def edit(self, counter: Counter, id_: str, amount: int) -> None:
-        """Edit a number by hand, around Tally."""
+        """Edit a number by hand, without Tally."""
         self.raw.update_item(
             TableName=self.name("counts"),
             Key=tallies.key(counter, id_, 0),
@@ -169,7 +169,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
 
 
 async def _read(stack: PreparedStack, spawned: Spawned) -> Template:
-    """What the code describes, once the tables are there."""
+    """Load the code, which creates the tables."""
     async with Wire(stack.endpoint, stack.endpoint) as wire:
         zygote, template = await CodeVersions(stack, wire).load_first(spawned)
         zygote.close()
@@ -178,7 +178,7 @@ async def _read(stack: PreparedStack, spawned: Spawned) -> Template:
 
 
 def read_views() -> list[tuple[int, str]]:
-    """The second of the day and the path of each page view, in order."""
+    """Returns the second of the day and the path of each page view, in order."""
     lines = gzip.decompress(LOG.read_bytes()).decode().splitlines()
     return [(int(at), path) for at, path in (line.split("\t") for line in lines)]
 
@@ -207,7 +207,7 @@ def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterato
 
 
 def _count(store: Store, counter: Counter, id_: str, operation: str) -> None:
-    """Count one, as the function of this operation does."""
+    """Count one event, as the function of this operation does."""
     tally, key = periods.tally_id(counter, id_, time.time()), secrets.token_hex(12)
     body = (
         {"counted": True}

@@ -1,4 +1,4 @@
-"""AWS Backup as a test needs it: a vault with copies, and jobs that make tables of them.
+"""A model of AWS Backup: a vault with copies, and jobs that make tables from copies.
 
 botocore checks each request against AWS's own model of the service, and nothing is sent.
 """
@@ -23,7 +23,7 @@ TABLES = ("counts", "receipts", "ledger")
 
 
 def table_of(client: Any, name: str, items: list[Item]) -> None:
-    """A table as AWS Backup makes it of a copy: with the items, and without any of the settings."""
+    """Make a table from a copy as AWS Backup does: with the items, and without the settings."""
     names = [key for key in ("PK", "SK", "id") if key in items[0]]
     client.create_table(
         TableName=name, BillingMode="PAY_PER_REQUEST",
@@ -37,7 +37,7 @@ def table_of(client: Any, name: str, items: list[Item]) -> None:
 
 
 class Vault:
-    """The vault. `restore` makes a table: it gets the copy's ARN and the table's name."""
+    """The vault. `restore` makes a table from a copy's ARN and the table's name."""
 
     def __init__(self, restore: Callable[[str, str], object], region: str = REGION) -> None:
         self.region, self.arn = region, VAULT.replace(REGION, region)
@@ -50,7 +50,7 @@ class Vault:
         self._restore = restore
 
     def copy(self, made_s: float, *tables: str, source: str = SOURCE, status: str = "COMPLETED") -> None:
-        """Put copies of these tables into it; without any, of all three."""
+        """Put copies of these tables into the vault. Without names: of all three tables."""
         for table in tables or TABLES:
             number = len(self.copies)
             self.copies.append({
@@ -60,7 +60,7 @@ class Vault:
             })  # fmt: skip
 
     def client(self, service: str, **how: Any) -> Any:
-        """In place of `boto3.client`."""
+        """Replaces `boto3.client`."""
         assert (service, how["region_name"]) == ("backup", self.region)
         made = boto3.client("backup", **how)
         made.meta.events.register("before-call.backup", self._answer)
@@ -79,7 +79,7 @@ class Vault:
         return SimpleNamespace(status_code=200), answers[model.name]()
 
     def _start(self, asked: Any) -> dict[str, Any]:
-        """A second request with one token does nothing more."""
+        """Start a job. A second request with the same token starts nothing."""
         for job in self.jobs.values():
             if job["token"] == asked["IdempotencyToken"]:
                 return {"RestoreJobId": job["RestoreJobId"]}

@@ -1,7 +1,7 @@
-"""Rules for schemathesis that an OpenAPI schema cannot state: they join several fields, or count bytes.
+"""Rules for schemathesis that an OpenAPI schema cannot state, because they join several fields or count bytes.
 
-The hooks change a valid request so that it obeys them, and leave an invalid one alone. schemathesis.toml names this
-module.
+The hooks change a valid request so that it obeys the rules. They do not change an invalid request. schemathesis.toml
+names this module.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.e2e.schemathesis_run import COUNTED, send
 VERSION_EXAMPLE = '"7"'
 FRESH = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
-TTL_S = 3600  # for how long a hold is held
-STOCK_LEFT = 1000  # it has more than that left for any commit
-POSTED = "a91f"  # the id of a post, which it makes too
+TTL_S = 3600  # the time of a hold
+STOCK_LEFT = 1000  # the stock has more than this left for any commit
+POSTED = "a91f"  # the id of a post, which schemathesis_run.py makes, too
 ZONE = "Europe/Berlin"
 GATEWAY = {400: "Bad Request", 429: "Too Many Requests"}  # a path with a broken encoding, and a throttled call
 READS_OF_NOTHING = {
@@ -46,7 +46,7 @@ READS_OF_NOTHING = {
     "get_counter", "get_counter_badge",  # 0
     "list_children",  # an empty list
 }  # fmt: skip
-"""The reads that answer 200 where nothing is, also after a DELETE."""
+"""The reads that answer 200 if nothing is stored, also after a DELETE."""
 _ROUTES = {route.key: route for operation in OPERATIONS for route in operation.routes(counters.COUNTERS)}
 _NUMBERS = itertools.count()
 _POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
@@ -58,7 +58,7 @@ def _route(case: Case) -> Route:
 
 
 def _name(case: Case) -> str:
-    """The name of its operation."""
+    """Returns the name of the operation."""
     return _route(case).operation.name
 
 
@@ -94,7 +94,7 @@ def map_case(context: HookContext, case: Case) -> Case:
 
 
 def _value(value: object) -> object:
-    """Write integers as Tally wants them: 7, not 7.0, which JSON Schema allows. Cut texts to their bytes."""
+    """Returns a value that Tally accepts: 7 for 7.0, which JSON Schema allows, and a text that is not too long."""
     if isinstance(value, list):
         return [_value(one) for one in value]
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _page(raw: str) -> str:
-    """A page: a URL with a real host, short enough when normalised."""
+    """Returns a page: a URL with a real host, short enough after it is normalised."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
     if raw == PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
@@ -167,10 +167,10 @@ def _is_range(query: dict[str, Any]) -> bool:
 
 
 def _fit_counter(case: Case, body: dict[str, Any]) -> None:
-    """Fit the amount: a counter with its own step takes that or none, the others need one.
+    """Fit the amount: a counter with its own step accepts only this step, and other counters need an amount.
 
-    A link may bring a counter along that the operation is not for. A version is the one that a link brings along, or
-    that of a counter never written. A hold is of a stock that is not empty. No limit is below 0.
+    A link may bring a counter that the operation does not serve. A version comes from a link, or it is the version of
+    an unwritten counter. A hold needs a stock that is not empty. A limit must not be below 0.
     """
     served = {counter.name for counter in _route(case).served_counters(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
@@ -225,10 +225,10 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Delete a post that was made up: the examples of the other operations need theirs. A link may have named it.
+    """Replace values that a link or an example cannot know.
 
-    A link may have named the counter of a period, too. Nobody can guess the id of a hold: an example and a made-up
-    request settle a new one each.
+    A deletion gets a made-up post, because the examples of other operations need their post. A link may have named
+    the counter of a period. An example and a made-up request settle a new hold each, because its id is random.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
         case.path_parameters = _place_hold()
@@ -242,7 +242,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 
 def _fit_period(case: Case) -> None:
-    """Ask for the current period, or for none of a counter without periods. A link may have named the counter."""
+    """Ask for the current period of a counter, or for no period if the counter has none."""
     counter = _counter(case)
     if not _is_positive(case) or counter is None:
         return
@@ -256,7 +256,7 @@ def _is_positive(case: Case) -> bool:
 
 
 def _counter(case: Case) -> Counter | None:
-    """The counter that the path or the query names, if it is one."""
+    """Returns the declared counter that the path or the query names, if any."""
     named = {**(case.query or {}), **(case.path_parameters or {})}.get("counter")
     return counters.COUNTERS.get(unquote(str(named)))
 
@@ -272,7 +272,7 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
     """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token.
 
-    The gateway's own answers come before the token is seen, and are no problem documents.
+    The gateway answers before it reads the token, and its own answers are not problem documents.
     """
     if response.status_code in GATEWAY and response.json() == {"message": GATEWAY[response.status_code]}:
         return False

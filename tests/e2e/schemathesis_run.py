@@ -24,7 +24,7 @@ CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
 EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
 SCOPES = "tally/read tally/write"
 COUNTED = "counted-to-be-voided"
-"""The key of one change of the id of the examples, and of many."""
+"""The key of a change, and of a batch, of the examples' id."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class RunResult:
 
 
 def run(url: str, token: str, *, examples: int, seed: int | None = None) -> RunResult:
-    """Run every phase with every check. The posts and the stock of the examples are there (prepare)."""
+    """Run every phase with every check. Call `prepare` first, which makes the posts and the stock of the examples."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIGURATION), "run"]
         command += [f"{url}/openapi.json", "--url", url, "--max-examples", str(examples), "--no-color"]
-        command += ["--include-path-regex", "^/"]  # the document's own path too, which is left out otherwise
+        command += ["--include-path-regex", "^/"]  # without it, the document's own path is skipped
         command += ["--generation-database", "none", "--report-json-path", str(report), "--report-dir", folder]
         command += ["--seed", str(seed)] if seed is not None else []
         paths = os.pathsep.join((str(ROOT), str(ROOT / "lambdas")))
@@ -89,7 +89,7 @@ def read_report(report: dict[str, Any], output: str) -> RunResult:
 
 
 def prepare(url: str, token: str) -> None:
-    """The posts, the stock and the changes that the examples of the document name."""
+    """Make the posts, the stock and the changes that the examples of the document name."""
     for post in ("a91f", "7c20"):
         send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
     send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
@@ -109,7 +109,7 @@ def send(url: str, method: str, path: str, body: object, token: str | None = Non
 
 
 def main() -> int:
-    """Run it. Returns 1 if anything disagrees."""
+    """Run schemathesis. Returns 1 after a failure."""
     parser = argparse.ArgumentParser(description="Run schemathesis against a running `make dev`.")
     parser.add_argument("--url", default="http://localhost:8080")
     parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")

@@ -1,4 +1,4 @@
-"""Servers that pages meet: a site, what it sends its visits to, and a user pool."""
+"""Servers for pages: a site, the API that gets its visits, and a user pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST = -1
 
 @dataclass(frozen=True)
 class Reply:
-    """A server's answer. `status` LOST hangs up instead."""
+    """A server's answer. With the status LOST, the server hangs up."""
 
     status: int
     body: bytes
@@ -76,7 +76,7 @@ class Server:
 
 
 class Api:
-    """Where visits are sent: it serves the script and notes them. `plan` has the fault of each of the next visits."""
+    """An API that serves the script and stores the visits. `plan`: the faults of the next visits."""
 
     def __init__(self) -> None:
         self.plan: list[int] = []
@@ -103,7 +103,7 @@ class Api:
 
 
 class Site:
-    """Somebody's web site. Every path is a page that embeds the script; `head` is what else pages have, by path.
+    """A web site. Every path is a page that embeds the script. `head`: more of the head of a page, by path.
 
     `replies`: what is no such page, by path."""
 
@@ -124,7 +124,7 @@ class Site:
 
 @dataclass
 class Pool:
-    """A user pool: its page, with a link in place of a form, and its token endpoint. As RFC 7636 has it."""
+    """A user pool by RFC 7636: its page, with a link in place of a form, and its token endpoint."""
 
     token: Callable[[], str]
     client: str = "console-client"

@@ -1,4 +1,4 @@
-"""The emulator: a process of its own, in a virtual environment of its own, on a free port."""
+"""Runs the emulator as a process, in its own virtual environment, on a free port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACCOUNT, REGION = "123456789012", "eu-west-1"
 
 
 class Emulator:
-    """A running emulator with nothing in it. It keeps everything in memory, and its files in `home`."""
+    """A running, empty emulator. It keeps its state in memory, and its files in `home`."""
 
     def __init__(self, home: Path) -> None:
         self.port = free_port()
@@ -64,7 +64,7 @@ class Emulator:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """End it. Its functions end with it."""
+        """End the emulator and its functions."""
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -92,7 +92,7 @@ class Emulator:
         )
 
     def environment(self, home: Path) -> dict[str, str]:
-        """What commands need to use it instead of AWS. `home`: a folder for what they keep."""
+        """Returns the environment of commands that use the emulator, not AWS. `home`: a folder for their files."""
         return {
             **os.environ,
             "AWS_ENDPOINT_URL": self.url,

@@ -36,7 +36,7 @@ SILENT_METRIC = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum
 
 
 def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Path:
-    """The app's assembly with the bundled code, without the rules: other tests hold those. `counters`: the file."""
+    """Synthesize the app with the bundled code, without the rules, which other tests check. `counters`: the file."""
     cdk = App(context={**context_of_cdk_json(), **options}, outdir=str(out), analytics_reporting=False)
     declarations = Declarations.load(counters)
     known = Options.from_context(cdk.node.get_all_context())
@@ -47,7 +47,7 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 
 
 def without_unsupported(template: Json) -> Json:
-    """The template without what the emulator cannot do.
+    """Returns the template without the features that the emulator lacks.
 
     CodeDeploy goes, so new code gets all calls at once. So does what names the tables to AWS Backup. An
     alarm looks at a metric that nobody writes, in place of an expression. The issuer is spelled out, there is no
@@ -83,7 +83,7 @@ def _spelled_out(node: Json) -> Json:
 
 
 def rewritten(assembly: Path, change: Callable[[Json], Json]) -> Path:
-    """The assembly with its template changed, beside it."""
+    """Returns a copy of the assembly with a changed template, beside it."""
     changed = assembly.with_name(f"{assembly.name}-{change.__name__}")
     shutil.copytree(assembly, changed, dirs_exist_ok=True)
     rewrite(changed, change)

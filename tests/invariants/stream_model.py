@@ -1,4 +1,4 @@
-"""What the embedded engine's streams lack: shards that split and roll over, and are listed late; DynamoDB's stamps.
+"""Models what the engine's streams lack: shards that split, roll over and are listed late; DynamoDB's stamps.
 
 The engine has one shard a table. Its records are put into modelled shards by their keys. A table's keys lie between 0
 and 1, and a shard covers an interval. An item collection is an interval too, so that a split may cut it by sort key.
@@ -43,7 +43,7 @@ class ModelledShard:
 
 @dataclass
 class Streams:
-    """The shards of both tables. It stands in for `tally.dynamo.shards.Shards`."""
+    """The shards of both tables. It replaces `tally.dynamo.shards.Shards`."""
 
     chance: random.Random
     clock: Callable[[], float]
@@ -66,11 +66,11 @@ class Streams:
         self.shards[table].append(made)
 
     def open_shards(self, table: str) -> list[ModelledShard]:
-        """Those that take records."""
+        """Returns the shards that take records."""
         return [shard for shard in self.shards[table] if shard.is_open]
 
     def split(self) -> None:
-        """A shard splits in two, perhaps inside an item collection, or rolls over."""
+        """Split a shard in two, perhaps inside an item collection, or roll it over."""
         table = self.chance.choice(TABLES)
         shard = self.chance.choice(self.open_shards(table))
         shard.is_open = False
@@ -80,30 +80,30 @@ class Streams:
         self.split_at(shard, self.chance.uniform(shard.low, shard.high))
 
     def split_at(self, shard: ModelledShard, middle: float) -> None:
-        """Split one in two."""
+        """Split a shard in two at a place."""
         shard.is_open = False
         self._add(shard.table, shard, shard.low, middle)
         self._add(shard.table, shard, middle, shard.high)
 
     def carve(self) -> None:
-        """Cut a part of an item collection off, which no key of the sweep's own lies in."""
+        """Split off a part of an item collection that has no key of the sweep."""
         place = self.chance.randrange(COLLECTIONS)
         for part in (0.55, 0.75):
             at = (place + part) / COLLECTIONS
             self.split_at(self._at("counts", at), at)
 
     def carve_item(self, key: dict[str, dict[str, str]]) -> None:
-        """Cut one item of the counts off. Of a tally there are changes only: nothing there is for the rollup."""
+        """Split off one item of the counts. A tally's item has changes only, and no records for the rollup."""
         for at in (position(key) - SMALLEST_STEP, position(key) + SMALLEST_STEP):
             self.split_at(self._at("counts", at), at)
 
     def _at(self, table: str, position: float) -> ModelledShard:
-        """The open shard at a place."""
+        """Returns the open shard at a place."""
         (shard,) = (one for one in self.open_shards(table) if one.low <= position < one.high)
         return shard
 
     def append(self, table: str, record: Record) -> ModelledShard:
-        """Put a record into its shard: with a sequence number, and stamped in whole seconds by the shard's node."""
+        """Put a record into its shard, with a sequence number and a stamp of the shard's node in whole seconds."""
         shard = self._at(table, position(record["dynamodb"]["Keys"]))
         node_skew_s = int(hashlib.md5(shard.id.encode()).hexdigest()[:4], 16) % 200 / 100 - 1
         shard.last_s = max(shard.last_s, int(self.clock() + node_skew_s))
@@ -112,12 +112,12 @@ class Streams:
         return shard
 
     def list_shards(self, table: str) -> ShardTree:
-        """As DescribeStream lists them: a child some seconds after it was made, its sister sooner."""
+        """List shards as DescribeStream does: a child some seconds after its split, and its sister sooner."""
         known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
         return {shard.id: shard.parent.id if shard.parent else None for shard in known}
 
     def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
-        """The records of a shard beyond a sequence number, all of them without one; sometimes an empty answer first."""
+        """Returns the records of a shard after a sequence number, or all. Sometimes the first answer is empty."""
         (shard,) = (one for one in self.shards[table] if one.id == shard_id)
         after = int(sequence or 0)
         yield from [[]] * self.chance.randrange(3)
@@ -126,7 +126,7 @@ class Streams:
 
 
 def position(keys: dict[str, dict[str, str]]) -> float:
-    """Where a key lies. A receipt's is a point of its own; that of an item of the counts is in its item collection."""
+    """Returns where a key lies: a receipt at its own point, an item of the counts in its item collection."""
     if "id" in keys:
         return _part(keys["id"]["S"])
     place = int(_part(keys["PK"]["S"]) * COLLECTIONS)

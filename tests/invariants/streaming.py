@@ -1,4 +1,4 @@
-"""What stream consumers are tested in: tables, a bucket, handlers of both kinds, and what they have stored."""
+"""The world of stream consumers: tables, a bucket, the handlers of both consumers, and their stored items."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOW_S = 1_795_000_000.0
 
 
 class Bucket:
-    """S3, as far as it is used here; `failing` puts fail."""
+    """A small S3. `failing`: so many puts fail."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -65,7 +65,7 @@ class Bucket:
 
 
 def journal_entries(page: Item) -> list[JournalEntry]:
-    """The entries of a page of the journal: those of plain changes, and halves of unlikes."""
+    """Returns the entries of a page of the journal: plain changes, and halves of unlikes."""
     entries = segments.removal_halves(page)
     for counter, (ids, *columns) in segments.columns(page).items():
         entries += [JournalEntry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
@@ -74,7 +74,7 @@ def journal_entries(page: Item) -> list[JournalEntry]:
 
 @dataclass
 class ConsumerWorld:
-    """A store's tables and a bucket, what is stored there, and consumers. Every handler is a process of its own."""
+    """The tables of a store, a bucket, and consumers. Every handler is a process of its own."""
 
     store: Store
     """What handlers use."""
@@ -100,12 +100,12 @@ class ConsumerWorld:
         Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, WatchedClient]:
-        """A store whose writes are watched, and its client."""
+        """Returns a store whose writes are watched, and its client."""
         client = WatchedClient(self.store.client)
         return self.with_client(client), client
 
     def with_client(self, client: Any = None) -> Store:
-        """The store of a process with this client."""
+        """Returns the store of a process with this client."""
         return replace(self.store, client=client) if client else self.store
 
     def name(self, table: str) -> str:
@@ -113,11 +113,11 @@ class ConsumerWorld:
         return str(getattr(self.store.settings, f"{table}_table"))
 
     def scan(self, table: str) -> list[Item]:
-        """Every item of `counts`, `receipts` or `ledger`."""
+        """Returns every item of `counts`, `receipts` or `ledger`."""
         return list(itertools.chain(*queries.scan_pages(self.with_client(self.raw), self.name(table))))
 
     def expire(self, now_s: float) -> None:
-        """What DynamoDB does with expired items of the ledger, sooner or later."""
+        """Delete the expired items of the ledger, as DynamoDB does sooner or later."""
         for item in self.scan("ledger"):
             if int(item.get("expiration", {"N": "9" * 12})["N"]) <= now_s:
                 name = {part: item[part] for part in ("PK", "SK")}
@@ -130,7 +130,7 @@ class ConsumerWorld:
         self.raw.put_item(TableName=self.name("counts"), Item=item)
 
     def delete(self, key: Item) -> None:
-        """Delete one."""
+        """Delete an item."""
         self.raw.delete_item(TableName=self.name("counts"), Key=key)
 
     def edit(self, amount: int, counter: Counter = counters.LIKES, target: str = "p", shard: int = 0) -> None:
@@ -177,7 +177,7 @@ class ConsumerWorld:
         return {key: sums for key, sums in found.items() if any(sums)}
 
     def put_judged(self, minute: int) -> None:
-        """Say that the minutes up to this one are judged."""
+        """Store that the minutes up to this one are judged."""
         item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
@@ -199,13 +199,13 @@ class ConsumerWorld:
     def redrive(
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[str]:
-        """Redrive every dead letter, or these; what became of each."""
+        """Redrive every dead letter, or these. Returns the result of each."""
         return [outcome for outcome, _ in self.redrive_with_reasons(declared, markers)]
 
     def redrive_with_reasons(
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[tuple[str, str]]:
-        """`redrive`, and why."""
+        """Returns the results of `redrive` with their reasons."""
         call, known = Call(self.store), stream_records.CounterIndex(declared)
         done = [
             dead_letters.redrive(call, self.objects, CONSUMERS, known, marker)
@@ -216,17 +216,17 @@ class ConsumerWorld:
 
 @dataclass
 class StreamWorld(ConsumerWorld):
-    """Where made-up records are delivered, of any time: the ledger began before them."""
+    """Delivers made-up records of any time: the ledger began before all of them."""
 
     def __post_init__(self) -> None:
         self.put_judged(-1)
 
     def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
-        """The event of a batch."""
+        """Returns the event of a batch."""
         return delivery.event(records, shard, self.name(table))
 
     def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
-        """Deliver a batch; the sequence number that failed, or None."""
+        """Deliver a batch. Returns the failed sequence number, or None."""
         return failed_sequence(self.handler(name, **how)(self.event(table, shard, records), LambdaContext()))
 
 
@@ -240,21 +240,21 @@ class EngineStreams(ConsumerWorld):
         self._streams = {table: Stream(wire, self.name(table)) for table in TABLES}
 
     def delivery(self, consumer: str, table: str, shard: str, records: list[Record]) -> Delivery:
-        """A consumer's way through the records of a shard."""
+        """Returns the delivery of a shard's records to a consumer."""
         takes = partial(delivery.passes_filters, DECLARED[consumer], table)
         return Delivery(self.handlers[consumer], self.name(table), shard, records, takes)
 
     def records(self, table: str) -> Iterator[Record]:
-        """What the stream of a table has got since the last look."""
+        """Returns the new records of a table's stream."""
         return self._streams[table].read_new()
 
     def forget(self) -> None:
-        """What was written since the last look is lost: the streams were off, or did not keep it."""
+        """Lose the new records, as if the streams were off or had trimmed them."""
         for table in TABLES:
             list(self.records(table))
 
     def off_by(self) -> dict[tuple[str, str], int]:
-        """Observed minus expected, by tally, where that is not 0."""
+        """Returns observed minus expected, by tally, without zeros."""
         found: Multiset[tuple[str, str]] = Multiset()
         for (counter, id_, _), (expected, observed) in self.ledger().items():
             found[counter, id_] += observed - expected

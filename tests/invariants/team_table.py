@@ -1,4 +1,4 @@
-"""A table of a team's own: its writes, the consumer of its stream, scans of it, and what its items come to."""
+"""A team's own table: its writes, the consumer of its stream, its scans, and the true numbers of its items."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Team:
         self.handler = self.process()
 
     def process(self, client: Any = None) -> ItemsHandler:
-        """A process of the consumer."""
+        """Returns the handler of a consumer process."""
         store = replace(self.store, client=client) if client else self.store
         return ItemsHandler(self.counters, store, DeadLetterBucket("bucket", lambda: self.bucket))
 
@@ -69,7 +69,7 @@ class Team:
         self.wire.delete_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})
 
     def read_stream(self) -> None:
-        """Read the stream on."""
+        """Read the next records of the stream."""
         name = self.stream.shard
         deliver = Delivery(lambda event, context: self.handler(event, context), self.table, name)
         self.shards.setdefault(name, deliver).records.extend(self.stream.read_new())
@@ -87,17 +87,17 @@ class Team:
         return self.recount(name, scan)
 
     def recount(self, name: str, scan: Scan | None = None) -> Recount:
-        """The scan that is open."""
+        """Returns the open scan."""
         return Recount(self.store, self.counters[name], scan or scan_state.read_scan(self.store, name))
 
     def note_all_passed(self, later_s: float = LATER_S) -> None:
-        """The sweep notes what the consumer has passed, some minutes later."""
+        """Run the sweep some minutes later, which stores how far the consumer has come."""
         arns = {name: own.stream for name, own in self.store.settings.team_tables.items()}
         shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
         progress.note_progress(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
-        """Count what is there, as `tally scan` does."""
+        """Count the stored items, as `tally scan` does."""
         recount = self.begin(name)
         self.finish_reading(recount)
         for off in recount.set_many(list(recount.all_differences())):
@@ -113,7 +113,7 @@ class Team:
         assert recount.is_complete()
 
     def numbers(self, name: str) -> dict[str, int]:
-        """The numbers of a counter, by group, but those that are 0."""
+        """Returns the numbers of a counter, by group, without zeros."""
         counter = self.counters[name]
         found: Multiset[str] = Multiset()
         for item in self.wire.scan(TableName=self.store.settings.counts_table, ConsistentRead=True)["Items"]:
@@ -123,7 +123,7 @@ class Team:
         return {group: number for group, number in found.items() if number}
 
     def truth(self, name: str) -> dict[str, int]:
-        """What the items come to, counted by hand."""
+        """Returns the true numbers, counted from the items."""
         of = self.counters[name].items
         assert of is not None
         found: Multiset[str] = Multiset()
@@ -133,7 +133,7 @@ class Team:
         return {group: number for group, number in found.items() if number}
 
     def items(self) -> list[Item]:
-        """Every item of the table."""
+        """Returns every item of the table."""
         pages = self._pages()
         return list(itertools.chain.from_iterable(pages))
 
@@ -147,15 +147,15 @@ class Team:
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def item(self, pk: str, sk: str) -> Item:
-        """One item of the table."""
+        """Returns one item of the table."""
         found: Item = self.wire.get_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})["Item"]
         return found
 
     def tally_items(self, name: str, id_: str) -> list[Item]:
-        """The items of a tally."""
+        """Returns the items of a tally."""
         return tallies.read_shards(Call(self.store), self.counters[name], id_)
 
     def read(self, name: str, id_: str) -> int:
-        """The number that a caller is shown. Raises NotCountedError."""
+        """Returns the number that a caller reads. Raises NotCountedError."""
         scan_state.as_of(self.store, self.counters[name])
         return tallies.read(Call(self.store), self.counters[name], id_)

@@ -1,6 +1,6 @@
-"""What happens at once to the items of a team's table: writes, consumers and scans that die, overlap, repeat and sleep.
+"""Concurrent turns on a team's table: writes, consumers and scans that die, overlap, repeat and sleep.
 
-A seed decides everything. While a process sends a request, others may do anything before it, or after.
+A seed decides everything. Before or after each request of a process, other processes may act.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NESTED_MAX = 2  # processes that wait for each other
 
 
 def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
-    """A write of the team's: partition key, sort key, and the attributes; None: a deletion."""
+    """Returns a write of the team: partition key, sort key, and attributes; None: a deletion."""
     if chance.random() < 0.6:
         pk, sk = f"CUSTOMER#{chance.choice('abc')}", f"ORDER#{chance.randrange(6)}"
     elif chance.random() < 0.8:
@@ -82,7 +82,7 @@ def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
 
 
 def corrected_attributes(chance: random.Random, item: Item) -> Item:
-    """The attributes of an item, each of a kind that can be counted."""
+    """Returns the attributes of an item, each of a kind that can be counted."""
     if item["SK"]["S"] == "PROFILE":
         return {"orders": {"N": "3"}}
     return {"status": {"S": "open"}, "queue": chance.choice(GOOD_QUEUES), "total": chance.choice(GOOD_TOTALS)}
@@ -90,7 +90,7 @@ def corrected_attributes(chance: random.Random, item: Item) -> Item:
 
 @dataclass
 class Turns:
-    """A team's table, and who is at work: consumers in some stream shards, and scans."""
+    """A team's table, with consumers in some stream shards and with scans."""
 
     team: Team
     chance: random.Random
@@ -106,7 +106,7 @@ class Turns:
     # ---- one thing ----
 
     def write(self) -> None:
-        """The team writes. DynamoDB stamps the record, and not quite right."""
+        """Write as the team. DynamoDB's stamp of the record is slightly off."""
         self.clock.pass_s(self.chance.choice((0, 1, 20, 60)))
         pk, sk, attributes = self._wanted()
         if attributes is None:
@@ -119,7 +119,7 @@ class Turns:
             self.shards[place].records.append(record)
 
     def _wanted(self) -> tuple[str, str, Item | None]:
-        """A write by chance, or the correction of an item that some counter cannot count."""
+        """Returns a random write, or the correction of an item that some counter cannot count."""
         if self.chance.random() < 0.15:
             counted = [one.items for one in self.team.counters.values() if one.items is not None]
             bad = [item for item in self.team.items() if any(isinstance(of.judged(item), Fault) for of in counted)]
@@ -129,7 +129,7 @@ class Turns:
         return random_write(self.chance)
 
     def deliver(self) -> None:
-        """Deliver a batch, perhaps with what was there before. The process may die, or the others go on meanwhile."""
+        """Deliver a batch, perhaps with earlier records. The process may die, and other processes may act."""
         shard, size, back = (
             self.chance.choice(self.shards),
             self.chance.randint(1, 12),
@@ -144,7 +144,7 @@ class Turns:
             shard.position = max(shard.position, shard.records.index(batch[-1]) + 1)
 
     def scan(self) -> None:
-        """Begin a scan, or another one; or go on with one, in a process of its own."""
+        """Begin a scan, perhaps a second one, or continue a scan in a process of its own."""
         names = list(self.team.counters)
         if self.chance.random() < 0.03 or not self.scanning:
             name = self.chance.choice(names)
@@ -167,7 +167,7 @@ class Turns:
             pass
 
     def settle(self) -> None:
-        """Look whether the numbers may be set, and set some; a process may die, or somebody does anything meanwhile."""
+        """Set some numbers if a scan is settled. The process may die, and other processes may act."""
         self.note_passed()
         recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now_s=self.clock)
         if recount.scan.closed:
@@ -187,7 +187,7 @@ class Turns:
             return
 
     def note_passed(self) -> None:
-        """The sweep notes what the consumer has passed."""
+        """Run the sweep, which stores how far the consumer has come."""
         store, passed_s = self.team.store, self.clock() - LISTED_S
         for shard in self.shards:
             place = keys.checkpoint_key("items", "shop", shard.shard)
@@ -200,7 +200,7 @@ class Turns:
     # ---- everything ----
 
     def turn(self) -> None:
-        """Something happens."""
+        """Do one random action."""
         what = self.chance.random()
         if what < 0.4:
             self.write()
@@ -212,13 +212,13 @@ class Turns:
             self.settle()
 
     def rest(self) -> None:
-        """All that waits is delivered."""
+        """Deliver all waiting records."""
         for shard in self.shards:
             shard.process = self.lasting[0]
             shard.all(LambdaContext())
 
     def count(self, name: str) -> None:
-        """Count what is there, as `tally scan` does, while the team writes."""
+        """Count the stored items, as `tally scan` does, while the team writes."""
         begun = scan_state.begin(self.team.store, self.team.counters[name], time.time())
         assert begun is not None
         recount = replace(self.team.recount(name, begun), page_items=5, now_s=self.clock)
@@ -242,7 +242,7 @@ class Turns:
         return self.team.process(self._client()) if self.chance.random() < 0.7 else self.chance.choice(self.lasting)
 
     def _client(self) -> Any:
-        """A client whose process dies at a write, or beside which others do something at a request."""
+        """Returns a client whose process dies at a write, or whose requests let other processes act."""
         fate = self.chance.random()
         client = WatchedClient(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
         at, acts = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)

@@ -1,4 +1,4 @@
-"""What happens to tallies in a world: changes as the handlers make them, and edits by hand around them."""
+"""The traffic of a world: changes as the handlers make them, and edits by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESTORED = "https://example.com/restored"
 
 
 class Traffic:
-    """Writers, and somebody who edits by hand."""
+    """Writers, and a person who edits by hand."""
 
     def __init__(self, world: World) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
@@ -44,7 +44,7 @@ class Traffic:
         self._before()
 
     def _before(self) -> None:
-        """What is there when the streams are switched on: posts, likes that are months old, tallies."""
+        """Write the items from before the streams: posts, likes that are months old, tallies."""
         now = self.world.settings.minute_of(self.world.clock.now_s)
         for number in range(POSTS):
             posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
@@ -62,7 +62,7 @@ class Traffic:
     # ---- changes ----
 
     def change(self) -> None:
-        """Make one change, by a process whose clock is off and which takes its time between stamp and commit."""
+        """Make one change, by a process with a wrong clock that waits between stamp and commit."""
         plan, chance = self.world.plan, self.chance
         delay_s = chance.uniform(0, 6) if chance.random() < 0.2 else chance.uniform(0, 0.3)
         if chance.random() < plan.slow:
@@ -79,21 +79,21 @@ class Traffic:
         kind(self.chance.random() < 0.2)
 
     def play(self, hot: bool) -> None:
-        """A play; a hot video's is written alone."""
+        """Play a video. A play of a hot video is written alone."""
         self.increment(counters.PLAYS, f"v{self._low(VIDEOS)}", 1, hot)
 
     def use(self, hot: bool) -> None:
-        """An amount, up or down."""
+        """Change usage, up or down."""
         self.increment(
             counters.USAGE, f"u{self._low(USERS_OF_USAGE)}", self.chance.choice([1, 3] if hot else [1, 3, -2]), hot
         )
 
     def visit(self, _: bool) -> None:
-        """A visit, which is always written alone."""
+        """Visit a page. A visit is always written alone."""
         self.increment(counters.VISITS, f"https://example.com/{self._low(PAGES)}", 1, True)
 
     def increment(self, counter: Counter, id_: str, amount: int, alone: bool) -> None:
-        """Count, and note it."""
+        """Count an increment, and note it."""
         change = Increment(counter, id_, amount, "count", secrets.token_hex(12), {"counted": True})
         self._spread(counter, id_, alone)
         increments.count(Call(self.world.store), change)
@@ -101,7 +101,7 @@ class Traffic:
         self._note_spilled()
 
     def like(self, hot: bool) -> None:
-        """A like by a new user, or by one who took a like back; a hot post's is written alone, as a rule."""
+        """Like a post, as a new user or after an unlike. A like of a hot post is mostly written alone."""
         post, user = f"p{self._low(POSTS)}", self._user()
         back = [one for one in self.unliked if one[0] == post]
         if back and self.chance.random() < 0.3:
@@ -114,7 +114,7 @@ class Traffic:
         self._note_spilled()
 
     def unlike(self, _: bool) -> None:
-        """An unlike, of any like that there is or of a young one."""
+        """Remove a like, any like or a recent one."""
         if not self.likes:
             return
         young = min(len(self.likes), 5)
@@ -131,7 +131,7 @@ class Traffic:
         self._note_spilled()
 
     def stock(self, _: bool) -> None:
-        """Stock up, hold some, or settle a hold, which may have expired."""
+        """Stock up, place a hold, or settle a hold, which may have expired."""
         id_ = f"i{self.chance.randrange(2)}"
         what = self.chance.choice(["more", "take", "take", "settle", "settle"])
         if what == "more":
@@ -145,7 +145,7 @@ class Traffic:
             self.settle(one, self.chance.choice(SETTLED))
 
     def take(self, id_: str, amount: int, ttl_s: int) -> None:
-        """Hold an amount, if it is there. Expired holds may be given back for it."""
+        """Hold an amount if enough is left. Expired holds may be released for it."""
         call, key = Call(self.world.store), secrets.token_hex(12)
         with contextlib.suppress(LimitReachedError):
             body = holds.place(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
@@ -187,7 +187,7 @@ class Traffic:
         self.world.take_written()
 
     def import_(self, hot: bool) -> None:
-        """Numbers from elsewhere, which belong to no day of their own."""
+        """Import numbers, which have no day of their own."""
         number = self._low(VIDEOS)
         counter, id_, amount = self.chance.choice([
             (counters.PLAYS, f"v{number}", 30), (counters.VISITS, f"https://example.com/{number}", 7),
@@ -200,7 +200,7 @@ class Traffic:
         self._note_spilled()
 
     def import_likes(self, _: bool) -> None:
-        """Likes from elsewhere, of two days that are long over."""
+        """Import likes of two days of long ago."""
         post = f"p{self._low(POSTS)}"
         rows = [imports.ChildRow(number, post, self._user(), 1_700_000_000 + 86_400 * number) for number in range(2)]
         imports.import_children(Call(self.world.store), counters.LIKES, secrets.token_hex(6), imports.Chunk(0, rows))
@@ -210,7 +210,7 @@ class Traffic:
         self.world.take_written()
 
     def _spread(self, counter: Counter, id_: str, alone: bool) -> None:
-        """The writers of this tally find it calm, contended, or hot."""
+        """Let the writers of a tally find it calm, contended, or hot."""
         store, partition = self.world.store, counter.partition_start + id_
         store.breaker.open_tallies.clear()
         store.spread.widths.clear()
@@ -221,7 +221,7 @@ class Traffic:
             store.spread.widen(partition, counter.max_shards)
 
     def _note_spilled(self) -> None:
-        """Note what was written alone: then its record says so."""
+        """Note a change that was written alone, as its record shows."""
         for record in self.world.take_written():
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
@@ -233,7 +233,7 @@ class Traffic:
     # ---- edits by hand ----
 
     def edit(self) -> None:
-        """Edit something by hand."""
+        """Make one edit by hand."""
         self.world.take_written()  # what a sweep that died has left: the next record is the edit's
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
@@ -253,7 +253,7 @@ class Traffic:
         self._note_edit(tally, moved)
 
     def drip(self, tally: Tally, amount: int, every_s: float, until_s: float) -> None:
-        """A program that moves a tally around the API, again and again."""
+        """Start a program that changes a tally directly, again and again."""
         if self.world.clock.now_s < until_s:
             self.world.take_written()
             self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
@@ -261,7 +261,7 @@ class Traffic:
             self.world.schedule_in(every_s, self.drip, tally, amount, every_s, until_s)
 
     def restore(self) -> None:
-        """Put an old image of a tally back, with the nonce of a change, the rollup, a repair or an unlike in it."""
+        """Restore an old image of a tally, with the nonce of a change, the rollup, a repair or an unlike."""
         number, now = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
         by = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
@@ -285,7 +285,7 @@ class Traffic:
         self._note_edit((counter.name, id_), -int(item[counter.attribute]["N"]))
 
     def delete_child(self) -> None:
-        """Delete a like, and not its part of the tally."""
+        """Delete a like without changing the tally."""
         if not self.likes:
             return
         of = self.chance.choice(self.likes)
@@ -325,7 +325,7 @@ class Traffic:
         self._note_edit(("likes", of[0]), 1)
 
     def add_child(self) -> None:
-        """Put a like, and not its part of the tally."""
+        """Put a like without changing the tally."""
         post, user = f"p{self._low(POSTS)}", self._user()
         now = self.world.settings.minute_of(self.world.clock.now_s)
         at = self.chance.choice([None, now, now - 5000, now + 5000])
@@ -335,7 +335,7 @@ class Traffic:
         self._note_edit(("likes", post), -1, at)
 
     def put_child(self, post: str, user: str, at: int | None) -> None:
-        """A like item, as Tally would write it or without a minute."""
+        """Put a like item, as Tally writes it or without a minute."""
         item = {**keys.key(f"POST#{post}", f"LIKE#USER#{user}"), "likedAt": {"N": "1"}}
         if at is not None:
             item |= {"at": {"N": str(at)}, "nonce": {"S": secrets.token_hex(6)}}
@@ -359,14 +359,14 @@ class Traffic:
         (_,) = self.world.take_written(note)
 
     def _restore(self, number: int, amount: int, at: int, by: str = "+") -> int:
-        """Put a tally as it was left long ago; what it said before. `by`: how the nonce begins."""
+        """Restore a tally as it was long ago. Returns its old number. `by`: the beginning of the nonce."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
         item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": by + secrets.token_hex(6)}}
         answer = self.world.wire.put_item(TableName=self.world.name("counts"), Item=item, ReturnValues="ALL_OLD")
         return int(answer.get("Attributes", item)["visits"]["N"])
 
     def _low(self, number: int) -> int:
-        """A low number, as a rule: some tallies are busier than others."""
+        """Returns a low number mostly, so that some tallies are busier than others."""
         return min(number - 1, int(self.chance.expovariate(3 / number)))
 
     def _user(self) -> str:
@@ -375,7 +375,7 @@ class Traffic:
 
 
 def _waiting(record: Record, image: Item) -> list[tuple[str, str, int]]:
-    """What the rollup will add for a record: counter, id and amount."""
+    """Returns what the rollup will add for a record: counter, id and amount."""
     if "id" in record["dynamodb"]["Keys"]:
         return amounts_of(image, alone=True)
     prefix, _, id_ = image["PK"]["S"].partition("#")

@@ -1,4 +1,4 @@
-"""What a simulation did to tallies, and so what is right; and what a record says of a tally, by its key and images."""
+"""What a simulation did to tallies, and so the right numbers. Reads tallies from the records' keys and images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tally = tuple[str, str]
 
 @dataclass
 class Truth:
-    """What the simulation did, and so what is right."""
+    """What the simulation did, and so the right numbers."""
 
     accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """What each tally should say."""
@@ -39,12 +39,12 @@ class Truth:
     """When each change was accepted that was written alone and is not in its tally yet."""
 
     def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
-        """Note that a tally is off by an amount, which the ledger knows by its minute."""
+        """Note that a tally is wrong by an amount, which the ledger books on a minute."""
         self.edits[tally].append((minute, amount))
         self.off[tally] += amount
 
     def drift(self, tally: Tally, through: float = float("inf")) -> int:
-        """The drift of a tally by its edits in the minutes up to `through`, and by repairs."""
+        """Returns the drift of a tally by its edits in the minutes up to `through`, and by repairs."""
         edits = sum(amount for minute, amount in self.edits[tally] if minute <= through)
         return edits + self.repaired[tally]
 
@@ -58,7 +58,7 @@ for _counter in DECLARED.values():
 
 
 def tally_of(item: dict[str, Any]) -> Tally | None:
-    """The tally that an item belongs to, by its key; None for any other item."""
+    """Returns the tally of an item, by its key; None for any other item."""
     if "PK" not in item:
         return None
     prefix, _, id_ = item["PK"]["S"].partition("#")
@@ -69,13 +69,13 @@ def tally_of(item: dict[str, Any]) -> Tally | None:
 
 
 def amount_of(tally: Tally, item: dict[str, Any]) -> int:
-    """The number in a tally's item."""
+    """Returns the number in a tally's item."""
     counter = DECLARED[tally[0]]
     return int(item.get(counter.attribute, {"N": counter.start})["N"])
 
 
 def moved_by(start: str, record: Record) -> tuple[Tally | None, int]:
-    """The tally that a write with such a new nonce moved, and by how much."""
+    """Returns the tally that a write with such a new nonce moved, and the amount."""
     tally = tally_of(record["dynamodb"]["Keys"])
     new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
     nonce = new.get("nonce", {}).get("S", "")

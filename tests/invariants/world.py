@@ -1,4 +1,4 @@
-"""What an invariant is tested in: the core behind a proxy that fails on a plan, and the tables as they really are.
+"""The world of an invariant: the core behind a proxy that fails by a plan, and the stored tables.
 
 Changes go through the proxy, as a function's would go through the network. What is asserted is read with a client of
 its own straight from the engine.
@@ -55,7 +55,7 @@ class World(ConsumerWorld):
     likes are."""
 
     def call(self, caller: str | None = None, **how: Any) -> Call:
-        """A new invocation."""
+        """Returns a new invocation."""
         return Call(self.store, caller, **how)
 
     def rushed(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
@@ -89,7 +89,7 @@ class World(ConsumerWorld):
         return self._set(user, post_id, True, key, call or self.call(user))
 
     def unlike(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
-        """Unlike it."""
+        """Unlike a post, as the handler does."""
         return self._set(user, post_id, False, key, call or self.call(user))
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
@@ -120,7 +120,7 @@ class World(ConsumerWorld):
         return numbers
 
     def tally(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
-        """The stored number: the sum of its shards."""
+        """Returns the stored number: the sum of its shards."""
         return sum(self.shards(counter, id_).values())
 
     def rolled_up(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
@@ -157,24 +157,24 @@ class World(ConsumerWorld):
         return self.tally(self.family, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
-        """The counts table as it is, or one item collection of it."""
+        """Returns the stored counts table, or one item collection."""
         return [item for item in self.scan("counts") if partition_key in (None, item["PK"]["S"])]
 
     def receipts(self) -> list[Item]:
-        """The receipts table as it is."""
+        """Returns the stored receipts."""
         return self.scan("receipts")
 
     def receipt(self) -> Item:
-        """The only receipt there is."""
+        """Returns the only receipt."""
         (receipt,) = self.receipts()
         return receipt
 
     def put_receipt(self, receipt: Item) -> None:
-        """Store a receipt past Tally, over the present one."""
+        """Overwrite a receipt without Tally."""
         self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
 
     def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
-        """Like or unlike as another device of the user would, in no time and past the proxy."""
+        """Like or unlike as another device of the user, in no time and without the proxy."""
         key = keys.key(self.family.partition_start + post_id, f"{self.family.child}{user}")
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
@@ -198,7 +198,7 @@ class World(ConsumerWorld):
 
 
 def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
-    """The plan in which another client acts just before the n-th request of an operation arrives."""
+    """Returns a plan: another client acts just before the n-th request of an operation arrives."""
 
     def plan(name: str, body: bytes, number: int) -> None:
         if name == operation and number in actions:
@@ -208,7 +208,7 @@ def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "Tra
 
 
 def retry_until_final(change: Callable[[], T]) -> T:
-    """Do as a good client does: send it again, the very same, while the answer says that it may be sent again."""
+    """Send a request as a good client does: the same request again, as long as the error is retryable."""
     for _ in range(CALLER_TRIES_MAX):
         try:
             return change()
@@ -218,7 +218,7 @@ def retry_until_final(change: Callable[[], T]) -> T:
 
 
 class ShardsInTurn(random.SystemRandom):
-    """Not random: each shard in turn, from shard 1 on."""
+    """Picks each shard in turn, from shard 1 on."""
 
     turn = 0
 
@@ -228,7 +228,7 @@ class ShardsInTurn(random.SystemRandom):
 
 
 class FixedShard(random.SystemRandom):
-    """Not random: this shard, or the last one that there is."""
+    """Picks this shard, or the last shard."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -241,7 +241,7 @@ FIRST, LAST = FixedShard(0), FixedShard(10**6)
 
 
 class KilledError(BaseException):
-    """The process is no more: nothing catches this."""
+    """The process died. No code catches this."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The wheel, built once a session for all workers, and an environment with nothing in it but the wheel for the CDK."""
+"""Builds the wheel once a session for all workers, and makes an environment with only the wheel for the CDK."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ UV = str(Path(sys.executable).with_name("uv"))
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of all workers."""
+    """A folder that all workers share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """The folder, made by whoever comes first."""
+    """Returns the folder. The first worker makes it."""
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
@@ -48,7 +48,7 @@ def wheel(shared: Path) -> Path:
 def run(
     *command: str, cwd: Path, check: bool = True, variables: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """A command of a team: nothing of this checkout is on its way but the tools `uv` and `cdk`."""
+    """Run a command of a team, with nothing of this checkout but the tools `uv` and `cdk`."""
     paths = [str(Path(UV).parent), str(ROOT / "node_modules/.bin"), os.environ["PATH"]]
     kept = {
         name: value
@@ -69,7 +69,7 @@ def run(
 
 
 def installed(folder: Path, *packages: str) -> Path:
-    """A new virtual environment with these packages. Its Python."""
+    """Make a virtual environment with these packages, and return its Python."""
     run(UV, "venv", "--quiet", "--python", sys.executable, str(folder), cwd=folder.parent)
     python = folder / "bin" / "python"
     run(UV, "pip", "install", "--quiet", "--python", str(python), *packages, cwd=folder.parent)

@@ -1,4 +1,4 @@
-"""What docs/adopt.md shows: its files, and the commands of its sessions."""
+"""Reads docs/adopt.md: its files, and the commands of its sessions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PAGE = ROOT / "docs" / "adopt.md"
 
 
 def section() -> str:
-    """The text of the section for who has a CDK app."""
+    """Returns the section for teams with a CDK app."""
     found = re.search(r"^## In your own CDK app\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert found
     return found[1]
 
 
 def write(folder: Path) -> list[str]:
-    """Write the files of the section. Their names."""
+    """Write the files of the section, and return their names."""
     files = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", section(), re.MULTILINE | re.DOTALL))
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -27,5 +27,5 @@ def write(folder: Path) -> list[str]:
 
 
 def commands() -> list[str]:
-    """The commands of the section, in order."""
+    """Returns the commands of the section, in order."""
     return re.findall(r"^\$ (.*)$", section(), re.MULTILINE)

@@ -101,7 +101,7 @@ def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> N
         name, owner = trace.item["counter"]["S"], periods.answer_members(trace.item["target"]["S"])["id"]
         if name not in counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
-        with suppress(HoldSettledError):  # the hold has no name any more
+        with suppress(HoldSettledError):  # a settled hold does not name its caller
             settle(call, counters[name], owner, trace.item["hold_id"]["S"], RELEASED)
     elif trace.kind is TraceKind.POST:
         with suppress(NotFoundError):  # another run was first

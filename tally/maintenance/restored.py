@@ -11,8 +11,8 @@ confirmed drift may be a dead letter or a recent redrive: if there was any, all 
 
 Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If they come to
 more, the rest is added, and noted. On the first day of a stack these notes are not complete, so receipts that were on
-their way to the rollup are not added. Children are counted, parent by parent, and nobody moves them. The series lack
-what the old streams had not delivered: traffic of some seconds.
+their way to the rollup are not added. Children are counted, parent by parent, while nobody changes them. The series
+lack what the old streams had not delivered: traffic of some seconds.
 
 If a counter counts at once, a change in that very second may be halved: either its receipt or its count is missing. So
 may a hold or a repair. AWS puts the skew at much less than a second, and the tables do not show it.

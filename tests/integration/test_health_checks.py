@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -203,6 +204,12 @@ def test_a_list_that_is_cut_says_nothing_of_the_rest(
     lines = {part["name"]: part["line"] for part in looked.answer()["parts"]}
     assert lines["drift"] == "at least 0 confirmed, 2 not yet"
     assert lines["holds"] == f"at least {int(wrong)} expired and not given back"
+
+
+def test_a_time_ahead_of_this_clock_is_an_age_below_zero(looked: Looked) -> None:
+    """Two clocks differ: a watermark may be ahead of the function that reads it."""
+    mark_judged(looked.store, ahead=3)
+    assert re.search(r" UTC, -\d+ s ago$", checks.judging(looked.store).summary)
 
 
 def test_a_store_that_does_not_answer_is_wrong_and_the_rest_unknown(looked: Looked) -> None:

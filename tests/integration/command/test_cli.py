@@ -224,7 +224,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["limit", "calls", "a", "5", "--key", ""], "argument --key: KEY must not be empty"),
         (["series", "plays", "a", "--from", "yesterday"], "argument --from: 'yesterday' is not a time like"),
         (["series", "plays", "a", "--from", "2020-01-01", "--to", "2019-01-01"], "from must be before to"),
-        (["series", "plays", "a", "--from", "2020-01-01", "--to", "2022-01-01"], "ask for 2400 at most"),
+        (["series", "plays", "a", "--from", "2020-01-01", "--to", "2022-01-01"], "Ask for 2400 at most"),
         (["series", "plays", "a", "--tz", "Mars/Phobos"], "'Mars/Phobos' is not a time zone of this machine"),
         (["series", "plays", "a", "--by", "day", "--tz", "Asia/Kolkata"], "whose days begin with an hour of UTC"),
         (["top", "plays", "--span", "today"], "argument --span"),

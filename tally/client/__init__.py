@@ -48,16 +48,11 @@ ATTEMPTS_MAX = 6
 PAUSE_FIRST_S = 0.1  # doubles with each attempt; full jitter
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
-# Lambda's refusals that pass by themselves. Every 5xx passes too.
+# Lambda's errors that a retry can pass. A retry can also pass every 5xx.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
-# error types of an environment that died while it ran
-_NO_ANSWER_ERRORS = (
-    "Sandbox.",
-    "Runtime.ExitError",
-    "Extension.",
-)
+_NO_ANSWER_ERRORS = ("Sandbox.", "Runtime.ExitError", "Extension.")  # of an environment that died during the call
 _NOT_OF_TALLY = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
@@ -80,7 +75,7 @@ class Tally(Methods):
     deadline_s: float = DEADLINE_DEFAULT_S
     """Time for one call, or one batch, with all its retries. An attempt takes a third of it at most."""
     lambda_client: Any = field(default=None, compare=False)
-    """A boto3 client for Lambda. Your own client keeps its time-outs, and should not retry."""
+    """A boto3 client for Lambda. Your own client keeps its time-outs, and should not retry by itself."""
 
     def __post_init__(self) -> None:
         if self.lambda_client is None:
@@ -102,9 +97,8 @@ class Tally(Methods):
     ) -> Tally:
         """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
 
-        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `variable`: where the functions are if
-        not in TALLY_FUNCTIONS, for who counts with two Tallys. `options` are the other fields. Raises
-        ConfigurationError.
+        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `variable`: the name in place of
+        TALLY_FUNCTIONS, for an app with two Tallys. `options`: the other fields. Raises ConfigurationError.
         """
         if variable in environment:
             try:
@@ -129,14 +123,15 @@ class Tally(Methods):
         self._with_retries(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
 
     def enqueue(self, request: Request[Any]) -> None:
-        """Hand one request to Lambda and do not wait: Lambda itself retries it. Refusals are not reported."""
+        """Hand one request to Lambda, and do not wait: Lambda itself retries it. Refusals are not reported."""
         self._invoke_later(request.function, self._event(request), time.monotonic() + self.deadline_s)
 
     def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
-        """Hand requests to Lambda together and do not wait: Lambda itself retries those that meet a RetryableError.
+        """Hand requests to Lambda together, and do not wait: Lambda itself retries after a RetryableError.
 
-        Requests of one function go 100 at a time. Refusals are not reported. If this raises, some may be on their way:
-        it is safe to hand all of them over again. A CallerError is of a request that cannot be sent: the others are.
+        Requests of one function go 100 at a time. Refusals are not reported. If this raises a RetryableError, some
+        requests may be on their way: it is safe to hand all of them over a second time. If one request cannot be sent,
+        this sends the others and raises a CallerError.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, refused = self._entries(requests)
@@ -146,9 +141,9 @@ class Tally(Methods):
             raise error
 
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
-        """Send requests together. Return, in order, the result or the error of each; raise for none of them.
+        """Send requests together. Return, in order, the result or the error of each, and raise no error of a request.
 
-        Requests of one function go 100 at a time, in order. Those that met a RetryableError go again.
+        Requests of one function go 100 at a time, in order. After a RetryableError a request is sent again.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, refused = self._entries(requests)
@@ -182,19 +177,22 @@ class Tally(Methods):
 
     def _send_once(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
         try:
-            answers = _results(self._invoke(function, _batch_event(entries)))
+            answer = self._invoke(function, _batch_event(entries))
+            if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+                _reply(answer)  # raises if the function refused the whole batch
+                raise ConfigurationError(_NOT_OF_TALLY)
         except TallyError as error:
             return dict.fromkeys(entries, error)
         results: dict[int, T | TallyError] = {}
-        for (place, entry), answer in zip(entries.items(), answers, strict=True):
+        for (place, entry), one in zip(entries.items(), answer["results"], strict=True):
             try:
-                results[place] = entry.request.read(_reply(answer))
+                results[place] = entry.request.read(_reply(one))
             except TallyError as error:
                 results[place] = error
         return results
 
     def _entries(self, requests: Iterable[Request[T]]) -> tuple[dict[int, _Entry[T]], dict[int, TallyError]]:
-        """What to send, and the errors of the requests that cannot be sent, by their places."""
+        """Returns the entries to send, and the errors of requests that cannot be sent, by their places."""
         entries: dict[int, _Entry[T]] = {}
         refused: dict[int, TallyError] = {}
         for place, request in enumerate(requests):
@@ -205,13 +203,13 @@ class Tally(Methods):
         return entries, refused
 
     def _event(self, request: Request[Any]) -> bytes:
-        """Raises what `encode_event` raises."""
+        """Returns the event of a request. Raises what `encode_event` raises."""
         caller = self.caller if request.caller is None else request.caller
         named = {} if caller is None else {"caller": caller}
         return encode_event({"operation": request.operation, **request.fields, **named})
 
     def _invoke(self, function: str, event: bytes, **how: str) -> Any:
-        """The function's answer; None for an asynchronous event. Raises TallyError if Lambda or the function fails."""
+        """Returns the function's answer; None for an asynchronous event. Raises TallyError for a failure."""
         if function not in self.functions:
             raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
         try:
@@ -260,7 +258,7 @@ class _RetryBudget:
 
 
 def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int, _Entry[T]]]]:
-    """The entries of each function, by their places: BATCH_ENTRIES_MAX and EVENT_BYTES_MAX at a time."""
+    """Yields the entries of each function, by their places: BATCH_ENTRIES_MAX and EVENT_BYTES_MAX at a time."""
     for function in dict.fromkeys(entry.request.function for entry in entries.values()):
         chunk: dict[int, _Entry[T]] = {}
         for place, entry in entries.items():
@@ -275,12 +273,12 @@ def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int
 
 
 def _batch_event(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
-    """One event with all of them."""
+    """Returns one event with all entries."""
     return b'{"batch": [' + b", ".join(entry.event for entry in entries.values()) + b"]" + more + b"}"
 
 
 def _reply(answer: Any) -> Reply:
-    """The reply in a function's answer. Raises the TallyError of a problem document."""
+    """Returns the reply in a function's answer. Raises the TallyError of a problem document."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
         raise ConfigurationError(_NOT_OF_TALLY)
     if answer["status"] >= 400:
@@ -288,16 +286,8 @@ def _reply(answer: Any) -> Reply:
     return Reply(answer["status"], answer["body"], answer["replayed"])
 
 
-def _results(answer: Any) -> list[Any]:
-    """The answers to a batch. Raises the TallyError if the function refused the whole batch."""
-    if isinstance(answer, dict) and isinstance(answer.get("results"), list):
-        return list(answer["results"])
-    _reply(answer)
-    raise ConfigurationError(_NOT_OF_TALLY)
-
-
 def _error_classes(root: type[TallyError]) -> Iterator[type[TallyError]]:
-    """The errors that an answer can hold: those with a slug of their own."""
+    """Yields the errors that an answer can contain: the classes with a slug of their own."""
     if "slug" in vars(root):
         yield root
     for child in root.__subclasses__():
@@ -309,7 +299,7 @@ _BY_NAME = {kind.__name__: kind for kind in _error_classes(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
-    """The error of a problem document. For an unknown slug the status gives the class."""
+    """Returns the error of a problem document. If the slug is unknown, the status decides the class."""
     status = problem["status"]
     unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
     kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
@@ -317,7 +307,7 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """The error of a failed invocation: one that Tally raised for a retry, or the runtime's own."""
+    """Returns the error of a failed invocation: an error that Tally raised for a retry, or one of the runtime."""
     name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
         return _BY_NAME[name](words)
@@ -327,7 +317,7 @@ def _crash_error(document: Mapping[str, Any]) -> TallyError:
 
 
 def _invocation_error(error: ClientError | BotoCoreError) -> TallyError:
-    """The error to raise if Lambda refuses the invocation, or the network fails."""
+    """Returns the error of an invocation that Lambda refuses, or that the network fails."""
     if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
         return StoreUnreachableError("The function gave no answer in time.")
     if isinstance(error, ClientError):

@@ -1,5 +1,4 @@
-"""A request to Tally, and how a method sends it. The client is these files, `tally/errors.py` and `tally/ids.py`. It
-needs boto3 only."""
+"""A request to Tally, and the method that sends it. The client needs only `errors.py`, `ids.py` and boto3."""
 
 from __future__ import annotations
 
@@ -43,12 +42,12 @@ class Request(Generic[T_co]):
 
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
-        """The request with the arguments that are given, and a key if it takes one."""
+        """Returns the request with the given arguments. If the operation takes a key, makes the missing key."""
         given = _with_canonical_ids(
             {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
         )
         if "idempotency_key" in arguments:
-            given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # nobody guesses it
+            given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # cannot be guessed
         return cls(function, operation, given.pop("caller", None), given)
 
     @property
@@ -57,7 +56,7 @@ class Request(Generic[T_co]):
         return self.fields.get("idempotency_key")
 
     def read(self, reply: Reply) -> T_co:
-        """The result in a reply: the answer's body. That of a change with a key also says whether it is `replayed`."""
+        """Returns the body of a reply. The body of a change with a key also has `replayed`."""
         more = {} if self.idempotency_key is None else {"replayed": reply.replayed}
         return cast(T_co, {**reply.body, **more})
 
@@ -79,14 +78,14 @@ def _with_canonical_ids(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
-    """Spells a text, or each text of a list."""
+    """Returns a text spelled, or a list with each text spelled."""
     if isinstance(value, list):
         return [spell(one) if isinstance(one, str) else one for one in value]
     return spell(value) if isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it, if that is another: a whole number's, a UUID's, a list's or an object's form."""
+    """Returns a value as JSON writes it: a UUID as text, a whole Decimal as int, an iterable as a list."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Decimal):
@@ -97,12 +96,12 @@ def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
         return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray) else value
-    except Exception as error:  # the value's own. `encode_event` refuses the error; a generator would be empty by then
+    except Exception as error:  # an error of the value itself; `encode_event` refuses it
         return error
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
-    """The event in JSON. Raises InvalidInputError for what has no form there, PayloadTooLargeError."""
+    """Returns the event in JSON. If JSON cannot write it, raises InvalidInputError. Raises PayloadTooLargeError."""
     try:
         payload = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
     except Exception as error:  # a date; NaN, a circle, half a surrogate; deep nesting; an object's own
@@ -115,12 +114,12 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 def _default(value: Any) -> Any:
     plain_value = plain(value)
     if plain_value is value:
-        raise TypeError(f"{value!r:.80} has no form there")
+        raise TypeError(f"{value!r:.80} cannot be written as JSON")
     return plain_value
 
 
 class Sender(Protocol):
-    """`tally.client.Tally`: it knows how to send."""
+    """A sender of requests: `tally.client.Tally`."""
 
     def send(self, request: Request[T]) -> T:
         """Send one request and return its result."""
@@ -128,7 +127,7 @@ class Sender(Protocol):
 
 
 def sends(build: Callable[P, Request[T]]) -> Callable[Concatenate[Sender, P], T]:
-    """The method that sends the request that `build` makes."""
+    """Returns the method that sends the request of `build`."""
 
     @functools.wraps(build)
     def send(sender: Sender, /, *arguments: P.args, **named: P.kwargs) -> T:

@@ -1,9 +1,9 @@
-// Three elements that count and show: <tally-like>, <tally-plays>, <tally-count>. They show only numbers that Tally said,
-// and what waits beside. docs/browser.md says how to use and to style them. Comments have lines of their own.
+// Three elements that count and show: <tally-like>, <tally-plays>, <tally-count>. They show only numbers of Tally, and
+// beside them the changes that wait. docs/browser.md says how to use and style them. Comments have lines of their own.
 
 const LIVE_S = 10;
 const AGAIN_S_MAX = 30;
-// React, Vue and Angular assign to the property of an attribute. So each has one, which sets the attribute.
+// React, Vue and Angular assign to properties. So each attribute has a property, which sets the attribute.
 const ATTRIBUTES = ["counter", "of", "live", "anonymous", "for", "after"];
 const STYLE = `
 :host { display: inline-flex; align-items: center; gap: var(--tally-gap, .4em) }
@@ -21,7 +21,7 @@ const make = (tag, part, ...children) => {
   made.append(...children);
   return made;
 };
-// A number keeps its sign in front on a page that is written from right to left.
+// On a page that is written from right to left, a number keeps its sign in front.
 const said = (part) => Object.assign(make("span", part), { dir: "auto" });
 
 export const define = (tally) => {
@@ -32,15 +32,15 @@ export const define = (tally) => {
   const style = new CSSStyleSheet();
   style.replaceSync(STYLE);
   const shown = new Set();
-  // What Tally said of each number, by `counter:id`. `moves`: what was counted, and is not in the number yet.
+  // The last answer for each number, by `counter:id`. `moves`: the counted changes that the number lacks.
   const board = new Map();
   let waits, asked, drawn, timer, againS;
 
   const place = (of) => board.get(of) ?? board.set(of, { moves: [] }).get(of);
-  // Whether it counts this user: what Tally said of others stays theirs.
+  // Whether a number counts this user. Each user has an answer of their own.
   const mine = (of, user) => place(`${of} ${user}`);
   const isLiked = (of) => mine(of, tally.user()).present;
-  // Whether a button likes by the secret of the browser where nobody is signed in.
+  // Whether a button likes by the secret of the browser if no user is signed in.
   const isAnonymous = (element) => element.hasAttribute("anonymous");
   const all = (test) => [...shown].filter(test);
   const live = () => all((element) => element.hasAttribute("live"));
@@ -56,7 +56,7 @@ export const define = (tally) => {
   const names = (elements) => [...new Set(elements.map(({ number }) => number))];
 
   const by = ({ present = true, amount = 1 }) => (present ? amount : -amount);
-  // What waits for an answer, or for a number that has it.
+  // The sum of the changes that wait for an answer, or for a number that includes them.
   const pending = (of) => {
     const { moves } = place(of);
     const last = wish(of);
@@ -75,7 +75,7 @@ export const define = (tally) => {
       // A later read has overtaken this one.
       if (one.began > began) return;
       one.error = error;
-      // A number that was read stays while it cannot be read again.
+      // If a read fails, the last number stays.
       if (value == null) return;
       const moves = one.moves.filter((move) => move.began > began || as_of * 1000 < move.at);
       Object.assign(one, { began, value, moves });
@@ -89,13 +89,13 @@ export const define = (tally) => {
     const found = await tally.mine(ofs).catch(() => []);
     found.forEach(({ present }, index) => {
       const one = mine(ofs[index], user);
-      // A change that was counted meanwhile, or a later read, has overtaken this one.
+      // A change that was counted during the read, or a later read, is newer.
       if (present != null && !(one.began > began)) Object.assign(one, { began, present });
     });
     render();
   };
 
-  // Reads these elements, and goes on while a number lacks what was counted, or somebody looks at one that is live.
+  // Reads these elements, and again while a number lacks a counted change, or while a live element is visible.
   const look = async (elements) => {
     const behind = () => all(({ number }) => place(number).moves.length);
     clearTimeout(timer);
@@ -120,11 +120,11 @@ export const define = (tally) => {
 
   const heard = ({ detail: { entry, outcome } }) => {
     const of = `${entry.counter}:${entry.id}`;
-    // An element may come back later.
+    // No element has shown this number. One may be added later.
     if (!board.has(of)) return;
     const one = place(of);
     const { state, answer } = outcome ?? {};
-    // That of a problem document: it was refused.
+    // The detail of a problem document, if the change was refused.
     one.failed = answer?.detail;
     if (state === "counted") {
       const { present, changed = true } = answer;
@@ -174,7 +174,7 @@ export const define = (tally) => {
     }
 
     connectedCallback() {
-      // What a framework assigned before the element was defined.
+      // Takes what a framework assigned before the element was defined.
       for (const name of ATTRIBUTES.filter((name) => Object.hasOwn(this, name))) {
         const value = this[name];
         delete this[name];
@@ -199,7 +199,7 @@ export const define = (tally) => {
       this.count.textContent = value?.toLocaleString() ?? "–";
       const sum = waits.toLocaleString([], { signDisplay: "always" });
       this.beside.replaceChildren(...(waits ? [sum, make("i", "", " waiting")] : []));
-      // Only what Tally said has a status.
+      // Only an answer of Tally has a status.
       this.status.textContent = failed || (error?.status && error.detail) || "";
     }
   }
@@ -222,7 +222,7 @@ export const define = (tally) => {
       this.words.append("♥ Like");
       this.button = make("button", "button", this.words);
       this.shadowRoot.prepend(this.button);
-      // The second half of a double click is no wish of its own.
+      // The second half of a double click is not another click.
       this.button.onclick = ({ detail }) => detail > 1 || this.like();
     }
 
@@ -235,7 +235,7 @@ export const define = (tally) => {
       } catch (error) {
         this.why = { user: tally.user(), text: error.message.replace("tally: ", "") };
         render();
-        // A sign-in does not make an id of what is no id.
+        // A sign-in does not help if the id is malformed.
         if (tally.user() || error instanceof TypeError) throw error;
         this.dispatchEvent(new CustomEvent("tally-sign-in", { bubbles: true, composed: true }));
       }
@@ -262,7 +262,7 @@ export const define = (tally) => {
       const first = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
       viewing.elements.add(this);
       if (!first) return;
-      // Who leaves a number for another one, and comes back to it, views it again.
+      // A viewer who leaves a number for another one and returns views it again.
       const shownNow = names(all((one) => one.getAttribute("for") === box));
       viewing.numbers = new Set([...viewing.numbers, this.number].filter((number) => shownNow.includes(number)));
       tally.increment(...this.names);
@@ -276,7 +276,7 @@ export const define = (tally) => {
   const follow = ({ type, target }) => {
     let one = viewings.get(target);
     if (one && type === "ended") one.over = true;
-    // A player that loads another source says 0 s under the address before.
+    // A player that loads another source reports 0 s, with the address of the source before.
     if (type === "ended" || target.paused || target.readyState === 0) return;
     const atS = target.currentTime;
     const source = target.srcObject ?? target.currentSrc;
@@ -286,7 +286,7 @@ export const define = (tally) => {
     if (!one || again) one = { atS, watchedS: 0, longestS: 0, films: new Set(), numbers: new Set() };
     viewings.set(target, one);
     if (one.source !== source) {
-      // An element whose number has changed waits for this. What starts at its beginning is watched from there.
+      // An element whose number has changed waits for a new source. A film that starts at 0 s is watched from its start.
       Object.assign(one, { source, atS, elements: new WeakSet(), watchedS: atS < 1 ? 0 : one.watchedS });
       one.films.add(film);
     }

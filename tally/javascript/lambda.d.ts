@@ -11,13 +11,13 @@ export class TallyError extends Error {
 export interface FunctionsOptions {
   /** The name or ARN of each function that you use: `{ increments: "arn:…:live" }`. The stack's outputs have them. */
   functions?: Readonly<Record<string, string>>;
-  /** Instead: `tally-prod-` means `tally-prod-increments`, `tally-prod-reads` …; empty under `make dev`. */
+  /** Instead, the prefix of all names: `tally-prod-` means `tally-prod-increments` …; empty under `make dev`. */
   prefix?: string;
-  /** With the prefix: an alias or version. */
+  /** An alias or version, with `prefix`. */
   qualifier?: string;
-  /** Who asks, unless a request says: a service's name, or a user's `sub`. */
+  /** The default caller: a service's name, or a user's `sub`. */
   caller?: string;
-  /** Your own `LambdaClient` of the AWS SDK. Without it: a new one, by the environment. */
+  /** Your own `LambdaClient` of the AWS SDK. Default: a new client from the environment. */
   lambda?: { send(command: any): Promise<any> };
 }
 

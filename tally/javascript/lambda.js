@@ -22,14 +22,14 @@ export class TallyError extends Error {
   }
 }
 
-// Databases give amounts as BigInts, which JSON has not.
+// Databases return amounts as BigInts, which JSON cannot write.
 const plain = (_, value) => {
   if (typeof value !== "bigint") return value;
   if (Number.isSafeInteger(Number(value))) return Number(value);
   throw new TypeError(`tally: ${value} is too large for an amount`);
 };
 
-// The fields with their ids spelled, as the typed client in Python sends them. The functions refuse what is no text.
+// Returns the fields with their ids spelled, as the Python client does. The functions refuse ids that are not text.
 const each = (given, spell) => (Array.isArray(given) ? given.map(spell) : given && spell(given));
 const targetOf = (target) => String(target).replace(/(?<=^[^/]*\/).*/s, idOf);
 const spelled = ({ id, of, target, changes, ...rest }) => ({
@@ -73,7 +73,7 @@ export class TallyFunctions {
       if (said.FunctionError) throw unreachable("The function failed. Send the request again.");
       answer = fromJson(new TextDecoder().decode(said.Payload));
     } catch (error) {
-      // Lambda's own refusals, as of a role that may not invoke, are no answer of Tally's. Without credentials nobody asks.
+      // If Lambda itself refuses the call, or there are no credentials, the SDK's error goes to the caller.
       const status = error.$metadata?.httpStatusCode;
       const refused = (status >= 400 && status < 500 && status !== 429) || error.name === "CredentialsProviderError";
       if (refused || error instanceof TallyError) throw error;

@@ -1,5 +1,5 @@
-// A folder as the storage of a client in Node: a file for each change. A file is written whole or not at all, and is on
-// the disk before the call returns: a process that is killed loses nothing, nor does a machine.
+// A folder as the storage of a client in Node, with a file for each change. A file is written whole or not at all, and
+// is on the disk before the call returns. So a killed process loses nothing, nor does a machine without power.
 
 import { createHash } from "node:crypto";
 import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -11,7 +11,7 @@ const OWN = /^[0-9a-f]{64}$/;
 const synced = (path, flags, text) => {
   const file = openSync(path, flags);
   try {
-    // Unlike `writeSync` it goes on where the disk took a part, and throws where it takes no more.
+    // Unlike `writeSync`, it continues after a partial write, and throws if the disk is full.
     if (text !== undefined) writeFileSync(file, text);
     fsyncSync(file);
   } finally {
@@ -19,7 +19,7 @@ const synced = (path, flags, text) => {
   }
 };
 
-/** The text of a file; null if another process has removed it, or if it is none. */
+/** Returns the text of a file; null if another process has removed it, or if it is not a file. */
 const read = (path) => {
   try {
     return readFileSync(path, "utf8");
@@ -30,13 +30,13 @@ const read = (path) => {
 };
 
 export const folder = (given) => {
-  // A service may change its working directory later. Throws what no later call could say, of what is no text.
+  // A service may change its working directory later. Throws at once if `given` is not text.
   const path = resolve(given);
   mkdirSync(path, { recursive: true });
   // A name may be longer than a file's. The first line of a file is its name, the rest the text.
   const at = (name) => join(path, createHash("sha256").update(name).digest("hex"));
   let files = [];
-  // A file keeps its name, so that is read once.
+  // A file keeps its name, so the name is read once.
   let names = new Map();
   return {
     get length() {

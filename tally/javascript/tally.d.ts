@@ -1,4 +1,4 @@
-/** Counts each change exactly once, from the button to the number. docs/browser.md says what holds. */
+/** Counts each change exactly once, from the button to the number. docs/browser.md has the guarantees and limits. */
 
 /** Where changes wait: the part of `localStorage` that the client uses. It must store before it returns. */
 export interface Store {
@@ -10,68 +10,69 @@ export interface Store {
 }
 
 export interface Options {
-  /** The address of your API, as `https://api.example.com`. Without it: where this module was loaded from. */
+  /** The address of your API, as `https://api.example.com`. Default: the address that served this module. */
   api?: string;
-  /** Who is signed in: the `sub` of their tokens; nothing, or an exception, if nobody is. */
+  /** Returns the `sub` of the user who is signed in; nothing, or an exception, if no user is. */
   user?: () => string | number | bigint | null | undefined;
-  /** A token of that user, within 35 s. `fresh`: the last one was refused (401). */
+  /** Returns a token of that user, within 35 s. `fresh`: the last token was refused (401). */
   token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
-  /** Where changes wait. Without it: `localStorage`; in Node, the memory. `node.js` has a folder. */
+  /** Where changes wait. Default: `localStorage`; in Node, the memory. `node.js` stores them in a folder. */
   storage?: Store;
 }
 
-/** As databases give them. */
+/** An id, of a type that databases return. */
 export type Id = string | number | bigint;
 
-/** The id of a path, an address, or text of any script: `/posts/x/` is `~2Fposts~2Fx~2F`. An id is itself. */
+/** Returns the id of a path, an address, or any text: `/posts/x/` becomes `~2Fposts~2Fx~2F`. An id stays as it is. */
 export declare const idOf: (name: Id) => string;
 
-/** `counter:id`, with the id as `idOf` spells it. An address of a counter of pages is itself. */
+/** Returns `counter:id`, with the id as `idOf` spells it. An address of a counter of pages stays as it is. */
 export declare const tallyOf: (of: string) => string;
 
-/** JSON, in which a whole number beyond 2^53 is a BigInt. */
+/** Parses JSON. A whole number beyond 2^53 becomes a BigInt. */
 export declare const fromJson: (text: string) => unknown;
 
-/** Whether a counter counts pages, whose addresses Tally normalises. */
+/** Returns whether a counter counts pages, whose addresses Tally normalises. */
 export declare const isOfPages: (counter: string) => boolean;
 
 /** A change that waits for Tally's answer. */
 export interface Entry {
   readonly counter: string;
   readonly id: string;
-  /** The change's own name: the same key never counts twice. */
+  /** The idempotency key: the same key never counts twice. */
   readonly key: string;
-  /** Of an increment: by how much; absent: by the counter's own step. */
+  /** The amount of an increment; absent: the counter's own step. */
   readonly amount?: number;
-  /** Of a like: whether the user wants to be counted; absent: it is an increment. */
+  /** Whether a like is to be counted; absent: the change is an increment. */
   readonly present?: boolean;
-  /** Whose change it is, and with whose token alone it is sent; absent: it is anonymous. An anonymous like goes with the
-   * browser's own secret. */
+  /** The user who made the change; it is sent only with a token of this user. Absent: the change is anonymous. An
+   * anonymous like is sent with the browser's own secret. */
   readonly user?: string;
-  /** When it was made, in ms since 1970. */
+  /** When the change was made, in ms since 1970. */
   readonly at: number;
-  /** When it was first sent, in ms since 1970; 0: never. */
+  /** When the change was first sent, in ms since 1970; 0: never. */
   readonly sent: number;
-  /** How often it was sent. */
+  /** How often the change was sent. */
   readonly tries: number;
-  /** Why it still waits, as far as this page knows; absent: it is being sent, or has its turn soon. */
+  /** Why the change still waits, as far as this page knows; absent: it is being sent, or is sent soon. */
   readonly why?: Why;
-  /** The HTTP status of the last answer, if somebody answered. */
+  /** The HTTP status of the last answer; absent: no answer. */
   readonly status?: number;
 }
 
 /** Why a change waits.
  *
- * `unanswered`: no answer of Tally's came; it is sent again. Also: it was sent long ago, and `GET /health` does not say
- * how long receipts of its counter live; it is asked for again. `offline`: the browser says so; the client tries seldom.
- * `denied`: somebody before Tally refused it, as the gateway does with 401 or 403 without a token or a scope. It is sent
- * again by another page, after `retry()`, when the browser comes online, or with another token if it has a user.
- * `signed-out`: its user is not signed in. `no-token`: `token` gives none of that user's. `earlier`: an earlier wish for
- * the same thing is not answered. `storage`: the storage cannot note that it is sent.
+ * `unanswered`: Tally did not answer; the client sends the change again. Also: the change was sent long ago, and
+ * `GET /health` does not say how long receipts of its counter live; the client asks for the receipt again.
+ * `offline`: the browser is offline; the client tries seldom.
+ * `denied`: a server before Tally refused the change, as the gateway does with 401 or 403 without a token or a scope.
+ * The client sends it again on another page, after `retry()`, when the browser comes online, or with another token.
+ * `signed-out`: its user is not signed in. `no-token`: `token` does not return a token of its user.
+ * `earlier`: an earlier change of the same like is not answered. `storage`: the storage cannot record that it is sent.
  */
 export type Why = "unanswered" | "offline" | "denied" | "signed-out" | "no-token" | "earlier" | "storage";
 
-/** RFC 9457, as Tally refuses: `type` begins with `urn:problem-type:tally:`; `about:blank` where no answer came. */
+/** A problem document (RFC 9457). Tally's `type` begins with `urn:problem-type:tally:`; `about:blank`: no answer. */
 export interface Problem {
   readonly type: string;
   readonly title: string;
@@ -80,14 +81,14 @@ export interface Problem {
   readonly [member: string]: unknown;
 }
 
-/** What became of a change.
+/** The outcome of a change.
  *
- * `counted`: Tally said so; `replayed` if it had counted it before, and `answer` is what the API answers.
- * `refused`: Tally said why. It did not count, and is not sent again.
+ * `counted`: Tally counted it; `replayed`: Tally had counted it before. `answer`: the answer of the API.
+ * `refused`: Tally refused it, for the reason in `answer`. It did not count, and is not sent again.
  * `superseded`: a like that was never sent, because the user changed their mind.
- * `doubt`: it was sent, no answer came, and the receipt may be gone. Nobody can tell whether it counted.
- * `forgotten`: `forget()` took it away.
- * `denied`: it has not ended, and waits as `Why` says; the event `change` says how it ends.
+ * `doubt`: it was sent, no answer came, and its receipt may have expired. It is unknown whether it counted.
+ * `forgotten`: `forget()` removed it.
+ * `denied`: it still waits, as `Why` says. The event `change` reports its outcome.
  */
 export type Outcome =
   | { readonly state: "counted"; readonly replayed: boolean; readonly answer: Readonly<Record<string, unknown>> }
@@ -95,9 +96,9 @@ export type Outcome =
   | { readonly state: "denied"; readonly status: number }
   | { readonly state: "superseded" | "doubt" | "forgotten" };
 
-/** One number, or why it cannot be read. `value`: a BigInt if it is beyond 2^53, where a Number is not exact; so are whole
- * numbers of that size in every other answer. `as_of`: it holds every change before, in seconds since 1970. A counter with
- * a ceiling or a floor says its `limit` and what is `left`; beyond it `over`; and with periods when this one ends, in seconds since 1970. */
+/** One number, or why it cannot be read. `value`: a BigInt beyond 2^53, where a Number is not exact, as in every answer.
+ * `as_of`: the number includes every change before this time, in seconds since 1970. `limit`, `left`: of a counter with
+ * a ceiling or a floor. `over`: the number is beyond its limit. `resets_at`: the end of the period, in seconds since 1970. */
 export type Value =
   | {
       readonly counter: string;
@@ -116,26 +117,25 @@ export type Mine =
   | { readonly counter: string; readonly id: string; readonly child?: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** A change was made, sent, or waits for another reason (`outcome` is absent), or ended; in this tab or in another one of
- * the same origin. */
+/** A change was made, was sent, waits for another reason (`outcome` is absent), or ended, in any tab of the origin. */
 export type ChangeEvent = CustomEvent<{ readonly entry: Entry; readonly outcome?: Outcome }>;
 
-/** The client. Make one for each page, or for each process. It sends what earlier ones left. Clients of one page share
- * what waits, as tabs do. */
+/** The client. Make one for each page, or for each process. It also sends the changes that earlier clients left. Clients
+ * of one page share the changes that wait, as tabs do. */
 export class Tally extends EventTarget {
-  /** Throws TypeError if `api` is no http or https address. */
+  /** Throws TypeError if `api` is not an http or https address. */
   constructor(options?: Options);
-  /** The address of the API, without a slash at its end. */
+  /** The address of the API, without a slash at the end. */
   readonly api: string;
 
   /** Move a counter. The change is stored before this returns, and the promise resolves when Tally has answered.
    *
    * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
-   * id of a playback; the same key counts once, from however many tabs and processes. A change of a stranger needs a key
-   * of at least 22 characters; a key that waits with another amount is refused at once, as Tally would refuse it.
-   * `signed`: send it with the user's token, for a counter that not anyone may change. Ids, keys and amounts may be whole
-   * numbers and BigInts. Throws TypeError for a counter, id, key or amount that Tally would refuse for its form, and for
-   * a user who is no text (a lone surrogate); Error if it is `signed` and nobody is signed in.
+   * id of a playback; the same key counts once, from any number of tabs and processes. The key of an anonymous change
+   * needs at least 22 characters. A key that waits with another amount is refused at once, as Tally would refuse it.
+   * `signed`: send the user's token, for a counter that is not public. Ids, keys and amounts may be whole numbers and
+   * BigInts. Throws TypeError for a malformed counter, id, key or amount, and for a user with a lone surrogate. Throws
+   * Error if the change is `signed` and no user is signed in.
    */
   increment(
     counter: string,
@@ -143,37 +143,37 @@ export class Tally extends EventTarget {
     options?: { amount?: number | bigint; key?: Id; signed?: boolean },
   ): Promise<Outcome>;
 
-  /** Be counted, or be counted no more (`present` false). The last wish wins. Throws as `increment` does.
+  /** Put a like, or delete it (`present` false). The last call wins. Throws as `increment` does.
    *
-   * `anonymous`: if nobody is signed in, this browser is counted, by a secret in the storage that nobody else has. A user
-   * who signs in takes over what it likes: theirs is put first, then the browser's is taken back. If nobody is signed in, throws
-   * Error without `anonymous`, and if the storage keeps no secret.
+   * `anonymous`: if no user is signed in, count this browser, by a secret in its storage. A user who signs in takes over
+   * the browser's likes: the client first puts the user's like, then deletes the browser's. If no user is signed in,
+   * throws Error without `anonymous`, or if the storage does not keep the secret.
    */
   like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
 
-  /** `counter:id` with the id as Tally spells it, so that answers and entries can be compared with it. */
+  /** Returns `counter:id` with the id as Tally spells it in answers and entries. */
   of(counter: string, id: Id): string;
 
-  /** Numbers that anyone may read, each asked for as `plays:9f3a`, in that order. They may be as old as the
-   * counter's `max_age_s` says; `fresh` asks no cache of the browser's. Many are asked for in parts, and those of a part
-   * without an answer have an `error`. Rejects if Tally answers none. */
+  /** Reads public numbers, such as `plays:9f3a`, and returns them in the same order. A number may be as old as its
+   * counter's `max_age_s`; `fresh` skips the browser's cache. Many numbers are read in parts. If a part has no answer,
+   * its numbers have an `error`. Rejects if no part has an answer. */
   values(of: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
 
-  /** Which of these, asked for as `hearts:article-1`, count the user who is signed in; without one, this browser. Rejects
-   * as `values`, and if nobody is signed in and this browser has liked nothing. */
+  /** Reads which likes, such as `hearts:article-1`, count the user who is signed in, or else this browser. Rejects as
+   * `values` does, and if no user is signed in and this browser has no likes. */
   mine(of: readonly string[]): Promise<Mine[]>;
 
   /** The changes that wait, also those of other tabs, in the order in which they were made. `why` says why. */
   waiting(): Entry[];
 
-  /** Send now what waits for a pause to end, or is denied. A browser that comes online does it too. */
+  /** Sends the changes that pause or are denied now. The client also does this when the browser comes online. */
   retry(): void;
 
-  /** Take the changes of a user away that still wait, as when they sign out on a machine that others use. */
+  /** Removes the changes of a user that still wait, for a sign-out on a shared machine. */
   forget(user: Id): void;
 
-  /** Take back all that this browser likes without sign-in, and then drop its secret. Later pages go on with it. Resolves
-   * when all is taken back. */
+  /** Deletes all anonymous likes of this browser, and then its secret. Later pages continue this. Resolves when all
+   * likes are deleted. */
   forget(): Promise<Outcome[]>;
 
   addEventListener(type: "change", listener: (event: ChangeEvent) => void, options?: AddEventListenerOptions): void;

@@ -1,29 +1,29 @@
 // Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/browser.md
 // what holds and why. Comments have lines of their own: the API serves this file without them.
 
-// An answer later than this is none. API Gateway gives up after 30 s.
+// The client ignores a later answer. API Gateway gives up after 30 s.
 const TIMEOUT_MS = 35e3;
-// A lock that does not come by then is done without, for so many turns: a page that was left may hold it for good. The
-// next changes go while an answer takes longer.
+// After this time the client works without the lock, for LOCKLESS_TURNS turns: a page in the background may hold it for
+// ever. If an answer takes longer than this, the next changes do not wait for it.
 const LOCK_MS = 5e3;
 const LOCKLESS_TURNS = 20;
-// Who retries waits at most this long, and at most FORCED_MS_MAX if the server asks for more.
+// The longest pause between retries, or FORCED_MS_MAX if the server asks for more.
 const PAUSE_MS_MAX = 30e3;
 const FORCED_MS_MAX = 300e3;
-// Changes that wait for another user or token look for one after this time, and then ever more seldom.
+// A change that waits for another user or token checks for one after this time, and then ever more seldom.
 const LOOK_MS = 30e3;
 const LOOK_MS_MAX = 3600e3;
 const TOGETHER_MAX = 4;
-// The API takes as many, and 10 KB of address and headers: a token needs some of them.
+// The API takes this many, and 10 KB of address and headers, of which a token needs some.
 const ASKED_MAX = 100;
 const ASKED_BYTES_MAX = 6000;
-// A change that was first sent longer ago is asked for, before it is sent again. A receipt lives for a day or more.
+// If a change was first sent longer ago, the client asks for its receipt first. A receipt lives for a day or more.
 const ASK_AFTER_MS = 3600e3;
-// Requests take time, and clocks are set: this much before the end of its life nobody relies on a receipt.
+// The client ignores the last hour of a receipt, because requests take time and clocks may be set.
 const MARGIN_MS = 3600e3;
-// A Date has whole seconds, so what was just sent may seem to lie ahead.
+// A Date has whole seconds, so a change that was just sent may seem to be in the future.
 const AHEAD_MS = 60e3;
-// No machine sleeps for longer: a clock that has gone further was set.
+// A machine does not sleep longer. If the clock moved further, somebody set it.
 const SLEEP_MS_MAX = 365 * 86400e3;
 // `make generate` writes this line from the server's own rules.
 const FORMS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,256}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000000000 };
@@ -38,10 +38,10 @@ const REUSED = {
   answer: { type: `${PROBLEM}key-reused`, title: "Key reused", status: 422, detail: "This key was used for another change." },
 };
 
-// The clients of this page, by their storage: browsers tell only other pages what is stored.
+// The clients of this page, by their storage. A browser sends the event `storage` only to other pages.
 const PAGE = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
-// Node has a clock that nobody sets, and that goes on while the machine sleeps. A browser's may stop then.
+// Node has a clock that cannot be set, and that runs while the machine sleeps. A browser's clock may stop then.
 const node = () => !globalThis.document && globalThis.process?.getBuiltinModule?.("os");
 const ticks = () => (node() ? node().uptime() * 1000 : performance.now());
 
@@ -57,7 +57,7 @@ const tried = (what) => {
     return what();
   } catch {}
 };
-// A whole number that no Number holds is a BigInt. In JSON text it is marked, and so it is stored.
+// A whole number beyond 2^53 is a BigInt. The JSON text marks it, also in the storage.
 const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.e+-]*/gi;
 const marked = (token) => (/^-?\d{16,}$/.test(token) && !Number.isSafeInteger(+token) ? `"\\u0000${token}"` : token);
 export const fromJson = (text) =>
@@ -100,19 +100,19 @@ const subject = (token) => {
   return text(JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0)))).sub);
 };
 
-// A promise that ends in time.
+// Rejects if the promise takes too long.
 const timely = (promise) => {
   let timer;
   const late = new Promise((_, fail) => (timer = setTimeout(() => fail(new Error("tally: no answer in time")), TIMEOUT_MS)));
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 };
 
-// What an answer is, from Tally or another server. Only Tally's own words settle a change.
+// The kind of an answer, from Tally or another server. Only an answer of Tally settles a change.
 const kindOf = ({ status, body }) => {
   if (status < 300 && body instanceof Object) return "answer";
   if (status === 500) return "alone";
   if (status < 400 || status > 500 || [408, 425, 429].includes(status)) return "busy";
-  // `String` throws at what somebody else may have there.
+  // `String` throws for some values of other servers.
   return status !== 401 && JSON.stringify(body?.type)?.startsWith(`"${PROBLEM}`) ? "refusal" : DENIED;
 };
 
@@ -122,7 +122,7 @@ const unread = (one, { message }) => {
   return { counter, id: one.slice(counter.length + 1), error };
 };
 
-// Parts of a list, of which each fits into an address.
+// Splits a list into parts that each fit into an address.
 const packed = (queries) => {
   const parts = [];
   let bytes = Infinity;
@@ -151,7 +151,7 @@ export class Tally extends EventTarget {
   #listener = (event) => this.#heard(event);
   #warned = new Set();
 
-  // Bundlers take a `new URL` of import.meta.url for a file to copy.
+  // Not `new URL(…, import.meta.url)`: bundlers copy such a file.
   constructor({ api = import.meta.url.replace(/[^/]*\/[^/]*$/, ""), user = () => {}, token = () => {}, storage } = {}) {
     super();
     if (!/^https?:/.test(api)) throw new TypeError(`tally: api must be an address, not ${api}`);
@@ -165,15 +165,15 @@ export class Tally extends EventTarget {
       });
     this.token = token;
     this.prefix = `tally1 ${this.api} `;
-    // This browser's secret. Behind the same name: what it likes without sign-in, and whether it forgets all of that.
+    // This browser's secret. Names with this prefix store its anonymous likes, and whether they are being forgotten.
     this.own = `tally1-own ${this.api} `;
     this.storage = storage ?? tried(() => document && localStorage);
     this.aheadMs = 0;
     if (this.storage) PAGE.set(this.storage, [...(PAGE.get(this.storage) ?? []), this.#listener]);
     globalThis.addEventListener?.("storage", this.#listener);
     globalThis.addEventListener?.("online", () => this.retry());
-    // Also when a page was prerendered and is shown, or comes back from the back/forward cache. Not when it is left: it
-    // would be kept while it asks for the lock.
+    // Also when a prerendered page is shown, or a page of the back/forward cache. Not when the page is left, because the
+    // browser would keep the page while it waits for the lock.
     globalThis.document?.addEventListener("visibilitychange", () => document.hidden || this.#wake());
     this.#wake();
   }
@@ -190,7 +190,7 @@ export class Tally extends EventTarget {
   }
 
   like(counter, id, present = true, { anonymous } = {}) {
-    // A sign-in does not help who names no counter or id.
+    // Without a counter or an id a sign-in does not help.
     named("counter or id", counter, FORMS.counter);
     named("counter or id", idOf(id), FORMS.id);
     const own = anonymous && !this.user();
@@ -242,7 +242,7 @@ export class Tally extends EventTarget {
     return (this.#users.user = named("user", user, /^\P{Cs}*$/u));
   }
 
-  // What this browser alone knows; null without it, undefined where nothing can be read.
+  // The secret of this browser; null: there is no secret; undefined: the storage cannot be read.
   #secret(make) {
     return tried(() => {
       const kept = () => this.storage.getItem(this.own);
@@ -257,7 +257,7 @@ export class Tally extends EventTarget {
     return tried(() => this.storage.getItem(this.own + name));
   }
 
-  // When a like of this browser's was made; 0 if there is none, or if somebody else wrote the note.
+  // When this browser made a like; 0: it has no such like, or the stored time is not the client's.
   #likedAt(thing) {
     const at = Number(this.#noted(thing));
     return Number.isFinite(at) ? at : 0;
@@ -267,7 +267,7 @@ export class Tally extends EventTarget {
     tried(() => (value ? this.storage.setItem(this.own + name, value) : this.storage.removeItem(this.own + name)));
   }
 
-  // What this browser likes without sign-in, as it knows.
+  // The anonymous likes of this browser, by its storage.
   #liked() {
     const things = this.#keys(this.own).map((name) => name.slice(this.own.length).split(" "));
     return things.filter(([counter, id]) => id && FORMS.counter.test(counter) && FORMS.id.test(id));
@@ -277,8 +277,8 @@ export class Tally extends EventTarget {
     return this.#read("/anonymous", of, "anonymous", { headers: { "tally-secret": this.#secret() } });
   }
 
-  // Who signs in takes over what this browser likes. Theirs is put first, and #keep takes the other back when it counts.
-  // So the number is never one too low, and a page that is closed in between leaves the rest to the next one.
+  // A user who signs in takes over the browser's likes. The user's like is put first. When it counts, #keep deletes the
+  // browser's. So the number is never one too low, and if the page closes in between, the next page continues.
   async #adopt() {
     const liked = this.#liked();
     if (this.#adopts || !liked.length || !this.#secret() || !this.user() || this.#noted(FORGETS)) return;
@@ -291,7 +291,7 @@ export class Tally extends EventTarget {
     let left = !found.length;
     for (const { counter, id, present } of found) {
       const thing = `${counter} ${id}`;
-      // What waits, of any user, or was counted meanwhile, overtakes the answer.
+      // A change that waits, or that was counted during the read, is newer than the answer.
       const noted = this.#noted(thing);
       if (waits.has(thing)) continue;
       if (!noted || noted !== before.get(thing) || present == null) left = true;
@@ -302,7 +302,7 @@ export class Tally extends EventTarget {
     if (left) this.#looks = setTimeout(() => this.#adopt(), PAUSE_MS_MAX);
   }
 
-  // Takes back what this browser likes; without any it drops the secret.
+  // Deletes the anonymous likes of this browser; without likes it deletes the secret.
   #takeBack() {
     const wanted = new Map(this.#liked().map(([counter, id]) => [`${counter} ${id}`, true]));
     const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymous(entry));
@@ -313,11 +313,11 @@ export class Tally extends EventTarget {
     return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
-  // Notes what this browser likes without sign-in, before it is forgotten how a wish has ended.
+  // Stores an anonymous like when its change has ended.
   #keep({ user, counter, id, present, at }, { state }) {
     const thing = `${counter} ${id}`;
     const counted = state === "counted";
-    // A page that was frozen hears late how an earlier wish has ended.
+    // A frozen page receives the outcome of an earlier change late.
     if (user ? !this.#noted(thing) : this.#likedAt(thing) > at) return;
     if (user && counted) this.#add({ counter, id, present: false, key: newKey() });
     else if (user || !present) (counted || state === "refused") && this.#note(thing);
@@ -331,7 +331,7 @@ export class Tally extends EventTarget {
     const entry = { ...change, counter, id, at: this.#now(), sent: 0, tries: 0 };
     const name = this.#name(entry);
     if (isWish(entry)) entry.at = Math.max(entry.at, this.#lastAt(entry) + 1, 1 + this.#likedAt(`${counter} ${id}`));
-    // A key of the caller's own may wait here already: that one may have been sent.
+    // A change with the caller's key may wait here already, and may have been sent.
     const found = this.#states.get(name) ?? this.#known(name, this.#load(name));
     const state = found ?? { name, entry };
     if (state.outcome) return Promise.resolve(state.outcome);
@@ -340,7 +340,7 @@ export class Tally extends EventTarget {
     const { amount } = state.entry;
     if (amount !== entry.amount) {
       if (amount !== undefined && entry.amount !== undefined) return Promise.resolve(REUSED);
-      // Whether the counter's own step is this amount, Tally alone knows.
+      // Only Tally knows whether this amount is the counter's own step.
       return state.promise.then((outcome) => (outcome.state === DENIED ? outcome : this.#add(change)));
     }
     if (!found) {
@@ -352,7 +352,7 @@ export class Tally extends EventTarget {
     return state.promise;
   }
 
-  // When the last wish for a thing was made. A later one comes after it, whatever the clock says.
+  // When the last change of a like was made. A later change gets a later time, whatever the clock says.
   #lastAt(entry) {
     const things = this.#name({ ...entry, key: "" });
     const names = [...this.#names(), ...this.#states.keys()].filter((name) => name.startsWith(things));
@@ -378,7 +378,7 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // False: the storage keeps what is no longer so. What it cannot take is in the memory alone, if its page lives.
+  // Returns false if the storage keeps an old state. A change that the storage refuses lives in the memory of the page.
   #put(state) {
     const set = () => !!tried(() => this.#set(state.name, toJson(state.entry)));
     if (set()) return (state.stored = true);
@@ -395,12 +395,12 @@ export class Tally extends EventTarget {
 
   #names() {
     const names = new Set(this.#keys(this.prefix));
-    // The prefix alone is the clock.
+    // The item with the bare prefix is the clock.
     if (names.delete(this.prefix) && !this.#timed) this.#setClock(tried(() => this.storage.getItem(this.prefix)));
     return names;
   }
 
-  // An entry; null if there is none; undefined if it cannot be read, or somebody else wrote it.
+  // Returns an entry; null: there is no entry; undefined: it cannot be read, or another program wrote it.
   #load(name) {
     return tried(() => {
       const found = this.storage.getItem(name);
@@ -408,7 +408,7 @@ export class Tally extends EventTarget {
     });
   }
 
-  // An entry is what its name says. Its text says the rest.
+  // The name of an item has the user, counter, id and key. Its text has the rest.
   #entry(name, value) {
     const entry = parsed(value);
     const parts = name.slice(this.prefix.length).split(" ");
@@ -548,13 +548,13 @@ export class Tally extends EventTarget {
     } catch {
       return this.#pause(lane, "no-token");
     }
-    // Nobody says when somebody signs in. A process may end meanwhile.
+    // There is no event of a sign-in, so the client checks. The timer does not keep a process alive.
     clearTimeout(lane.look);
     lane.look = setTimeout(() => this.#run(lane), Math.min(LOOK_MS_MAX, LOOK_MS * 2 ** lane.looks++));
     lane.look.unref?.();
   }
 
-  // One tab sends at a time. A second sender would do no harm, but for the requests.
+  // One tab sends at a time. A second sender would only cost requests.
   async #locked(name, run) {
     const locks = globalThis.navigator?.locks;
     let ran;
@@ -573,7 +573,7 @@ export class Tally extends EventTarget {
   }
 
   async #batch(lane, pass) {
-    // Somebody else may have signed in since.
+    // Another user may have signed in since the changes were read.
     lane.ready = lane.ready.filter(({ entry }) => entry.user === pass.user);
     if (!lane.ready.length) lane.ready = this.#heads(pass.user);
     const [first] = lane.ready;
@@ -594,7 +594,7 @@ export class Tally extends EventTarget {
       else if (!lane.paused) Object.assign(lane, { fails: 0, looks: 0, why: undefined });
       if (late) this.#run(lane);
     });
-    // An answer that takes longer holds up its own change alone.
+    // A slow answer delays only its own change.
     let timer;
     const slow = new Promise((done) => (timer = setTimeout(() => done((lane.slow += late = 1)), LOCK_MS)));
     await Promise.race([ended, slow]);
@@ -602,12 +602,12 @@ export class Tally extends EventTarget {
     return true;
   }
 
-  // Whether a change waits for nothing but its turn.
+  // Returns whether a change only waits for its turn.
   #idle({ outcome, timer, busy }) {
     return !outcome && !timer && !busy;
   }
 
-  // What to send now: of the wishes for one thing the oldest, and of those that were never sent the last.
+  // The changes to send now: of the changes of one like the oldest, and of those never sent only the last.
   #heads(user) {
     const heads = new Map();
     for (const state of this.#states.values()) {
@@ -627,17 +627,17 @@ export class Tally extends EventTarget {
     return ready.sort((one, other) => (one.fails ?? 0) - (other.fails ?? 0));
   }
 
-  // Whether a change still waits, by what is stored now: another tab may have sent it, or settled it.
+  // Returns whether a change still waits, by the storage: another tab may have sent or settled it.
   #still(state) {
     if (state.outcome || !state.stored) return !state.outcome;
     const found = this.#load(state.name);
     state.unread = found === undefined;
     if (found) this.#known(state.name, found);
     if (found !== null) return !state.outcome;
-    // Somebody cleared the storage, or another process has settled it. The page that made it still knows it.
+    // The storage was cleared, or another process has settled the change. The page that made the change still knows it.
     state.stored = false;
     state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
-    // A user may have taken it away: it is asked for, and not sent again.
+    // The user may have removed it, so the client asks for its receipt and does not send it again.
     state.cleared = !!state.entry.user || isWish(state.entry);
     if (!state.promise) {
       state.outcome = { state: "forgotten" };
@@ -650,14 +650,14 @@ export class Tally extends EventTarget {
     return state.cleared || (state.entry.sent && !this.#isYoung(state, ASK_AFTER_MS));
   }
 
-  // By the server's time, or by this machine's if nobody had said the server's when it was sent.
+  // By the server's time, or by this machine's time if the server's was unknown when the change was sent.
   #isYoung(state, ms) {
     const ageMs = this.#ageMs(state);
     return ageMs > -AHEAD_MS && ageMs < ms;
   }
 
-  // How long ago a change was first sent. If this page sent it, and no answer has said the time since, the two clocks
-  // may differ: the machine slept, or somebody set the one. Then nobody knows which, and the longer time is safe.
+  // How long ago a change was first sent. If this page sent it, and no answer since had the time, the two clocks may
+  // differ: the machine slept, or a clock was set. Which of them is right is unknown, so the longer time is taken.
   #ageMs({ entry: { sent, timed }, began }) {
     if (!began) return (timed ? this.#now() : Date.now()) - sent;
     const tickedMs = ticks() - began.ticks;
@@ -665,13 +665,13 @@ export class Tally extends EventTarget {
     return node() || passedMs < tickedMs || passedMs > SLEEP_MS_MAX ? tickedMs : passedMs;
   }
 
-  // Sends one change. Returns for how many ms the lane has to wait; 0: it need not.
+  // Sends one change. Returns how many ms the lane has to wait.
   async #attempt(lane, pass, state) {
     if (!this.#still(state) || this.#isOld(state)) return 0;
     const before = state.entry;
     const secret = isAnonymous(before) && this.#secret();
     if (secret === undefined) return this.#wait(state, "storage");
-    // Nobody can send it: the secret was cleared away.
+    // Without the secret it cannot be sent.
     if (secret === null) return this.#settle(state, { state: "forgotten" }), 0;
     const first = before.sent ? {} : { sent: this.#now(), timed: this.#timed };
     if (!before.sent) state.began = { ticks: ticks(), at: Date.now() };
@@ -695,8 +695,8 @@ export class Tally extends EventTarget {
     return 0;
   }
 
-  // After an answer that settles nothing. `sent`: when it was sent before, for what is denied has not counted. Returns for
-  // how many ms the lane has to wait.
+  // Handles an answer that does not settle the change. `sent`: when the change was sent before, because a denied one has
+  // not counted. Returns how many ms the lane has to wait.
   #unsettled(lane, pass, state, answer, sent) {
     const { status, headers } = answer;
     const kind = kindOf(answer);
@@ -710,13 +710,13 @@ export class Tally extends EventTarget {
       } else this.#deny(state, status, pass.token);
       return 0;
     }
-    // What one change alone meets, one change alone waits for.
+    // An error of one change delays only this change.
     if (kind !== "busy") return this.#wait(state, UNANSWERED, status);
     this.#hold(state, UNANSWERED, status);
     return Math.min(FORCED_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
-  // Somebody before Tally refuses, as the gateway does without a token or scope, and would refuse it again.
+  // A server before Tally refuses, as the gateway does without a token or scope, and would refuse again.
   #deny(state, status, token) {
     state.token = token;
     this.#hold(state, DENIED, status);
@@ -738,7 +738,7 @@ export class Tally extends EventTarget {
     this.#say(state);
   }
 
-  // Lets one change alone wait.
+  // Delays one change.
   #wait(state, why, status) {
     this.#hold(state, why, status);
     state.timer = setTimeout(() => {
@@ -751,13 +751,13 @@ export class Tally extends EventTarget {
   #send({ counter, id, key, amount, present, user }, token) {
     const path = `/counters/${counter}/${encodeURIComponent(id)}/`;
     const sent = this.#signed(token);
-    // A string goes as text/plain, and needs no preflight: it leaves even as the visitor leaves.
+    // A string is sent as text/plain and needs no preflight, so it is sent even while the visitor leaves.
     if (present == null) return this.#fetch(`${path}increments`, { ...sent, method: "POST", body: JSON.stringify({ key, amount }) });
     const headers = { ...sent.headers, ...(user ? {} : { "tally-secret": this.#secret() }), "idempotency-key": key };
     return this.#fetch(`${path}${user ? "mine" : "anonymous"}`, { method: present ? "PUT" : "DELETE", headers });
   }
 
-  // Asks how changes ended that were sent long ago, as many as one address takes.
+  // Asks for the receipts of changes that were sent long ago, as many as fit into one address.
   async #ask(lane, pass, old) {
     const of = operation(old[0].entry);
     const alike = old[0].alone ? [old[0]] : old.filter(({ entry, alone }) => operation(entry) === of && !alone);
@@ -770,17 +770,17 @@ export class Tally extends EventTarget {
     const left = kind === "answer" ? await this.#judge(states, answer).catch(() => states) : states;
     for (const state of states) state.busy = false;
     if (!left.length) return 0;
-    // One of them may be to blame.
+    // One of them may be the cause, so each is asked for alone.
     if (states.length > 1 && (kind === "refusal" || kind === "alone")) {
       for (const state of states) state.alone = true;
       return 0;
     }
-    // What Tally does not look for has not counted, and it says so of the change itself.
+    // Tally has no receipts of such a change: send it, and Tally answers for the change itself.
     if (kind === "refusal") return this.#renew(states[0]);
     return Math.max(...left.map((state) => this.#unsettled(lane, pass, state, answer, state.entry.sent)));
   }
 
-  // Settles those of which Tally says how they ended. What did not count may be sent again. Returns those that wait on.
+  // Settles the changes that have a receipt, and lets others be sent again. Returns the changes that still wait.
   async #judge(states, { headers, body: { receipts } }) {
     if (receipts.length !== states.length) return states;
     this.#heardTime(headers);
@@ -789,11 +789,11 @@ export class Tally extends EventTarget {
       if (found === "counted") this.#settle(state, { state: found, replayed: true, answer });
       return !state.outcome;
     });
-    // A deployment may declare counters, and change how long receipts live. Silence about a counter says nothing.
+    // A deploy may declare counters, and change how long receipts live. A counter that is not listed proves nothing.
     if (!unknown.length) return [];
     const health = await this.#fetch("/health");
     const lives = health.body.receipts_live_s;
-    // A clock may have been set meanwhile, here or in another tab.
+    // A clock may have been set during the request, here or in another tab.
     this.#heardTime(health.headers);
     return unknown.filter((state) => {
       const lifeMs = lives[state.entry.counter] * 1000;
@@ -803,7 +803,7 @@ export class Tally extends EventTarget {
     });
   }
 
-  // What the storage lost stays out of it: another tab may have gone on without it, and a later wish has counted.
+  // A change that the storage lost is not stored again: another tab may have sent a later change of the same like.
   #renew(state) {
     if (!this.#still(state)) return 0;
     if (state.cleared) return this.#settle(state, { state: isWish(state.entry) ? "superseded" : "forgotten" }), 0;
@@ -817,14 +817,14 @@ export class Tally extends EventTarget {
     const answers = await Promise.allSettled(parts.map((part) => this.#told(path, part, field, sent)));
     if (answers.length && answers.every(({ reason }) => reason)) throw answers[0].reason;
     let at = 0;
-    // One part that fails fails alone.
+    // A part that fails does not fail the others.
     return answers.flatMap(({ value, reason }, index) => {
       const asked = of.slice(at, (at += parts[index].length));
       return value ?? asked.map((one) => unread(one, reason));
     });
   }
 
-  // The list that a successful answer has in this field; else an error.
+  // Returns the list in this field of a successful answer, or throws.
   async #told(path, part, field, sent) {
     const { status, body } = await this.#fetch(`${path}?${part.join("&")}`, sent);
     if (status === 200 && body?.[field]?.every(Boolean)) return body[field];
@@ -840,7 +840,7 @@ export class Tally extends EventTarget {
     return timely(asked()).finally(() => cut.abort());
   }
 
-  // The server's time, which pages may read. A visitor's clock may be wrong, or be set while changes wait.
+  // Takes the server's time from an answer. A visitor's clock may be wrong, or be set while changes wait.
   #heardTime(headers) {
     const aheadMs = Date.parse(headers.get("date")) - Date.now();
     if (Number.isNaN(aheadMs)) return;
@@ -851,7 +851,7 @@ export class Tally extends EventTarget {
     for (const state of this.#states.values()) this.#date(state);
   }
 
-  // Notes in the server's time when a change was sent, before a clock is set again.
+  // Stores when a change was sent, in the server's time, before a clock is set.
   #date(state) {
     const { entry, began, outcome, cleared } = state;
     if (outcome || !entry.sent || (entry.timed && !began)) return;
@@ -862,10 +862,10 @@ export class Tally extends EventTarget {
     cleared || this.#put(state);
   }
 
-  // A token of this user's, and of nobody else's who has signed in since.
+  // Returns a token of this user, and not of another user who has signed in since.
   async #tokenOf(user, fresh = false) {
     const token = (await timely((async () => this.token(fresh))())).trim();
-    // What no header can hold would fail as a network does.
+    // A token that a header cannot hold would look like a failure of the network.
     if (subject(token) !== user || !/^[!-~]+$/.test(token)) throw new Error("tally: `token` gives no token of the user");
     return token;
   }

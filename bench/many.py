@@ -1,7 +1,7 @@
-"""The cost of 100 plays of 10 videos: each by itself, and all under one key.
+"""Measures what 100 plays of 10 videos cost: as 100 requests, and as one batch under one idempotency key.
 
-"All in" also has the rollup, both segments of the journal, the checkpoints and the judge, for a stream batch that holds
-one such set of plays, 10 or 100 of them, all of the same 10 videos.
+A row "all in, 10 sets" has the whole cost of a play: the request, the rollup, both segments of the journal, the
+checkpoints and the judge. One batch of the stream then holds 10 sets of 100 plays, all of the same 10 videos.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from .consumers import Rows, deliver_streams, metered, one_minute, track
 from .instruments import Meter
 
 PLAYS, VIDEOS = 100, 10
-SETS = (1, 10, 100)
-"""How many such sets of plays are in one batch of the stream."""
-NOW, SOON = "under one key, now", "under one key, soon"
+SETS_PER_STREAM_BATCH = (1, 10, 100)
+"""For the whole cost: how many sets of 100 plays one batch of the stream holds."""
+BATCH_NOW, BATCH_SOON = "under one key, now", "under one key, soon"
+"""Row names. `now` and `soon`: when the plays are visible (`Counter.visible`)."""
 Send = Callable[[Clients, str], None]
-"""Sends the plays once, under keys that begin so."""
+"""Sends one set of 100 plays. The text begins each idempotency key."""
 
 
-def _one_by_one(clients: Clients, key: str) -> None:
+def _as_requests(clients: Clients, key: str) -> None:
     for number in range(PLAYS):
         id_ = f"video-{number % VIDEOS}"
         play = Increment(counters.PLAYS, id_, 1, "play", f"{key}-{number}", {"video_id": id_})
         increments.count(Call(clients.store), play)
 
 
-def _together(*, soon: bool) -> Send:
+def _as_batch(*, soon: bool) -> Send:
     def send(clients: Clients, key: str) -> None:
-        sent = [{"counter": "plays", "id": f"video-{number % VIDEOS}"} for number in range(PLAYS)]
-        wanted = batch.parse_batch(sent, counters.COUNTERS, time.time(), soon=soon)
-        batch.count(Call(clients.store), wanted, operation="change", key=key, soon=soon)
+        body = [{"counter": "plays", "id": f"video-{number % VIDEOS}"} for number in range(PLAYS)]
+        changes = batch.parse_batch(body, counters.COUNTERS, time.time(), soon=soon)
+        batch.count(Call(clients.store), changes, operation="change", key=key, soon=soon)
 
     return send
 
 
-WAYS: dict[str, Send] = {
-    "one by one": _one_by_one,
-    NOW: _together(soon=False),
-    SOON: _together(soon=True),
+SENDERS: dict[str, Send] = {
+    "one by one": _as_requests,
+    BATCH_NOW: _as_batch(soon=False),
+    BATCH_SOON: _as_batch(soon=True),
 }
 
 
 def measure(quick: bool) -> Rows:
-    """Returns requests, write units and client time of each way. The time is the median of several runs in turn."""
-    taken_s: dict[str, list[float]] = {way: [] for way in WAYS}
+    """Returns the requests, the write units and the client's time of each way to send. The ways take turns; the time is
+    the median of their runs."""
+    taken_s: dict[str, list[float]] = {way: [] for way in SENDERS}
     rows: Rows = {}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         for number in range(1 if quick else 20):
-            for way, send in WAYS.items():
+            for way, send in SENDERS.items():
                 started_s = time.perf_counter()
                 send(clients, f"{way}-{number}")
                 taken_s[way].append((time.perf_counter() - started_s) / PLAYS)
         meter = Meter(clients.store.client)
-        for way, send in WAYS.items():
+        for way, send in SENDERS.items():
             meter.reset()
             send(clients, f"{way}-metered")
             rows[way] = {
@@ -72,13 +74,13 @@ def measure(quick: bool) -> Rows:
                 "WCU a play": meter.write_units / PLAYS,
                 "µs a play": statistics.median(taken_s[way]) * 1e6,
             }
-    for way in (NOW, SOON):
-        rows[way] |= {f"all in, {sets} sets": _all_in(WAYS[way], sets) for sets in SETS}
+    for way in (BATCH_NOW, BATCH_SOON):
+        rows[way] |= {f"all in, {sets} sets": _whole_cost(SENDERS[way], sets) for sets in SETS_PER_STREAM_BATCH}
     return rows
 
 
-def _all_in(send: Send, sets: int) -> float:
-    """Returns the write units of a play, with consumers and judge, if a batch of the stream has so many sets."""
+def _whole_cost(send: Send, sets: int) -> float:
+    """Returns the write units of a play, with consumers and judge. `sets`: the sets in one batch of the stream."""
     with one_minute() as (clients, clock):
 
         def count_all() -> None:

@@ -1,5 +1,5 @@
-"""A team's app with a table of its own, made with nothing but the wheel: its orders are counted, those that were there
-and those that come, and its code knows nothing of it.
+"""Tally counts the orders in a team's own table, those from before the scan and new ones. The team's app is built with
+the wheel alone, and its code does not call Tally.
 """
 
 from __future__ import annotations
@@ -98,71 +98,71 @@ def test_the_orders_of_a_teams_own_table_are_counted(tmp_path: Path, python: Pat
             stack.bootstrap()
             stack.cdk("deploy", "--method=direct", "--require-approval=never", "--app", str(assembly))
             notes.append(f"{len(stack.resources())} resources")
-        count(Team(stack, shop / "counters.py"), assembly)
+        check_counts(TeamStack(stack, shop / "counters.py"), assembly)
     finally:
         emulator.stop()
 
 
-class Team:
-    """What the team does with its stack."""
+class TeamStack:
+    """The team's deployed stack: places orders, reads their number, and scans the table."""
 
     def __init__(self, stack: Stack, counters: Path) -> None:
         self.stack = stack
-        own = parse_team_tables(stack.outputs["TallyTeamTables"])
+        team_tables = parse_team_tables(stack.outputs["TallyTeamTables"])
         names = [stack.outputs[f"Tally{table}TableName"] for table in ("Counts", "Receipts", "Ledger")]
-        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, team_tables=own)
+        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, team_tables=team_tables)
         self.store = Store(stack.client("dynamodb"), settings)
         self.counter = Declarations.load(counters).counters["orders"]
 
-    def order(self, number: int, status: str = "open") -> None:
+    def put_order(self, number: int, status: str = "open") -> None:
         event = {"customer": "ann", "order": str(number), "status": status}
         self.stack.invoke(self.stack.outputs["OrdersName"], event)
 
-    def shown(self) -> tuple[int, int | None]:
-        """What a reader is answered: the status, and how many open orders Ann has."""
-        asked = {"operation": "get_counter", "counter": "orders", "id": "ann"}
-        answer = self.stack.invoke(self.stack.outputs["TallyReadsFunctionArn"], asked)
+    def read_number(self) -> tuple[int, int | None]:
+        """Returns what a reader gets: the status, and the number of Ann's open orders (None before the scan)."""
+        event = {"operation": "get_counter", "counter": "orders", "id": "ann"}
+        answer = self.stack.invoke(self.stack.outputs["TallyReadsFunctionArn"], event)
         return answer["status"], answer["body"].get("value")
 
-    def scanned(self, *, sets: bool) -> list[int]:
-        """Scan; by how much the numbers are off, which are then set if `sets`."""
+    def scan_excesses(self, *, sets: bool) -> list[int]:
+        """Scans the table. Returns the excess of each wrong number. `sets`: whether to set these numbers."""
         scan = scan_state.begin(self.store, self.counter, time.time())
         assert scan is not None
         recount = Recount(self.store, self.counter, scan)
         list(recount.run_steps())
         wait_for(recount.is_complete, every_s=1)
-        found = list(recount.all_differences())
-        assert all(recount.set_number(one) for one in found if sets)
+        differences = list(recount.all_differences())
+        assert all(recount.set_number(one) for one in differences if sets)
         recount.close(counted=sets)
-        return [one.excess for one in found]
+        return [one.excess for one in differences]
 
 
-def count(team: Team, assembly: Path) -> None:
+def check_counts(team: TeamStack, assembly: Path) -> None:
     for number in range(3):
-        team.order(number)
-    assert team.shown() == (409, None)
+        team.put_order(number)
+    assert team.read_number() == (409, None)
     streams = Streams(team.stack, assembly, "Shop")
     with streams.running(), run_sweeps(team.stack, streams.said):
-        with step("scan what is there; one more comes meanwhile"):
-            team.order(3)
-            assert len(team.scanned(sets=True)) == 1
-            wait_for(lambda: team.shown() == (200, 4), every_s=0.5)
-        with step("two come, one is shipped"):
+        with step("scan the orders in the table, while one more is placed"):
+            team.put_order(3)
+            assert len(team.scan_excesses(sets=True)) == 1
+            wait_for(lambda: team.read_number() == (200, 4), every_s=0.5)
+        with step("place two orders and ship one"):
             for number in (4, 5):
-                team.order(number)
-            team.order(0, "shipped")
-            wait_for(lambda: team.shown() == (200, 5), every_s=0.5)
-        with step("a number that is edited is off by so much"):
-            edit(team, 7)
-            assert team.scanned(sets=False) == [7]
+                team.put_order(number)
+            team.put_order(0, "shipped")
+            wait_for(lambda: team.read_number() == (200, 5), every_s=0.5)
+        with step("edit a number: a scan finds the difference as its excess"):
+            edit_number(team, 7)
+            assert team.scan_excesses(sets=False) == [7]
     assert streams.said == []
 
 
-def edit(team: Team, amount: int) -> None:
-    """Move the number of Ann's orders around Tally."""
+def edit_number(team: TeamStack, amount: int) -> None:
+    """Adds to the number of Ann's orders in DynamoDB, without Tally."""
     counts = team.store.settings.counts_table
-    every: list[dict[str, Any]] = team.store.client.scan(TableName=counts)["Items"]  # type: ignore[assignment]
-    item = next(one for one in every if one["PK"]["S"] == "CUSTOMER#ann")
+    stored: list[dict[str, Any]] = team.store.client.scan(TableName=counts)["Items"]  # type: ignore[assignment]
+    item = next(one for one in stored if one["PK"]["S"] == "CUSTOMER#ann")
     team.store.client.update_item(
         TableName=counts,
         Key={name: item[name] for name in ("PK", "SK")},

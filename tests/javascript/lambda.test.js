@@ -1,10 +1,10 @@
-// What goes to Tally's functions, and what is sent again.
+// Tests what TallyFunctions sends to Tally's Lambda functions, how it reads answers, and when it retries.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TallyFunctions } from "../../tally/javascript/lambda.js";
 
-const made = (answer) => {
+const clientWith = (answer) => {
   const sent = [];
   const send = async ({ input }) => {
     sent.push(JSON.parse(input.Payload));
@@ -12,10 +12,10 @@ const made = (answer) => {
   };
   return { sent, tally: new TallyFunctions({ prefix: "tally-", lambda: { send } }) };
 };
-const counted = () => ({ Payload: Buffer.from(JSON.stringify({ status: 200, replayed: false, body: { counted: true } })) });
+const countedAnswer = () => ({ Payload: Buffer.from(JSON.stringify({ status: 200, replayed: false, body: { counted: true } })) });
 
-test("a BigInt is a number, also within a list", async () => {
-  const { sent, tally } = made(counted);
+test("a BigInt is sent as a JSON number, also inside a list", async () => {
+  const { sent, tally } = clientWith(countedAnswer);
   await tally.increment({ counter: "usage", id: "7c20", amount: 5n });
   await tally.change({ changes: [{ counter: "usage", id: "7c20", amount: -3n }] });
   assert.deepEqual([sent[0].amount, sent[1].changes[0].amount], [5, -3]);
@@ -24,13 +24,13 @@ test("a BigInt is a number, also within a list", async () => {
   await assert.rejects(tally.put_limit({ counter: "calls", id: "7c20", limit: 2n ** 53n }), /too large/);
 });
 
-test("a number that no Number holds is exact", async () => {
-  const { tally } = made(() => ({ Payload: Buffer.from('{"status":200,"body":{"value":9007199254740993}}') }));
+test("an answer's number above 2 ** 53 is an exact BigInt", async () => {
+  const { tally } = clientWith(() => ({ Payload: Buffer.from('{"status":200,"body":{"value":9007199254740993}}') }));
   assert.equal((await tally.get_counter({ counter: "usage", id: "7c20" })).value, 2n ** 53n + 1n);
 });
 
-test("an id may be any text, and the address of a page is left to Tally", async () => {
-  const { sent, tally } = made(counted);
+test("the ids of counters are encoded, and the addresses of pages are sent unchanged", async () => {
+  const { sent, tally } = clientWith(countedAnswer);
   await tally.get_tallies({ of: ["plays:/a/", "visits:https://example.com/a b"] });
   await tally.change({ changes: [{ counter: "usage", id: "/a/", amount: 1 }, null] });
   await tally.get_receipts({ of: "increment", target: ["plays//a/", "change"], key: ["1", "2"] });
@@ -42,17 +42,17 @@ test("an id may be any text, and the address of a page is left to Tally", async 
   assert.equal(sent[4].id, "7");
 });
 
-test("what JSON cannot hold is a TypeError at once", async () => {
-  const { sent, tally } = made(counted);
-  const round = {};
-  round.again = round;
-  for (const amount of [2n ** 64n, round]) await assert.rejects(tally.increment({ counter: "usage", id: "7c20", amount }), TypeError);
+test("a value that JSON cannot hold raises a TypeError, and nothing is sent", async () => {
+  const { sent, tally } = clientWith(countedAnswer);
+  const cyclic = {};
+  cyclic.again = cyclic;
+  for (const amount of [2n ** 64n, cyclic]) await assert.rejects(tally.increment({ counter: "usage", id: "7c20", amount }), TypeError);
   assert.deepEqual(sent, []);
 });
 
-test("without credentials nothing is sent again", async () => {
-  const failed = Object.assign(new Error("Could not load credentials"), { name: "CredentialsProviderError" });
-  const { sent, tally } = made(() => Promise.reject(failed));
-  await assert.rejects(tally.increment({ counter: "usage", id: "7c20", amount: 5 }), failed);
+test("an error of the credentials is not retried", async () => {
+  const credentialsError = Object.assign(new Error("Could not load credentials"), { name: "CredentialsProviderError" });
+  const { sent, tally } = clientWith(() => Promise.reject(credentialsError));
+  await assert.rejects(tally.increment({ counter: "usage", id: "7c20", amount: 5 }), credentialsError);
   assert.equal(sent.length, 1);
 });

@@ -42,7 +42,7 @@ SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
 DATE_DIGITS = 8
 BEGINS = 16  # first bytes of a file, which show its type
-SHOWN_MAX = 80  # characters of a wrong first line that a message quotes
+QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
 NOT_TEXT = {
@@ -296,7 +296,7 @@ def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) 
     wanted = [*needed, *(one for one in optional if one in names)]
     if any(names.count(one) != 1 for one in wanted):
         shown = line.strip()
-        shown = repr(shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…")
+        shown = repr(shown if len(shown) <= QUOTED_CHARACTERS_MAX else f"{shown[:QUOTED_CHARACTERS_MAX]}…")
         raise CommandError(
             f"the first line must name the columns {', '.join(needed)}, once each, with commas between. It is {shown}"
         )

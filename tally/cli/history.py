@@ -1,4 +1,4 @@
-"""The command `history`: lists the repairs and imports of a number, who erased a user, and acknowledged losses."""
+"""The command `history`: lists repairs, imports, who erased a user's data, and acknowledged losses."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _print_history(given: argparse.Namespace, stack: Stack) -> int:
-    """Prints the repairs and imports of a number, the oldest first, or what an option selects."""
+    """Prints the repairs and imports of an id, the oldest first, or the history that an option selects."""
     if given.user is not None:
         return forget.print_runs(given, stack)
     if given.imports:
         return imports.print_runs(given, stack)
     if given.losses:
-        return _losses(given, stack)
-    named = _numbers_of_id(stack, given.id)
-    lines = [
+        return _print_losses(given, stack)
+    tallies = _tallies_of_id(stack, given.id)
+    entries = [
         (entry["at"], *_repair_entry(name, id_, entry))
-        for name, id_ in named
+        for name, id_ in tallies
         for entry in history.read_repairs(stack.store, name, id_)
     ]
-    at = progress.read(stack.store)
-    for name, id_ in {name: id_.partition("#")[0] for name, id_ in named}.items():
-        lines += _imports(name, id_, read.ever_imported(stack.store, name, id_, at))
-    for at_s, body, line in sorted(lines, key=itemgetter(0)):
+    series_progress = progress.read(stack.store)
+    for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():
+        entries += _import_entries(name, id_, read.ever_imported(stack.store, name, id_, series_progress))
+    for at_s, body, line in sorted(entries, key=itemgetter(0)):
         print_json_or_line(given, body, f"{format_time(at_s)}  {line}")
-    if not lines and not given.json:
+    if not entries and not given.json:
         say(f"{given.id} has no repairs and no imports")
     return 0
 
 
-def _losses(given: argparse.Namespace, stack: Stack) -> int:
-    """Prints the acknowledged losses. Returns 0."""
+def _print_losses(given: argparse.Namespace, stack: Stack) -> int:
+    """Prints the acknowledged losses of stream records. Returns 0."""
     for entry in history.acknowledged_losses(stack.store):
         what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
         line = f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
@@ -68,34 +68,34 @@ def _losses(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _repair_entry(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns a repair as JSON, and as a line."""
-    moved = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-    line = f"{moved} by {entry['by']} ({entry['how']}): {entry['why']}"
+    """Returns the JSON object and the line of one repair."""
+    amounts = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
+    line = f"{amounts} by {entry['by']} ({entry['how']}): {entry['why']}"
     return {"counter": name, **periods.answer_members(id_), **entry}, line
 
 
-def _imports(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """Yields the imports of a number by the hour: the start of the hour, the JSON and the line."""
+def _import_entries(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yields one entry for each hour with imports: the start of the hour, the JSON object and the line."""
     for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
         days, amounts = zip(*((part.day, part.amount) for part in parts), strict=True)
         first, last, amount = min(days), max(days), sum(amounts)
         body = {"counter": name, "id": id_, "at": hour * HOUR_S, "how": "import", "amount": amount}
-        into = first if first == last else f"{first} to {last}"
-        line = f"{name} {id_}: {amount:+d} imported in this hour, into {into}; --imports says who and why"
+        days_text = first if first == last else f"{first} to {last}"
+        line = f"{name} {id_}: {amount:+d} imported in this hour, into {days_text}; --imports says who and why"
         yield hour * HOUR_S, {**body, "first": first, "last": last}, line
 
 
-def _numbers_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
-    """Returns the counters that can have this id, each with its stored id. If no counter can, raises CommandError."""
-    numbers, wrong = [], ""
+def _tallies_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
+    """Returns each counter that can have this id, with the stored id. If no counter can, raises CommandError."""
+    tallies, first_error = [], ""
     for counter in stack.counters.values():
         try:
-            numbers.append((counter.name, values.resolve_id(counter, id_)))
+            tallies.append((counter.name, values.resolve_id(counter, id_)))
         except InvalidInputError as error:
-            wrong = wrong or error.detail
-    if not numbers:
-        raise CommandError(f"argument ID: {wrong}")
-    return numbers
+            first_error = first_error or error.detail
+    if not tallies:
+        raise CommandError(f"argument ID: {first_error}")
+    return tallies
 
 
 HISTORY = Command(

@@ -34,7 +34,7 @@ from .connection import Stack
 from .files import format_rows
 from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
-SHOWN_MAX = 20  # lines of a kind that the command prints
+PRINTED_LINES_MAX = 20  # lines of a kind that the command prints
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
 BAD_INPUT = 2
@@ -81,7 +81,7 @@ class CheckedFile:
     def refuse(self, row: RefusedRow) -> None:
         """Adds a row that cannot be imported."""
         self.bad_rows += 1
-        if len(self.bad) < SHOWN_MAX:
+        if len(self.bad) < PRINTED_LINES_MAX:
             self.bad.append(row)
 
 
@@ -199,7 +199,7 @@ def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
             if clock.now_s() > asked.at_s + imports.RESTART_S:
                 raise CommandError(f"the run {asked.run} is {_DAYS} days old: its first receipts expire soon")
             done, there = _commit_with_retries(partial(_commit, source, store, asked.run, chunk))
-            for row in done[: max(0, SHOWN_MAX - refused)]:
+            for row in done[: max(0, PRINTED_LINES_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
             refused, already = refused + len(done), already + there
             imported += len(chunk.rows) - len(done) - there

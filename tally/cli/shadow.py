@@ -44,7 +44,7 @@ from .terminal import (
 )
 
 WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
-SHOWN_MAX = 20  # bad lines that the command prints
+PRINTED_LINES_MAX = 20  # bad lines that the command prints
 WORST = 5  # ids that the command prints
 DIFFERS, BAD_INPUT = 1, 2
 Read = dict[str, dict[int, OldReading]]
@@ -157,7 +157,7 @@ def _read(given: argparse.Namespace, counter: Counter) -> OldReadings:
                     if wrong is None:
                         continue
                     old.bad += 1
-                    if old.bad <= SHOWN_MAX:
+                    if old.bad <= PRINTED_LINES_MAX:
                         note(f"{name}: line {wrong.line}: {wrong.why}")
             except CommandError as error:
                 raise CommandError(f"{name}: {error}") from None

@@ -32,7 +32,7 @@ RETURN_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm 
 READ_MAX = 1000  # drift rows, and dead letters: so an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber
 STACK_START = "Tally-"  # the beginning of the name of a stage's stack
-SHOWN_MAX = 5  # names in a line; `tally check` and CloudWatch list all
+LISTED_NAMES_MAX = 5  # names in a line; `tally check` and CloudWatch list all
 SECTIONS = {
     "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operate.md#a-deploy-that-is-rolled-back",
     "counters": "operate.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
@@ -164,8 +164,8 @@ def format_time(epoch_s: int) -> str:
 
 
 def _first_names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
-    return f": {', '.join(names[:SHOWN_MAX])}{more}" if names else ""
+    more = f" and {len(names) - LISTED_NAMES_MAX} more" if len(names) > LISTED_NAMES_MAX else ""
+    return f": {', '.join(names[:LISTED_NAMES_MAX])}{more}" if names else ""
 
 
 def _ago(age_s: int | None) -> str:

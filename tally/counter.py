@@ -290,8 +290,8 @@ class Counter:
             raise self._error("notify", f"every needs numbers that go up, and delta is {self.delta}: give at instead")
         low, high = self._low_and_high()
         own_ceiling = self.limit_overrides and self.ceiling is not None
-        if never := notify.never(None if own_ceiling else self.ceiling, low, high):
-            raise self._error("notify", never)
+        if unreachable := notify.unreachable_reason(None if own_ceiling else self.ceiling, low, high):
+            raise self._error("notify", unreachable)
 
     def _low_and_high(self) -> tuple[int | None, int | None]:
         """Returns the least and the greatest number that changes can lead to; None: there is no bound. A sum counts up
@@ -413,7 +413,7 @@ class Counter:
         """A name for what a counter of items counts, and where. If the name differs, a stored number is of another
         declaration."""
         assert self.items is not None
-        return short_digest(self.prefix, self.sort_key, self.attribute, self.items.as_facts)
+        return short_digest(self.prefix, self.sort_key, self.attribute, self.items.fingerprint_fields)
 
     @cached_property
     def partition_start(self) -> str:

@@ -31,16 +31,17 @@ def id_of(name: str) -> str:
     """
     if ID_FORM.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
         return name
-    return quoted(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
+    return encode_id(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
 
 
 def group_of(name: str) -> str:
-    """Returns the id of the group of a team's items that a person names: an id is itself, other text is quoted."""
-    return name if ID_FORM.fullmatch(name) else quoted(name)
+    """Returns the id of the group of a team's items that a person names: an id is itself, other text is encoded."""
+    return name if ID_FORM.fullmatch(name) else encode_id(name)
 
 
-def quoted(name: str) -> str:
-    """Returns the id of exactly this text. Each text has an id of its own. `hr desk` is `hr~20desk`."""
+def encode_id(name: str) -> str:
+    """Returns the id of exactly this text, without the repairs of `id_of`. No two texts have the same id. `hr desk`
+    becomes `hr~20desk`."""
     dots = "%2E" * len(name) if name in (".", "..") else quote(name, safe=":@").replace("~", "%7E")
     return dots.replace("%", "~")
 

@@ -1,4 +1,4 @@
-"""Images: the attributes of an item in DynamoDB's wire form, as a stream or a read shows them."""
+"""Images: items in DynamoDB's wire form, such as `{"PK": {"S": "a"}}`, from a stream record or a read."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from typing import Any
 
 Image = Mapping[str, Any]
 """An item: its attributes by name, each as `{"S": …}`, `{"N": …}` …"""
-SHOWN_MAX = 40  # characters of a value
+EXCERPT_CHARACTERS_MAX = 40  # of a value in a message
 
 
-def text(image: Image, name: str) -> str:
-    """Returns a string, a number as DynamoDB spells it, `true` or `false`; "" for another type, and without the
-    attribute."""
+def text_of(image: Image, name: str) -> str:
+    """Returns an attribute as text: a string, a number as DynamoDB writes it, `true` or `false`.
+
+    Returns "" if the attribute is missing or has another type.
+    """
     value = image.get(name)
     if not isinstance(value, Mapping):
         return ""
     if isinstance(value.get("BOOL"), bool):
         return "true" if value["BOOL"] else "false"
-    spelled = value.get("S", value.get("N"))
-    return spelled if isinstance(spelled, str) else ""
+    written = value.get("S", value.get("N"))
+    return written if isinstance(written, str) else ""
 
 
-def is_there(image: Image, name: str) -> bool:
+def is_present(image: Image, name: str) -> bool:
     """Returns whether an item has an attribute that is not NULL."""
     value = image.get(name)
     return value is not None and not (isinstance(value, Mapping) and (not value or "NULL" in value))
 
 
-def shown(image: Image, name: str) -> str:
-    """Returns an attribute with its type, cut for people to read."""
+def excerpt_of(image: Image, name: str) -> str:
+    """Returns an attribute with its type for a message. Cuts a long one."""
     value = str(image.get(name))
-    return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
+    return value if len(value) <= EXCERPT_CHARACTERS_MAX else f"{value[:EXCERPT_CHARACTERS_MAX]}…"
 
 
-def has(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Returns whether an attribute has this value and its type."""
+def has_value(image: Image, name: str, wanted: str | int | bool) -> bool:
+    """Returns whether an attribute has this value, and the DynamoDB type of this value."""
     value = image.get(name)
     if not isinstance(value, Mapping):
         return False
@@ -50,10 +52,10 @@ def has(image: Image, name: str, wanted: str | int | bool) -> bool:
         return False
 
 
-def has_as_another_type(image: Image, name: str, wanted: str | int | bool) -> bool:
-    """Returns whether an attribute has this value as another type: `"12"` for 12, `"true"` for True."""
+def has_value_as_other_type(image: Image, name: str, wanted: str | int | bool) -> bool:
+    """Returns whether an attribute has this value, but with another DynamoDB type: the text "12" for the number 12."""
     value = image.get(name)
     if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
         return False
-    spelled = text(image, name)  # empty: a type that spells nothing
-    return spelled != "" and spelled.casefold() == str(wanted).casefold() and not has(image, name, wanted)
+    written = text_of(image, name)  # "": the attribute is missing, or no text or number or Boolean
+    return written != "" and written.casefold() == str(wanted).casefold() and not has_value(image, name, wanted)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from . import images
 from .errors import ConfigurationError
-from .ids import quoted
+from .ids import encode_id
 from .images import Image
 
 AMOUNT_LIMIT = 10**15
@@ -23,32 +23,32 @@ _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's o
 RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
 """The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
 newest item with a fault."""
-ASIDE = "~-"
-"""The start of the groups that are not groups of the team. `quoted` makes no such id."""
-NUMBERS = f"{ASIDE}numbers"
-"""The group that counts the items with the team's numbers."""
+RESERVED_GROUP_PREFIX = "~-"
+"""How the groups of Tally's own begin: those of faults, and TEAM_NUMBERS_GROUP. `encode_id` never makes such an id."""
+TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
+"""The group that counts the items that have a team number."""
 HEARTBEAT_START = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
-GROUP_CHARACTERS_MAX = 128  # as the item spells it
-GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to four bytes, and `quoted` writes 3 for each
+GROUP_CHARACTERS_MAX = 128  # of the text in the item, before `encode_id`
+GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to 4 bytes; `encode_id` writes 3 for each
 _TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # like DynamoDB's own names: it becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
 
 class Contribution(NamedTuple):
-    """The group and the amount that one item adds to a count. `group`: an id (`ids.quoted`)."""
+    """The group and the amount that one item adds to a count. `group`: an id (`ids.encode_id`)."""
 
     group: str
     amount: int
 
     @property
-    def aside(self) -> bool:
-        """Whether the group begins with ASIDE."""
-        return self.group.startswith(ASIDE)
+    def is_reserved(self) -> bool:
+        """Whether the group begins with RESERVED_GROUP_PREFIX."""
+        return self.group.startswith(RESERVED_GROUP_PREFIX)
 
 
 class Fault(NamedTuple):
-    """Why an item that is declared to count cannot be counted."""
+    """The reason why Tally cannot count an item that `Items` selects."""
 
     kind: str
     why: str
@@ -56,10 +56,10 @@ class Fault(NamedTuple):
     @property
     def group(self) -> str:
         """The group that counts the items with this fault."""
-        return f"{ASIDE}{self.kind}"
+        return f"{RESERVED_GROUP_PREFIX}{self.kind}"
 
 
-KINDS = {
+FAULT_KINDS = {
     "type": "an attribute of `where` has the value as another type",
     "group": "a group that no id can be made of",
     "amount": "an amount that is not a number",
@@ -183,8 +183,8 @@ class Items:
         return by_image or self.watch is not None
 
     @property
-    def as_facts(self) -> dict[str, Any]:
-        """All that the contribution of an item depends on, and which item has the team's number."""
+    def fingerprint_fields(self) -> dict[str, Any]:
+        """The fields of the schema fingerprint: what contributions depend on, and which item has the team's number."""
         fields = asdict(self)
         if self.watch is not None:
             fields["watch"] = [self.watch.attribute, self.watch.at]
@@ -193,22 +193,23 @@ class Items:
         return fields
 
     def contribution(self, image: Image) -> Contribution | None:
-        """Returns what an item adds; None: nothing. An item that cannot be counted adds 1 to the group of its fault."""
-        judged = self.judged(image)
-        return Contribution(judged.group, 1) if isinstance(judged, Fault) else judged
+        """Returns the contribution of an item; None if it does not count. An item with a fault adds 1 to the group
+        of its fault."""
+        result = self.contribution_or_fault(image)
+        return Contribution(result.group, 1) if isinstance(result, Fault) else result
 
-    def judged(self, image: Image) -> Contribution | Fault | None:
-        """Returns what an item adds, or its fault. An item that lacks an attribute adds nothing, as with NULL in
-        SQL."""
-        if self.may_keep(image):
-            kept = self._kept(image)
-            return Contribution(NUMBERS, 1) if isinstance(kept, Contribution) else kept
+    def contribution_or_fault(self, image: Image) -> Contribution | Fault | None:
+        """Returns the contribution of an item, or its fault; None if it does not count. An item that lacks an attribute
+        does not count, as with NULL in SQL."""
+        if self.may_have_team_number(image):
+            kept = self._team_number_or_fault(image)
+            return Contribution(TEAM_NUMBERS_GROUP, 1) if isinstance(kept, Contribution) else kept
         if not self.may_count(image):
             return None
         for name, wanted in self.where.items():
-            if images.has_as_another_type(image, name, wanted):
+            if images.has_value_as_other_type(image, name, wanted):
                 return Fault("type", f"{name} is {wanted} as another type")
-            if not images.has(image, name, wanted):
+            if not images.has_value(image, name, wanted):
                 return None
         amount = self.amount if isinstance(self.amount, int) else self._number(image, self.amount)
         if isinstance(amount, Fault):
@@ -219,25 +220,27 @@ class Items:
         return Contribution(group, amount) if group and amount else None
 
     def team_number(self, image: Image) -> Contribution | None:
-        """Returns the team's number of a group, if this is the item that has it, and Tally can read it."""
-        found = self._kept(image) if self.may_keep(image) else None
+        """Returns the team's number of a group; None if this item does not have it, or Tally cannot read it."""
+        found = self._team_number_or_fault(image) if self.may_have_team_number(image) else None
         return found if isinstance(found, Contribution) else None
 
-    def may_keep(self, keys: Image) -> bool:
+    def may_have_team_number(self, keys: Image) -> bool:
         """Returns whether an item of these keys may have the team's number. Such an item does not count."""
         watch = self.watch
-        return watch is not None and self._is_below(keys) and images.text(keys, str(self.sort_key)) == watch.at
+        return (
+            watch is not None and self._is_in_partitions(keys) and images.text_of(keys, str(self.sort_key)) == watch.at
+        )
 
     def may_count(self, keys: Image) -> bool:
         """Returns whether an item of these keys may count."""
-        if not self._is_below(keys):
+        if not self._is_in_partitions(keys):
             return False
         return self.sort_key is None or (
-            self.sort_key in keys and images.text(keys, self.sort_key).startswith(self.sort_prefix)
+            self.sort_key in keys and images.text_of(keys, self.sort_key).startswith(self.sort_prefix)
         )
 
-    def _is_below(self, keys: Image) -> bool:
-        key = images.text(keys, self.partition_key)  # empty: it is binary
+    def _is_in_partitions(self, keys: Image) -> bool:
+        key = images.text_of(keys, self.partition_key)  # "": the key is missing, or binary
         return (
             key != ""
             and key.startswith(self.partition_prefix)
@@ -249,7 +252,7 @@ class Items:
         assert self.group_by is None, "an attribute says the group"
         return self.partition_prefix + unquote(group.replace("~", "%"))
 
-    def _kept(self, image: Image) -> Contribution | Fault | None:
+    def _team_number_or_fault(self, image: Image) -> Contribution | Fault | None:
         assert self.watch is not None
         number = self._number(image, self.watch.attribute)
         if isinstance(number, Fault):
@@ -260,13 +263,13 @@ class Items:
     def _group(self, image: Image) -> str | Fault:
         """Returns the id of the group of an item; "" if it has no group."""
         of, start = (self.partition_key, len(self.partition_prefix)) if self.group_by is None else (self.group_by, 0)
-        name = images.text(image, of)[start:]
+        name = images.text_of(image, of)[start:]
         if len(name) > GROUP_CHARACTERS_MAX:
-            why = f"{of} is {images.shown(image, of)}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
+            why = f"{of} is {images.excerpt_of(image, of)}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
             return Fault("group", why)
-        if not name and images.is_there(image, of):
-            return Fault("group", f"{of} is {images.shown(image, of)}, which names no group")
-        return quoted(name)
+        if not name and images.is_present(image, of):
+            return Fault("group", f"{of} is {images.excerpt_of(image, of)}, which names no group")
+        return encode_id(name)
 
     def shown(self, amount: int, sign: str = "-") -> str:
         """Returns an amount in the unit of the team's table: 1250 with a scale of 2 is 12.50. `sign`: `+` shows a plus
@@ -275,14 +278,14 @@ class Items:
 
     def _number(self, image: Image, name: str) -> int | Fault | None:
         """Returns a number in units of the scale; None if it is missing."""
-        if not images.is_there(image, name):
+        if not images.is_present(image, name):
             return None
         try:
             number = Decimal(image[name]["N"])
             scaled = number.scaleb(self.scale, _EXACT)
             whole = scaled == scaled.to_integral_value()
         except (InvalidOperation, KeyError, TypeError, ValueError):
-            return Fault("amount", f"{name} is {images.shown(image, name)}, and not a number")
+            return Fault("amount", f"{name} is {images.excerpt_of(image, name)}, and not a number")
         if not whole:
             decimals = -int(number.normalize(_EXACT).as_tuple().exponent)
             how = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"

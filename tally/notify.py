@@ -1,36 +1,35 @@
-"""Notify: the thresholds of a counter. A number that crosses a threshold makes an event (docs/series.md)."""
+"""The thresholds of a counter. If a tally crosses a threshold, Tally sends an event (docs/series.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-THRESHOLDS_MAX = 16  # of a counter: one change may cross all of them, and its events are in one transaction
-MULTIPLES_MAX = 10  # of `every`: one change makes events of the last multiples only
-THRESHOLD_MAX = 10**15  # nine times as much is exact in JavaScript
+THRESHOLDS_MAX = 16  # for each counter. One change may cross all of them, and one transaction stores all of its events
+MULTIPLES_MAX = 10  # one change that crosses more multiples of `every` makes events for the last ones only
+THRESHOLD_MAX = 10**15  # JavaScript's Number holds integers exactly up to about 9 * 10**15
 
 
-def part(ceiling: int, percent: int) -> int:
-    """Returns the least number that is at least `percent` of a ceiling."""
+def share_of_ceiling(ceiling: int, percent: int) -> int:
+    """Returns `percent` of a ceiling, rounded up."""
     return -(-ceiling * percent // 100)
 
 
 @dataclass(frozen=True)
 class Notify:
-    """The thresholds of a counter's numbers, up to 16. Each number that crosses a threshold makes an event with its own
-    id.
+    """The thresholds of a counter, up to 16. Each crossing makes an event, which has an id of its own.
 
         CALLS = Counter("calls", …, ceiling=1_000, notify=Notify(percent=(80, 100)))
 
-    A number in one item makes an event for each crossing, upwards and downwards. A number that is spread over shards,
-    or rolled up, makes one event for each threshold, once for good, when its sum has reached the threshold.
+    A tally in one item makes an event for each crossing, upwards and downwards. A tally that is spread over shards, or
+    rolled up, makes at most one event for each threshold: when its sum first reaches the threshold.
     """
 
     percent: tuple[int, ...] = ()
-    """Percentages of the ceiling, rounded up. If an id has a ceiling of its own, they are percentages of that."""
+    """Percentages of the ceiling, rounded up. If an id has an override, they are percentages of that."""
     at: tuple[int, ...] = ()
-    """These numbers. Downwards, 9 crosses 10."""
+    """Numbers. A tally crosses 10 upwards when it reaches 10, and downwards when it falls to 9."""
     every: int | None = None
-    """Each multiple of this number, upwards."""
+    """Every multiple of this number is a threshold, upwards only."""
 
     @property
     def invalid_reason(self) -> str | None:
@@ -45,13 +44,13 @@ class Notify:
             return f"it must have 1 to {THRESHOLDS_MAX} thresholds"
         return None
 
-    def never(self, ceiling: int | None, low: int | None, high: int | None) -> str | None:
-        """Returns why no number from `low` to `high` crosses one of these thresholds; None if each may be crossed.
+    def unreachable_reason(self, ceiling: int | None, low: int | None, high: int | None) -> str | None:
+        """Returns the reason why one of these thresholds can never be crossed; None if each threshold can.
 
-        `ceiling`: the ceiling of the percentages; None if ids have their own. `low`, `high`: None if there is no such
-        bound.
+        `ceiling`: the ceiling of the percentages; None if overrides may set it for each id. `low`, `high`: the least
+        and the greatest number that a tally can have; None if there is no such bound.
         """
-        of_ceiling = [] if ceiling is None else [part(ceiling, percent) for percent in self.percent]
+        of_ceiling = [] if ceiling is None else [share_of_ceiling(ceiling, percent) for percent in self.percent]
         last = [] if self.every is None or high is None else [high // self.every * self.every]
         for threshold in (*self.at, *of_ceiling, *last):
             if low is not None and threshold <= low:

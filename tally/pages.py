@@ -1,4 +1,4 @@
-"""Pages: which addresses are one page. The declaration in `counters.py` goes beyond the spellings of RFC 3986."""
+"""Pages: which addresses are the same page. RFC 3986 decides first, then PAGES of `counters.py`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from .errors import ConfigurationError
 KEEP, DROP = "keep", "drop"
 _NAME = r"[A-Za-z0-9._~\[\]-]+"
 _PARAMETER_PATTERN = re.compile(rf"\*|\*?{_NAME}\*?|{_NAME}(\+{_NAME})+")
-_PARTS = re.compile(r"(?=;|%3B)")  # each part but the first begins with its sign
-_SIGN = re.compile(r"^(;|%3B)")
-_INNER_SIGN = re.compile(r"([?&]|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)  # `?`, `&`, `;` or `#` within a part
+_BEFORE_SEMICOLON = re.compile(r"(?=;|%3B)")  # splits before each `;`, so every part but the first begins with it
+_LEADING_SEMICOLON = re.compile(r"^(;|%3B)")
+# In a value: `?` or `&`, or an encoded `?`, `&`, `;` or `#`.
+_INNER_SEPARATOR = re.compile(r"([?&]|%(?:25)*(?:3F|26|3B|23))", re.IGNORECASE)
 _INNER_EQUALS = re.compile(r"=|%(?:25)*3D", re.IGNORECASE)
-QUOTED_MAX = 4  # how often the name of a parameter in a value may be quoted
+INNER_ENCODINGS_MAX = 4  # how often the name of a parameter inside a value may be percent-encoded
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9._~-]+")
 
 # Brave, uBlock Origin, AdGuard and ClearURLs remove most of these from the addresses of every site.
 # `tests/unit/page_parameters.txt` says of each name here and below which public lists have it. Left out are names that
-# pages give to parameters of their own, such as `ref`. No package fits: of those on PyPI, courlan drops `source` and
-# `uid`, and detrack drops `context` and `pid`.
+# pages give to parameters of their own, such as `ref`. No package on PyPI fits: courlan also drops `source`
+# and `uid`, and detrack drops `context` and `pid`.
 _TRACKING = """
     utm_* gclid gclsrc gbraid wbraid dclid gad_* srsltid _ga _gl usqp ga_source ga_medium ga_term ga_content ga_campaign
     ga_place fbclid igshid igsh fb_action_* fb_comment_id fb_ref fb_source action_object_map action_ref_map
@@ -53,14 +54,17 @@ _CREDENTIALS = """
     *email *e-mail *email_address *emailaddress
 """
 CREDENTIALS = tuple(_CREDENTIALS.split())
-"""Parameters that let somebody in, or say who somebody is. They do not name a page."""
+"""Parameters that are credentials, or say who the visitor is. They do not say what the page shows."""
 TRACKING = tuple(_TRACKING.split())
-"""Parameters of advertisements, mails and campaigns. They say how a visitor came, and never what the page shows."""
+"""Parameters of advertisements, mails and campaigns. They say where a visitor came from, not what the page shows."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Which parts of an address do not name the page. A wrong field raises ConfigurationError."""
+    """The parts of an address that do not say what the page shows: two addresses that differ in them only are one page.
+
+    A wrong field raises ConfigurationError.
+    """
 
     drop: tuple[str, ...] = CREDENTIALS
     """Parameters of the query and of the path (`/a;jsessionid=7`), in any case. A `*` at the beginning or at the end of
@@ -83,15 +87,14 @@ class Pages:
             raise ConfigurationError(f"PAGES: trailing_slash is {self.trailing_slash!r}, but must be {KEEP} or {DROP}")
 
     def canonical(self, address: SplitResult) -> SplitResult:
-        """Returns the canonical URL. `address` is normalised by RFC 3986. For a canonical URL, this returns the same
-        URL."""
+        """Returns the canonical URL. `address` is normalised by RFC 3986. A canonical URL is returned unchanged."""
         return address._replace(path=self._path(address.path), query=self._query(address.query))
 
     def _path(self, path: str) -> str:
-        if ";" in path or _INNER_SIGN.search(path):
+        if ";" in path or _INNER_SEPARATOR.search(path):
             first, *between, last = map(self._segment, path.split("/"))
             path = "/".join([first, *filter(None, between), last])
-        while True:  # each turn makes the path shorter
+        while True:  # ends, because each turn makes the path shorter
             if self.trailing_slash == DROP:
                 path = path.rstrip("/")
             folder, _, file = path.rpartition("/")
@@ -100,101 +103,103 @@ class Pages:
             path = f"{folder}/"
 
     def _segment(self, segment: str) -> str:
-        """Returns a segment of the path without the parameters that are dropped; "" if it would mean another folder."""
-        name, *parameters = _PARTS.split(segment)
-        others = [self._parameter(one) for one in parameters if not self._in_path.fullmatch(_name(one))]
-        begin = found.start() if (found := _INNER_SIGN.search(name)) else len(name)
-        kept = name[:begin] + self._value(name[begin:]) + "".join(others)
+        """Returns a segment of the path without the parameters that are dropped; "" if `.` or `..` would be left."""
+        name, *parameters = _BEFORE_SEMICOLON.split(segment)
+        others = [self._parameter(one) for one in parameters if not self._dropped_in_path.fullmatch(_name(one))]
+        inner_start = found.start() if (found := _INNER_SEPARATOR.search(name)) else len(name)
+        kept = name[:inner_start] + self._without_inner_credentials(name[inner_start:]) + "".join(others)
         return "" if kept in (".", "..") else kept
 
     def _query(self, query: str) -> str:
         if not query:
             return ""
-        parameters = [_PARTS.split(parameter) for parameter in query.split("&")]
-        paired = self._paired({_name(part) for parts in parameters for part in parts})
+        parameters = [_BEFORE_SEMICOLON.split(parameter) for parameter in query.split("&")]
+        paired = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
         kept = []
         for first, *others in parameters:
             parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired)]
             if not self._is_dropped(first, paired):
                 kept.append("".join([self._parameter(first), *parts]))
             elif parts:
-                kept.append(_SIGN.sub("", "".join(parts)).replace("%3D", "=", 1))
+                kept.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
         return "&".join(kept)
 
-    def _paired(self, names: set[str]) -> set[str]:
-        """Returns the names that are dropped because the other name of their pair is there."""
+    def _dropped_pairs(self, names: set[str]) -> set[str]:
+        """Returns the names of each pair that is complete, such as `code` and `state`. They are dropped."""
         return {name for pair in self._pairs if pair <= names for name in pair}
 
     def _parameter(self, part: str) -> str:
-        """Returns a parameter. Its name may be an address, too: `?/topic?sid=7` has no other name."""
-        sign = "".join(_SIGN.findall(part))
-        name, equals, value = self._value(part.removeprefix(sign)).partition("=")
-        return f"{sign}{name}{equals}{self._value(value)}"
+        """Returns a parameter without the credentials inside its name or value. A name may be an address: in
+        `?/topic?sid=7` the name is `/topic?sid`."""
+        separator = "".join(_LEADING_SEMICOLON.findall(part))
+        name, equals, value = self._without_inner_credentials(part.removeprefix(separator)).partition("=")
+        return f"{separator}{name}{equals}{self._without_inner_credentials(value)}"
 
-    def _value(self, value: str) -> str:
-        """Returns a value without the credentials that are dropped, if it is an address or a query: `/x%3Fsid%3D7` is
-        `/x`, however often it is quoted. The rest of it may be what the page shows, such as a search."""
-        first, *others = _INNER_SIGN.split(value)
+    def _without_inner_credentials(self, value: str) -> str:
+        """Returns a value without the credentials inside it. A value may be an address or a query: `/x%3Fsid%3D7`
+        becomes `/x`, even if it is percent-encoded many times. The rest is kept, because it may be what the page shows,
+        such as a search."""
+        first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]
-        paired = self._paired({_inner_name(part) for _, part in parts})
-        kept, place = "", None
-        for sign, part in parts:
+        paired = self._dropped_pairs({_inner_name(part) for _, part in parts})
+        kept, first_separator = "", None
+        for separator, part in parts:
             name = _inner_name(part)
-            if name in paired or self._in_value.fullmatch(name):
-                place = sign if place is None else place
+            if name in paired or self._dropped_in_value.fullmatch(name):
+                first_separator = separator if first_separator is None else first_separator
             else:
-                kept, place = f"{kept}{sign if place is None else place}{part}", None
+                kept, first_separator = f"{kept}{separator if first_separator is None else first_separator}{part}", None
         return kept
 
     def _is_dropped(self, part: str, paired: set[str]) -> bool:
         name = _name(part)
-        return name in paired or self._in_query.fullmatch(name) is not None
+        return name in paired or self._dropped_in_query.fullmatch(name) is not None
 
     @cached_property
-    def _in_query(self) -> re.Pattern[str]:
-        return _matching(self.drop)
+    def _dropped_in_query(self) -> re.Pattern[str]:
+        return _pattern_of_names(self.drop)
 
     @cached_property
-    def _in_path(self) -> re.Pattern[str]:
-        return _matching(name for name in self.drop if name != "*")
+    def _dropped_in_path(self) -> re.Pattern[str]:
+        return _pattern_of_names(name for name in self.drop if name != "*")
 
     @cached_property
-    def _in_value(self) -> re.Pattern[str]:
-        return _matching(name for name in self.drop if name in CREDENTIALS)
+    def _dropped_in_value(self) -> re.Pattern[str]:
+        return _pattern_of_names(name for name in self.drop if name in CREDENTIALS)
 
     @cached_property
     def _pairs(self) -> tuple[frozenset[str], ...]:
         return tuple(frozenset(name.lower().split("+")) for name in self.drop if "+" in name)
 
 
-def _matching(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns the pattern of these names, in lower case. `*` is any text."""
-    forms = [re.escape(name.lower()).replace(r"\*", ".*") for name in names if "+" not in name]
-    return re.compile("|".join(forms) or "(?!)")  # without names, it matches nothing
+def _pattern_of_names(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern that matches any of these names in lower case. A `*` in a name matches any text."""
+    patterns = [re.escape(name.lower()).replace(r"\*", ".*") for name in names if "+" not in name]
+    return re.compile("|".join(patterns) or "(?!)")  # without names, it matches nothing
 
 
 def _name(part: str) -> str:
     """Returns the name of a parameter, in lower case: of `;A=7`, `%3BA%3D7` and `A=7` it is `a`."""
-    return _SIGN.sub("", part).replace("%3D", "=").partition("=")[0].lower()
+    return _LEADING_SEMICOLON.sub("", part).replace("%3D", "=").partition("=")[0].lower()
 
 
 def _inner_name(part: str) -> str:
-    """Returns the name of a parameter in a value, in lower case; "" if it has no value."""
+    """Returns the name of a parameter inside a value, in lower case; "" if the parameter has no value."""
     name, *value = _INNER_EQUALS.split(part, maxsplit=1)
-    for _ in range(QUOTED_MAX):
+    for _ in range(INNER_ENCODINGS_MAX):
         name = unquote(name)
     return name.lower() if value else ""
 
 
 DROP_NOTHING = Pages(drop=())
-"""Drops nothing: RFC 3986 alone."""
-UNDECLARED = Pages()
-"""Drops credentials: the pages of a `counters.py` without PAGES."""
+"""Drops nothing: only RFC 3986 decides which addresses are the same page."""
+DEFAULT_PAGES = Pages()
+"""What a `counters.py` without PAGES has: credentials are dropped."""
 
 
 def declared_pages(counters: Mapping[str, object]) -> Pages:
-    """Returns the PAGES that `counters.py` declares, or the defaults of Pages. Raises ConfigurationError."""
-    pages = counters.get("PAGES", UNDECLARED)
+    """Returns the PAGES that `counters.py` declares, or DEFAULT_PAGES. Raises ConfigurationError."""
+    pages = counters.get("PAGES", DEFAULT_PAGES)
     if not isinstance(pages, Pages):
         raise ConfigurationError("counters.py: PAGES must be a Pages(…)")
     return pages

@@ -99,7 +99,7 @@ def _with_counters(arguments: Sequence[str]) -> int:
     from tally.builtin import BUILTIN
     from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
-    from tally.pages import UNDECLARED
+    from tally.pages import DEFAULT_PAGES
 
     from . import commands, connection, folder
     from .terminal import CommandError, note
@@ -108,11 +108,13 @@ def _with_counters(arguments: Sequence[str]) -> int:
     exists = file.is_file()  # `tally init` makes the file
     needs_stack = commands.looks_at_a_stack(arguments)
     try:
-        app = CountersFile.load(file) if exists else CountersFile(file, {one.name: one for one in BUILTIN}, UNDECLARED)
+        app = (
+            CountersFile.load(file) if exists else CountersFile(file, {one.name: one for one in BUILTIN}, DEFAULT_PAGES)
+        )
     except ConfigurationError:
         if needs_stack:
             raise
-        app = CountersFile(file, {}, UNDECLARED)
+        app = CountersFile(file, {}, DEFAULT_PAGES)
     for line in app.warnings if needs_stack else ():
         note(line)
     given = commands.parse_arguments(arguments, commands.parser(app.counters, commands.needed_commands(arguments)))

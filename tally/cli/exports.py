@@ -23,7 +23,7 @@ from tally.dynamo import items, queries
 from tally.dynamo.client import Store
 from tally.dynamo.keys import Item
 from tally.fields import decoded_user
-from tally.items import ASIDE
+from tally.items import RESERVED_GROUP_PREFIX
 from tally.maintenance.imports import RefusedRow
 
 from . import files
@@ -133,9 +133,10 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with its number. Leaves out removed parents, and the groups of ASIDE, which only count faults."""
+    """Yields each id with its number. Leaves out removed parents, and the groups of RESERVED_GROUP_PREFIX, which count
+    only faults."""
     for id_, in_partition in _collections(store, counter):
-        if counter.items is not None and id_.startswith(ASIDE):
+        if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue
         shards = [item for item in in_partition if counter.shard_of(item["SK"]["S"]) is not None]
         if any(counter.attribute in item for item in shards) and not any(TOMBSTONE in item for item in shards):

@@ -22,7 +22,7 @@ from tally.counter import Counter
 from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.errors import TallyError
-from tally.items import ASIDE
+from tally.items import RESERVED_GROUP_PREFIX
 from tally.streams import forms
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NOTHING_LOST_S
@@ -119,7 +119,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
         each = iter(differences)
         while some := list(islice(each, GROUPS_MAX)):
             for difference in some:
-                groups += difference.recount != 0 and not difference.group.startswith(ASIDE)
+                groups += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
                 off += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)

@@ -17,7 +17,7 @@ from tally.counting import periods
 from tally.dynamo import clock
 from tally.errors import InvalidInputError
 from tally.ids import ID_FORM, group_of, id_of
-from tally.pages import UNDECLARED, Pages
+from tally.pages import DEFAULT_PAGES, Pages
 
 from . import folder
 
@@ -28,7 +28,7 @@ TIME_MAX_S = 95_617_584_000  # the year 5000
 @functools.cache
 def _pages(file: Path) -> Pages:
     """Returns the page rules of a file of counters. The command has reported faults of the file before."""
-    return CountersFile.load(file).pages if file.is_file() else UNDECLARED
+    return CountersFile.load(file).pages if file.is_file() else DEFAULT_PAGES
 
 
 def resolve_id(counter: Counter, id_: str) -> str:

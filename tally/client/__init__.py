@@ -48,12 +48,13 @@ ATTEMPTS_MAX = 6
 PAUSE_FIRST_S = 0.1  # doubles with each attempt; full jitter
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
-# Lambda's errors that a retry can pass. A retry can also pass every 5xx.
+# After these errors of Lambda, a retry can succeed. After a 5xx, too.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
-_NO_ANSWER_ERRORS = ("Sandbox.", "Runtime.ExitError", "Extension.")  # of an environment that died during the call
-_NOT_OF_TALLY = "The answer does not come from one of Tally's functions."
+# How `errorType` begins if the Lambda environment died during the call.
+_DEAD_ENVIRONMENT_ERRORS = ("Sandbox.", "Runtime.ExitError", "Extension.")
+_FOREIGN_ANSWER = "The answer does not come from one of Tally's functions."
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail"})
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Tally(Methods):
     """Calls Tally's functions. Make it once, outside of the handler; threads may share it.
 
     Every method raises TallyError: CallerError if the request is at fault, RetryableError if all attempts failed. After
-    a RetryableError the change may be counted; it is safe to send it again with the same key.
+    a RetryableError the change may or may not be counted. It is safe to send it again with the same key.
     """
 
     functions: Mapping[str, str]
@@ -73,7 +74,7 @@ class Tally(Methods):
     caller: str | None = None
     """The default caller: a service's name, or a user's `sub`."""
     deadline_s: float = DEADLINE_DEFAULT_S
-    """Time for one call, or one batch, with all its retries. An attempt takes a third of it at most."""
+    """The time for one call or one batch, with all its retries. One attempt takes at most a third of the deadline."""
     lambda_client: Any = field(default=None, compare=False)
     """A boto3 client for Lambda. Your own client keeps its time-outs, and should not retry by itself."""
 
@@ -89,7 +90,7 @@ class Tally(Methods):
 
     @property
     def _attempt_s(self) -> float:
-        return self.deadline_s / 3  # a lost answer leaves time for another attempt
+        return self.deadline_s / 3  # so if an answer is lost, there is time for another attempt
 
     @classmethod
     def from_environment(
@@ -97,8 +98,9 @@ class Tally(Methods):
     ) -> Tally:
         """Read TALLY_FUNCTIONS, a JSON object of names or ARNs, or TALLY_FUNCTION_PREFIX for every name in FUNCTIONS.
 
-        TALLY_FUNCTION_QUALIFIER is an alias or version, with the prefix only. `variable`: the name in place of
-        TALLY_FUNCTIONS, for an app with two Tallys. `options`: the other fields. Raises ConfigurationError.
+        TALLY_FUNCTION_QUALIFIER is an alias or a version. It goes with the prefix only. `variable`: the environment
+        variable to read in place of TALLY_FUNCTIONS, for an app that uses two deployments. `options`: the other fields
+        of this class. Raises ConfigurationError.
         """
         if variable in environment:
             try:
@@ -123,15 +125,15 @@ class Tally(Methods):
         self._with_retries(lambda: self._invoke(function, event, InvocationType="Event"), end_s)
 
     def enqueue(self, request: Request[Any]) -> None:
-        """Hand one request to Lambda, and do not wait: Lambda itself retries it. Refusals are not reported."""
+        """Hand one request to Lambda, and do not wait: Lambda itself retries it. Tally's refusals are not reported."""
         self._invoke_later(request.function, self._event(request), time.monotonic() + self.deadline_s)
 
     def enqueue_batch(self, requests: Iterable[Request[Any]]) -> None:
         """Hand requests to Lambda together, and do not wait: Lambda itself retries after a RetryableError.
 
-        Requests of one function go 100 at a time. Refusals are not reported. If this raises a RetryableError, some
-        requests may be on their way: it is safe to hand all of them over a second time. If one request cannot be sent,
-        this sends the others and raises a CallerError.
+        Requests of one function go 100 at a time. Tally's refusals are not reported. If this raises a RetryableError,
+        Lambda may have some of the requests. It is safe to hand all of them over a second time. If one request cannot
+        be sent, this sends the other requests and raises a CallerError.
         """
         end_s = time.monotonic() + self.deadline_s
         entries, refused = self._entries(requests)
@@ -141,7 +143,7 @@ class Tally(Methods):
             raise error
 
     def batch(self, requests: Iterable[Request[T]]) -> list[T | TallyError]:
-        """Send requests together. Return, in order, the result or the error of each, and raise no error of a request.
+        """Send requests together. Return the result or the error of each request, in order. Raise none of these errors.
 
         Requests of one function go 100 at a time, in order. After a RetryableError a request is sent again.
         """
@@ -155,24 +157,24 @@ class Tally(Methods):
 
     def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
-        patience, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
-        while left and patience.has_time():
+        budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
+        while left and budget.has_time():
             answered = self._send_once(function, left)
             results.update(answered)
             left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
-            if left and not patience.wait():
+            if left and not budget.wait():
                 break
         return results
 
     def _with_retries(self, attempt: Callable[[], T], end_s: float) -> T:
-        patience = _RetryBudget(end_s, self._attempt_s)
-        if not patience.has_time():
+        budget = _RetryBudget(end_s, self._attempt_s)
+        if not budget.has_time():
             raise StoreBusyError("No time was left to send this.")
         while True:
             try:
                 return attempt()
             except RetryableError:
-                if not patience.wait():
+                if not budget.wait():
                     raise
 
     def _send_once(self, function: str, entries: Mapping[int, _Entry[T]]) -> dict[int, T | TallyError]:
@@ -180,7 +182,7 @@ class Tally(Methods):
             answer = self._invoke(function, _batch_event(entries))
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
                 _reply(answer)  # raises if the function refused the whole batch
-                raise ConfigurationError(_NOT_OF_TALLY)
+                raise ConfigurationError(_FOREIGN_ANSWER)
         except TallyError as error:
             return dict.fromkeys(entries, error)
         results: dict[int, T | TallyError] = {}
@@ -208,16 +210,16 @@ class Tally(Methods):
         named = {} if caller is None else {"caller": caller}
         return encode_event({"operation": request.operation, **request.fields, **named})
 
-    def _invoke(self, function: str, event: bytes, **how: str) -> Any:
+    def _invoke(self, function: str, event: bytes, **options: str) -> Any:
         """Returns the function's answer; None for an asynchronous event. Raises TallyError for a failure."""
         if function not in self.functions:
             raise ConfigurationError(f"No name or ARN is set for the function {function!r}.")
         try:
-            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=event, **how)
-            said = answer["Payload"].read()
-            if how and not answer.get("FunctionError"):
+            answer = self.lambda_client.invoke(FunctionName=self.functions[function], Payload=event, **options)
+            payload = answer["Payload"].read()
+            if options and not answer.get("FunctionError"):
                 return None
-            document = json.loads(said)
+            document = json.loads(payload)
         except (ClientError, BotoCoreError) as error:
             raise _invocation_error(error) from error
         except ValueError:
@@ -236,7 +238,7 @@ class _Entry(NamedTuple, Generic[T]):
 
 @dataclass
 class _RetryBudget:
-    """The bounded, jittered retries of one call. No attempt starts that could end after `end_s`."""
+    """The retries that one call has left. An attempt starts only if it is sure to end before `end_s`."""
 
     end_s: float
     """On time.monotonic()'s clock."""
@@ -280,14 +282,14 @@ def _batch_event(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes
 def _reply(answer: Any) -> Reply:
     """Returns the reply in a function's answer. Raises the TallyError of a problem document."""
     if not isinstance(answer, dict) or not {"status", "replayed", "body"} <= answer.keys():
-        raise ConfigurationError(_NOT_OF_TALLY)
+        raise ConfigurationError(_FOREIGN_ANSWER)
     if answer["status"] >= 400:
         raise error_of(answer["body"])
     return Reply(answer["status"], answer["body"], answer["replayed"])
 
 
 def _error_classes(root: type[TallyError]) -> Iterator[type[TallyError]]:
-    """Yields the errors that an answer can contain: the classes with a slug of their own."""
+    """Yields the error classes that an answer can name: each class that defines a slug."""
     if "slug" in vars(root):
         yield root
     for child in root.__subclasses__():
@@ -299,7 +301,7 @@ _BY_NAME = {kind.__name__: kind for kind in _error_classes(TallyError)}
 
 
 def error_of(problem: Mapping[str, Any]) -> TallyError:
-    """Returns the error of a problem document. If the slug is unknown, the status decides the class."""
+    """Returns the error that a problem document describes. If the slug is unknown, the status decides its class."""
     status = problem["status"]
     unknown = RetryableError if status == 503 else TallyError if status >= 500 else CallerError
     kind = _BY_SLUG.get(str(problem["type"]).removeprefix(PROBLEM_TYPE_PREFIX), unknown)
@@ -307,17 +309,20 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """Returns the error of a failed invocation: an error that Tally raised for a retry, or one of the runtime."""
-    name, words = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
+    """Returns the error of an invocation that failed in the function.
+
+    The error comes from Tally, which raised it so that Lambda retries, or from Lambda's runtime.
+    """
+    name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
-        return _BY_NAME[name](words)
-    if name.startswith(_NO_ANSWER_ERRORS) or "Task timed out" in words:
-        return StoreUnreachableError(f"The function gave no answer: {words}")
-    return TallyError(f"The function failed: {name}: {words}")
+        return _BY_NAME[name](message)
+    if name.startswith(_DEAD_ENVIRONMENT_ERRORS) or "Task timed out" in message:
+        return StoreUnreachableError(f"The function gave no answer: {message}")
+    return TallyError(f"The function failed: {name}: {message}")
 
 
 def _invocation_error(error: ClientError | BotoCoreError) -> TallyError:
-    """Returns the error of an invocation that Lambda refuses, or that the network fails."""
+    """Returns the error of an invocation that Lambda rejected, or whose answer did not come."""
     if isinstance(error, HTTPClientError | BotoConnectionError | IncompleteReadError):
         return StoreUnreachableError("The function gave no answer in time.")
     if isinstance(error, ClientError):

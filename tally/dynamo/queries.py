@@ -15,12 +15,13 @@ from .keys import Item, key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-PAGES_MAX = 100_000  # of 1 MB: 100 GB; a larger table is exported, not read page by page
+PAGES_MAX = 100_000  # a page has up to 1 MB. A table of more than 100 GB is exported, not read page by page
 SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # sort keys of the ledger are printable ASCII
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `has_more`: whether items follow. `units`: the read's cost, if asked for."""
+    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units, if the read asks for
+    them; otherwise 0."""
 
     has_more: bool = False
     units: float = 0.0
@@ -28,13 +29,13 @@ class Page(list[Item]):
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     """Returns one item; empty if it is missing. Raises what botocore's error maps to, StoreUnreachableError."""
-    # `ConsumedCapacity` proves that the answer is complete: the answer for a missing item has no other part.
+    # `ConsumedCapacity` proves that the answer is complete: the answer for a missing item has no other member.
     parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
     return dict(_send_read(client.get_item, "ConsumedCapacity", **parameters).get("Item", {}))
 
 
 def ping(store: Store) -> None:
-    """Raises what botocore's errors map to if the counts table does not answer. The item that it reads never exists."""
+    """Raises the error of `from_botocore` if the counts table does not answer. Reads an item that never exists."""
     get(store.client, store.settings.counts_table, key("HEALTH", "HEALTH"))
 
 
@@ -70,8 +71,8 @@ def query(
 ) -> Page:
     """Returns one page of a partition, from sort key `low` to `high`, both included.
 
-    `after`: only items behind this sort key; None: all. `more`: parameters of DynamoDB's Query. Raises what botocore's
-    error maps to, StoreUnreachableError.
+    `after`: only items after this sort key; None: all. `more`: further parameters of DynamoDB's Query. Raises what
+    botocore's error maps to, StoreUnreachableError.
     """
     start: dict[str, Any] = {} if after is None else {"ExclusiveStartKey": key(partition, after)}
     parameters = _range_parameters(table, partition, low, high, more) | start
@@ -81,32 +82,32 @@ def query(
 def partition_items(
     store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
 ) -> Iterator[Item]:
-    """Yields every item of a partition, as `query` reads them: one Query for each 1 MB."""
+    """Yields every item of a partition, from sort key `low` to `high`. Sends one Query for each page of 1 MB."""
     return chain.from_iterable(partition_pages(store, table, partition, low, high, **more))
 
 
 def partition_pages(
     store: Store, table: str, partition: str, low: str = SORT_KEY_MIN, high: str = SORT_KEY_MAX, **more: Any
 ) -> Iterator[Page]:
-    """Yields the pages of a partition, as `query` reads them."""
+    """Yields the pages of a partition, from sort key `low` to `high`, with the parameters of `query`."""
     return _all_pages(store.client.query, _range_parameters(table, partition, low, high, more))
 
 
 def scan_pages(store: Store, table: str, **more: Any) -> Iterator[Page]:
     """Yields the pages of a table. The items of one partition follow each other.
 
-    `more`: parameters of DynamoDB's Scan.
+    `more`: further parameters of DynamoDB's Scan.
     """
     return _all_pages(store.client.scan, {"TableName": table, **more})
 
 
-def team_pages(
+def team_table_pages(
     store: Store, table: str, partition: tuple[str, Item] | None = None, after: Item | None = None, **more: Any
 ) -> Iterator[Page]:
-    """Yields the pages of a team's table, each with its units.
+    """Yields the pages of a team table, each with the read units that it cost.
 
-    `partition`: the name and the value of one partition key; None: the whole table. `after`: only items behind this
-    key. `more`: parameters of the read.
+    `partition`: the name and the value of one partition key; None: the whole table. `after`: only items after this
+    key. `more`: further parameters of the Query or the Scan.
     """
     parameters: dict[str, Any] = {"TableName": table, "ReturnConsumedCapacity": "TOTAL", **more}
     if after:
@@ -125,15 +126,15 @@ def describe_table(store: Store, table: str) -> dict[str, Any]:
     return dict(answer["Table"])
 
 
-def _all_pages(ask: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[Page]:
+def _all_pages(send: Callable[..., Any], parameters: dict[str, Any]) -> Iterator[Page]:
     start: dict[str, Any] = {}
     for _ in range(PAGES_MAX):
-        answer = _send_read(ask, "Items", **(parameters | start))
+        answer = _send_read(send, "Items", **(parameters | start))
         yield _page(answer)
         if "LastEvaluatedKey" not in answer:
             return
         start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-    raise StoreRefusedError(f"There are more than {PAGES_MAX} pages of {parameters['TableName']}: export it.")
+    raise StoreRefusedError(f"There are more than {PAGES_MAX} pages of {parameters['TableName']}. Export the table.")
 
 
 def _range_parameters(table: str, partition: str, low: str, high: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -154,22 +155,23 @@ def _page(answer: dict[str, Any]) -> Page:
     return page
 
 
-def _send_read(ask: Callable[..., Any], part: str, *, consistent: bool = True, **parameters: Any) -> dict[str, Any]:
-    """Returns the answer to one read, with this part. Raises what botocore's error maps to."""
+def _send_read(send: Callable[..., Any], member: str, *, consistent: bool = True, **parameters: Any) -> dict[str, Any]:
+    """Sends one read, and returns its answer, which has this member. Raises what botocore's error maps to,
+    StoreUnreachableError."""
     if consistent:
         parameters["ConsistentRead"] = True
     try:
-        answer = ask(**parameters)
+        answer = send(**parameters)
     except (ClientError, BotoCoreError) as error:
         raise from_botocore(error) from error
-    return require_part(dict(answer), part)
+    return require_member(dict(answer), member)
 
 
-def require_part(answer: dict[str, Any], part: str) -> dict[str, Any]:
-    """Returns the answer. Raises StoreUnreachableError if this part is missing.
+def require_member(answer: dict[str, Any], member: str) -> dict[str, Any]:
+    """Returns the answer. If this member is missing, raises StoreUnreachableError.
 
-    botocore returns an answer that was cut off as an empty answer. A number that was not read must not become 0.
+    If an answer was cut off, botocore returns an empty answer. Without this check, a tally would be read as 0.
     """
-    if part not in answer:
+    if member not in answer:
         raise StoreUnreachableError("The store's answer was cut off.")
     return answer

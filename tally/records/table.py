@@ -17,7 +17,7 @@ from boto3.dynamodb.conditions import ConditionBase
 
 from ..dynamo.contention import Retries
 from ..dynamo.keys import Item
-from ..dynamo.queries import get, require_part
+from ..dynamo.queries import get, require_member
 from ..dynamo.transactions import Write, send, send_one, sleep_or_raise_busy
 from ..errors import CallerError, InvalidInputError, NotFoundError, RetryableError, StoreBusyError
 from .expressions import Action, Encoded, ExpressionError, Path, parameters
@@ -140,7 +140,7 @@ class Records(Generic[R]):
                 why = "The record is updated, but could not be read. Do not send the update again."
                 raise type(error)(why) from error
         else:
-            stored = require_part(dict(answer), "ConsumedCapacity").get("Attributes", {})
+            stored = require_member(dict(answer), "ConsumedCapacity").get("Attributes", {})
         if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
             name = f"{self._cls.__name__} {_key_text(key)}"
             raise NotFoundError(f"There is no {name}, and an update that only removes attributes does not create it.")

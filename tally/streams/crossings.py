@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..counter import Counter
 from ..counting import limits, periods, tallies
 from ..counting.limits import OVERRIDE, STALE_COPY_PREFIX
-from ..notify import MULTIPLES_MAX, Notify, part
+from ..notify import MULTIPLES_MAX, Notify, share_of_ceiling
 from .events import Event, event_id
 from .record import Image, Record, created_s
 
@@ -67,7 +67,9 @@ def _each_crossing(notify: Notify, old: int, new: int, ceilings: tuple[int | Non
         if (old >= threshold) != (new >= threshold):
             yield Crossing(threshold, new >= threshold, {})
     for percent in notify.percent:
-        before, after = (part(ceiling, percent) if ceiling and ceiling > 0 else None for ceiling in ceilings)
+        before, after = (
+            share_of_ceiling(ceiling, percent) if ceiling and ceiling > 0 else None for ceiling in ceilings
+        )
         up = after is not None and new >= after
         if (before is not None and old >= before) != up:
             yield Crossing(after or before or 0, up, {"percent": percent, "limit": ceilings[1] or 0})

@@ -185,7 +185,7 @@ class ItemsRun(Run):
     def _note_team_number(self, change: ItemChange) -> None:
         """Notes the team's number as it is now, and the changes that it may not include yet."""
         for value, sign in moves_between(change.old, change.new):
-            if not value.aside:
+            if not value.is_reserved:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
         before, now = change.team_number_before, change.team_number
         for value in filter(None, (before, now)):
@@ -276,7 +276,7 @@ def _item_changes(
         if old == new and before == now:
             continue
         scan, made_s = open_[name], created_s(record)
-        example = _example(counter, record) if new and new.aside and new != old else ""
+        example = _example(counter, record) if new and new.is_reserved and new != old else ""
         numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
         change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)
         slack_s = CLOCK_SLACK * declared.minute_s
@@ -300,7 +300,7 @@ def _contributions(counter: Counter, record: Record) -> tuple[Contribution | Non
     of, name, change = counter.items, event_name(record), record["dynamodb"]
     assert of is not None
     keys: Item = change["Keys"]
-    if not of.may_count(keys) and not of.may_keep(keys):
+    if not of.may_count(keys) and not of.may_have_team_number(keys):
         return None, None
     images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
     if not of.needs_images:

@@ -15,7 +15,7 @@ from ..dynamo import items
 from ..dynamo.client import Call, Store
 from ..dynamo.transactions import try_commit
 from ..images import Image
-from ..items import ASIDE, EXAMPLE, KINDS, Fault, Items
+from ..items import EXAMPLE, FAULT_KINDS, RESERVED_GROUP_PREFIX, Fault, Items
 from . import scan_state
 
 EXAMPLE_CHARACTERS_MAX = 300
@@ -29,16 +29,16 @@ class FaultCount(NamedTuple):
     example: str
 
     def __str__(self) -> str:
-        return f"{self.items:,} with {KINDS[self.kind]}, such as {self.example}"
+        return f"{self.items:,} with {FAULT_KINDS[self.kind]}, such as {self.example}"
 
 
 def example(of: Items, image: Image, keys: Iterable[str]) -> str:
     """Returns the keys of an item that cannot be counted, and why; empty for any other item."""
-    judged = of.judged(image)
-    if not isinstance(judged, Fault):
+    result = of.contribution_or_fault(image)
+    if not isinstance(result, Fault):
         return ""
     named = ", ".join(str(next(iter(image[name].values()))) for name in keys)
-    return f"{named}: {judged.why}"[:EXAMPLE_CHARACTERS_MAX]
+    return f"{named}: {result.why}"[:EXAMPLE_CHARACTERS_MAX]
 
 
 def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -> Iterator[FaultCount]:
@@ -48,8 +48,8 @@ def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -
     examples already, and sets the numbers when it ends.
     """
     scan = scan_state.read_scan(store, counter.name) if remove_stale else None
-    for kind in KINDS:
-        group = f"{ASIDE}{kind}"
+    for kind in FAULT_KINDS:
+        group = f"{RESERVED_GROUP_PREFIX}{kind}"
         shards = tallies.read_shards(Call(store), counter, group)
         number, examples = tallies.sum_of_shards(counter, shards), [one for one in shards if EXAMPLE in one]
         if number:

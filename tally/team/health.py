@@ -10,7 +10,7 @@ from ..counter import Counter
 from ..counting import tallies
 from ..drift.checks import Check
 from ..dynamo.client import Call, Store
-from ..items import ASIDE, NUMBERS
+from ..items import RESERVED_GROUP_PREFIX, TEAM_NUMBERS_GROUP
 from . import faults, scan_state
 from .scan_state import Scan
 
@@ -45,7 +45,7 @@ def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 def count_team_numbers(store: Store, counter: Counter) -> int:
     """Returns how many items have the number that the team keeps."""
-    return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, NUMBERS))
+    return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, TEAM_NUMBERS_GROUP))
 
 
 def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None) -> str:
@@ -55,7 +55,9 @@ def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None)
     if watch is None or scan.counted != counter.items_digest or count_team_numbers(store, counter):
         return ""
     at = f"item with the sort key {watch.at}"
-    if unread := tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, f"{ASIDE}kept")):
+    if unread := tallies.sum_of_shards(
+        counter, tallies.read_shards(Call(store), counter, f"{RESERVED_GROUP_PREFIX}kept")
+    ):
         why, do = f"{unread:,} times an {at} has it, and Tally cannot read it", "Store it as a number"
     else:
         why, do = f"no {at} has it", "Correct `number` or `at`"

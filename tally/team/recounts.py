@@ -18,7 +18,7 @@ from ..dynamo.client import Call
 from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, try_commit
-from ..items import ASIDE, RECOUNT_GENERATION
+from ..items import RECOUNT_GENERATION, RESERVED_GROUP_PREFIX
 from . import scan_state, team_numbers
 from .scan_reader import ABANDONED_MESSAGE, ScanAbandonedError, ScanReader
 from .team_numbers import TeamNumberNote
@@ -80,7 +80,7 @@ class Recount(ScanReader):
     def set_number(self, off: Difference) -> bool:
         """Sets the number of a group to its recount, once. Returns False if the number or its row has changed: then the
         caller reads the difference again. Raises ScanAbandonedError."""
-        watching = self.counter.watch is not None and not off.group.startswith(ASIDE)
+        watching = self.counter.watch is not None and not off.group.startswith(RESERVED_GROUP_PREFIX)
         if off.is_set or not (off.excess or off.drift.drift or watching):
             return True
         now_s, add = self.now_s(), self._number_update(off)

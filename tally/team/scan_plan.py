@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..images import Image
-from ..items import ASIDE, KINDS, Fault
+from ..items import FAULT_KINDS, RESERVED_GROUP_PREFIX, Fault
 from . import faults
 from .recounts import GROUPS_MAX, Recount
 from .scan_state import Scan
@@ -57,14 +57,14 @@ class ScanPlan:
                 self._classify(item)
 
     def _classify(self, item: Image) -> None:
-        judged, self.items_read = self.recount.items_declaration.judged(item), self.items_read + 1
-        if isinstance(judged, Fault):
-            self.faults[judged.kind] += 1
+        result, self.items_read = self.recount.items_declaration.contribution_or_fault(item), self.items_read + 1
+        if isinstance(result, Fault):
+            self.faults[result.kind] += 1
             example = faults.example(self.recount.items_declaration, item, self.recount.key_types)
-            self.examples.setdefault(judged.kind, example)
-        elif judged is None:
+            self.examples.setdefault(result.kind, example)
+        elif result is None:
             self.items_lacking += self.recount.items_declaration.may_count(item)
-        elif not judged.aside:
+        elif not result.is_reserved:
             self.items_counting += 1
 
     @property
@@ -111,7 +111,7 @@ class ScanPlan:
     def lines(self) -> Iterator[str]:
         """Yields the lines that `tally scan` prints before it asks."""
         table, what = self.recount.items_declaration.table, "scan" if self.sets_numbers else "recount"
-        groups = sum(not group.startswith(ASIDE) for group in self.groups)
+        groups = sum(not group.startswith(RESERVED_GROUP_PREFIX) for group in self.groups)
         yield (
             f"{table} has about {self.items:,} items. Of a sample of {self.items_read:,}, {self.items_counting:,}"
             f" count, in {groups:,} groups"
@@ -126,7 +126,7 @@ class ScanPlan:
             yield f"that is {share:.0%} of the {capacity:,} read units a second that {table} has provisioned"
         for kind, number in self.faults.most_common():
             example = self.examples[kind]
-            yield f"about {self.extrapolate(number):,} will not count, with {KINDS[kind]}, such as {example}"
+            yield f"about {self.extrapolate(number):,} will not count, with {FAULT_KINDS[kind]}, such as {example}"
         if self.items_lacking:
             lacking = self.extrapolate(self.items_lacking)
             yield f"about {lacking:,} count for nothing: they lack an attribute, or `where` differs"

@@ -22,7 +22,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import CONDITION_FAILED, TRANSACTION_ITEMS_MAX, send, sleep_or_raise_busy, try_commit
 from ..errors import TallyError
-from ..items import ASIDE, EXAMPLE, Contribution, Items, key_types
+from ..items import EXAMPLE, RESERVED_GROUP_PREFIX, Contribution, Items, key_types
 from . import faults, first_seen, scan_state
 from .scan_state import Scan
 
@@ -102,10 +102,10 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan's groups are partitions of the table. The groups of ASIDE are not."""
+        """Whether the scan's groups are partitions of the table. The groups of RESERVED_GROUP_PREFIX are not."""
         groups = self.scan.groups
-        has_aside = any(group.startswith(ASIDE) for group in groups)
-        return bool(groups) and self.items_declaration.group_by is None and not has_aside
+        has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
+        return bool(groups) and self.items_declaration.group_by is None and not has_reserved
 
     def partition(self, group: str) -> Item:
         """Returns the value of a group's partition key."""
@@ -148,14 +148,14 @@ class ScanReader:
         after = json.loads(self.scan.position) if self.scan.position else None
         limited: dict[str, Any] = {"Limit": self.page_items} if self.page_items else {}
         if not self.is_by_partition:
-            yield from queries.team_pages(self.store, self.table, after=after, **limited)
+            yield from queries.team_table_pages(self.store, self.table, after=after, **limited)
             return
         key = self.items_declaration.partition_key
         partitions = [self.partition(group) for group in self.scan.groups]
         first = partitions.index(after[key]) if after else 0
         for number, partition in enumerate(partitions[first:]):
             start = None if number else after
-            yield from queries.team_pages(self.store, self.table, (key, partition), start, **limited)
+            yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Adds the items of a page that neither the stream nor the scan has counted. Returns how many, and units."""

@@ -69,8 +69,8 @@ def _begin_check(recount: Recount, now_s: float) -> None:
     """Chooses groups with items at a random place in the table, and recounts their items, if they are not too many."""
     store, units = recount.store, 0.0
     values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
-    # The items of a group of ASIDE may be anywhere in the table.
-    groups = list(dict.fromkeys(value.group for value in values if value and not value.aside))[:GROUPS_MAX]
+    # The items of a group of RESERVED_GROUP_PREFIX may be anywhere in the table.
+    groups = list(dict.fromkeys(value.group for value in values if value and not value.is_reserved))[:GROUPS_MAX]
     scan = scan_state.begin(store, recount.counter, now_s, groups, spot=True) if groups else None
     if scan is None:
         return
@@ -86,7 +86,7 @@ def random_items(recount: Recount, most: int) -> Page:
     """Returns up to `most` items that follow a random place in the table."""
 
     def page(after: Item | None) -> Page:
-        return next(queries.team_pages(recount.store, recount.table, after=after, Limit=most))
+        return next(queries.team_table_pages(recount.store, recount.table, after=after, Limit=most))
 
     return page({name: _random_key(kind) for name, kind in recount.key_types.items()}) or page(None)
 

@@ -19,7 +19,7 @@ from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo import items
 from tally.dynamo.client import Call, Store
-from tally.ids import quoted as id_of
+from tally.ids import encode_id
 from tally.items import GROUP_CHARACTERS_MAX, Items
 from tally.streams import watermark
 from tally.team import scan_state
@@ -264,7 +264,7 @@ def test_the_status_says_what_items_count_for_nothing(invoke: Invoke, store: Sto
 @pytest.mark.parametrize("letter", ["返", "😀"])
 def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: Store, letter: str) -> None:
     """Its id has nine or twelve characters for each of these. No other id is so long."""
-    group = id_of(letter * GROUP_CHARACTERS_MAX)
+    group = encode_id(letter * GROUP_CHARACTERS_MAX)
     stored(store, ORDERS, group, shard0=4)
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None

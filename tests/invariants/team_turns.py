@@ -122,7 +122,11 @@ class Turns:
         """Returns a random write, or the correction of an item that some counter cannot count."""
         if self.chance.random() < 0.15:
             counted = [one.items for one in self.team.counters.values() if one.items is not None]
-            bad = [item for item in self.team.items() if any(isinstance(of.judged(item), Fault) for of in counted)]
+            bad = [
+                item
+                for item in self.team.items()
+                if any(isinstance(of.contribution_or_fault(item), Fault) for of in counted)
+            ]
             if bad:
                 item = self.chance.choice(bad)
                 return item["PK"]["S"], item["SK"]["S"], corrected_attributes(self.chance, item)

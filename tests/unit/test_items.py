@@ -1,4 +1,4 @@
-"""What an item of a team's table counts for."""
+"""Which items of a team's table a counter counts, and the group and the amount of each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from tally.errors import ConfigurationError
-from tally.ids import quoted as id_of
-from tally.items import ASIDE, GROUP_ID_CHARACTERS_MAX, KINDS, NUMBERS, Contribution, Fault, Items, Watch
+from tally.ids import encode_id
+from tally.items import (
+    FAULT_KINDS,
+    GROUP_ID_CHARACTERS_MAX,
+    RESERVED_GROUP_PREFIX,
+    TEAM_NUMBERS_GROUP,
+    Contribution,
+    Fault,
+    Items,
+    Watch,
+)
 
 ORDERS = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#")
-SPENT = Items("shop", amount="total", scale=2)
-KEPT = Watch("kept", at="PROFILE")
+TOTALS = Items("shop", amount="total", scale=2)
+WATCH = Watch("kept", at="PROFILE")
 
 
 def order(**attributes: Any) -> dict[str, Any]:
@@ -35,34 +44,34 @@ def order(**attributes: Any) -> dict[str, Any]:
         ({"paid": True}, order(paid={"BOOL": True}), True),
         ({"paid": True}, order(paid={"N": "1"}), False),
         ({"paid": True, "status": "open"}, order(paid={"BOOL": True}), False),
-        ({"paid": True}, order(paid="nothing of DynamoDB's"), False),
+        ({"paid": True}, order(paid="not in wire form"), False),
     ],
 )
-def test_which_items_count(where: Any, image: Any, counts: bool) -> None:
-    of = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where=where)
-    assert of.contribution(image) == (Contribution("ann", 1) if counts else None)
+def test_only_items_that_the_declaration_selects_count(where: Any, image: Any, counts: bool) -> None:
+    items = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where=where)
+    assert items.contribution(image) == (Contribution("ann", 1) if counts else None)
 
 
 @pytest.mark.parametrize(
-    ("spelled", "amount"),
+    ("written", "amount"),
     [("12.5", 1250), ("12.50", 1250), ("-0.05", -5), ("1E+2", 10_000), ("1000000000000", 10**14), ("0", None)],
 )
-def test_an_amount_is_in_units_of_the_scale(spelled: str, amount: int | None) -> None:
-    image = {"PK": {"S": "a"}, "total": {"N": spelled}}
-    assert SPENT.contribution(image) == (Contribution("a", amount) if amount else None)
+def test_an_amount_is_multiplied_by_the_scale(written: str, amount: int | None) -> None:
+    image = {"PK": {"S": "a"}, "total": {"N": written}}
+    assert TOTALS.contribution(image) == (Contribution("a", amount) if amount else None)
 
 
-@pytest.mark.parametrize("there", [{"NULL": True}, {"L": []}, {"B": "eA=="}, {"BOOL": False}])
-def test_what_spells_nothing_is_not_an_empty_text_as_another_type(there: Any) -> None:
-    of = Items("shop", partition_prefix="CUSTOMER#", where={"closed": ""})
-    assert of.judged(order(closed=there)) is None
-    assert of.judged(order(closed={"S": ""})) == Contribution("ann", 1)
+@pytest.mark.parametrize("value", [{"NULL": True}, {"L": []}, {"B": "eA=="}, {"BOOL": False}])
+def test_an_empty_text_in_where_does_not_match_null_lists_bytes_or_false(value: Any) -> None:
+    items = Items("shop", partition_prefix="CUSTOMER#", where={"closed": ""})
+    assert items.contribution_or_fault(order(closed=value)) is None
+    assert items.contribution_or_fault(order(closed={"S": ""})) == Contribution("ann", 1)
 
 
 @pytest.mark.parametrize("total", [{}, {"NULL": True}, None])
-def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
-    assert SPENT.contribution({"PK": {"S": "a"}, "total": total}) is None
-    assert SPENT.contribution({"PK": {"S": "a"}}) is None
+def test_an_item_without_its_amount_does_not_count(total: Any) -> None:
+    assert TOTALS.contribution({"PK": {"S": "a"}, "total": total}) is None
+    assert TOTALS.contribution({"PK": {"S": "a"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -79,16 +88,16 @@ def test_what_is_not_there_counts_for_nothing(total: Any) -> None:
         ("12", "amount", "not a number"),
     ],
 )
-def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str, why: str) -> None:
+def test_an_amount_that_cannot_be_added_makes_a_fault(total: Any, kind: str, why: str) -> None:
     image = {"PK": {"S": "a"}, "total": total}
-    judged = SPENT.judged(image)
-    assert isinstance(judged, Fault)
-    assert (judged.kind, why in judged.why) == (kind, True)
-    assert SPENT.contribution(image) == Contribution(f"{ASIDE}{kind}", 1)
+    result = TOTALS.contribution_or_fault(image)
+    assert isinstance(result, Fault)
+    assert (result.kind, why in result.why) == (kind, True)
+    assert TOTALS.contribution(image) == Contribution(f"{RESERVED_GROUP_PREFIX}{kind}", 1)
 
 
 @pytest.mark.parametrize(
-    ("of", "image", "kind"),
+    ("fields", "image", "kind"),
     [
         ({"where": {"status": "1"}}, order(status={"N": "1"}), "type"),
         ({"where": {"rank": 1}}, order(rank={"S": "1"}), "type"),
@@ -102,16 +111,18 @@ def test_what_cannot_be_added_up_is_one_item_with_a_fault(total: Any, kind: str,
         ({"group_by": "queue"}, order(queue={"NULL": True}), None),
         ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), "group"),
         ({}, order(PK={"S": "CUSTOMER#"}), "group"),
-        ({"watch": KEPT}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "kept"),
-        ({"watch": KEPT}, order(SK={"S": "PROFILE"}), None),
-        ({"watch": KEPT}, order(SK={"S": "OTHER"}, kept={"N": "1.5"}), None),
-        ({"watch": KEPT}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),
+        ({"watch": WATCH}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "kept"),
+        ({"watch": WATCH}, order(SK={"S": "PROFILE"}), None),
+        ({"watch": WATCH}, order(SK={"S": "OTHER"}, kept={"N": "1.5"}), None),
+        ({"watch": WATCH}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),
     ],
 )
-def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, image: Any, kind: str | None) -> None:
-    value = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **of).contribution(image)
-    assert value == (Contribution(f"{ASIDE}{kind}", 1) if kind else None)
-    assert kind is None or kind in KINDS
+def test_a_fault_has_a_kind_and_a_missing_attribute_is_no_fault(fields: Any, image: Any, kind: str | None) -> None:
+    value = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **fields).contribution(
+        image
+    )
+    assert value == (Contribution(f"{RESERVED_GROUP_PREFIX}{kind}", 1) if kind else None)
+    assert kind is None or kind in FAULT_KINDS
 
 
 @pytest.mark.parametrize(
@@ -119,15 +130,15 @@ def test_a_fault_says_its_kind_and_what_lacks_an_attribute_has_none(of: Any, ima
     [("ann", "ann"), ("hr desk", "hr~20desk"), ("a#b", "a~23b"), (".", "~2E"), ("..", "~2E~2E"), ("a.b", "a.b"),
      ("50%", "50~25"), ("~20", "~7E20"), ("é", "~C3~A9"), ("a/b", "a~2Fb"), ("a:b@c", "a:b@c")],
 )  # fmt: skip
-def test_a_group_has_an_id_that_leads_back_to_it(group: str, id_: str) -> None:
-    assert id_of(group) == id_
+def test_the_id_of_a_group_decodes_to_its_partition_key(group: str, id_: str) -> None:
+    assert encode_id(group) == id_
     assert ORDERS.partition_key_of(id_) == f"CUSTOMER#{group}"
 
 
-def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
-    of = Items("shop", partition_prefix="TICKET#", group_by="queue")
-    assert of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Contribution("hr~20desk", 1)
-    assert of.contribution({"PK": {"S": "TICKET#1"}}) is None
+def test_the_group_is_a_text_number_or_boolean_attribute() -> None:
+    items = Items("shop", partition_prefix="TICKET#", group_by="queue")
+    assert items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": "hr desk"}}) == Contribution("hr~20desk", 1)
+    assert items.contribution({"PK": {"S": "TICKET#1"}}) is None
     assert Items("shop", partition_key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
     assert Items("shop", partition_key="id").contribution({"id": {"B": b"7"}}) is None
     done = Items("todos", partition_key="id", group_by="done")
@@ -137,26 +148,31 @@ def test_an_attribute_may_say_the_group_and_a_number_is_one() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "返", "😀"])
-def test_a_group_is_as_long_as_the_item_spells_it(letter: str) -> None:
-    of = Items("shop", partition_prefix="TICKET#", group_by="queue")
+def test_the_length_limit_of_a_group_is_in_characters_before_encoding(letter: str) -> None:
+    items = Items("shop", partition_prefix="TICKET#", group_by="queue")
     for length in (128, 129):
-        value = of.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
-        assert value == (Contribution(id_of(letter * 128), 1) if length == 128 else Contribution("~-group", 1))
-    assert len(id_of(letter * 128)) <= GROUP_ID_CHARACTERS_MAX
+        value = items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
+        assert value == (Contribution(encode_id(letter * 128), 1) if length == 128 else Contribution("~-group", 1))
+    assert len(encode_id(letter * 128)) <= GROUP_ID_CHARACTERS_MAX
 
 
-def test_the_item_with_the_number_of_the_team_is_the_one_at_that_sort_key_and_does_not_count() -> None:
-    of = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", amount="total", watch=Watch("total", at="PROFILE"))
+def test_the_item_at_the_watched_sort_key_has_the_team_number_and_does_not_count() -> None:
+    items = Items(
+        "shop", partition_prefix="CUSTOMER#", sort_key="SK", amount="total", watch=Watch("total", at="PROFILE")
+    )
     profile = order(SK={"S": "PROFILE"}, total={"N": "3"})
-    assert (of.team_number(profile), of.contribution(profile)) == (Contribution("ann", 3), Contribution(NUMBERS, 1))
-    assert (of.team_number(order(total={"N": "3"})), of.contribution(order(total={"N": "3"}))) == (
+    assert (items.team_number(profile), items.contribution(profile)) == (
+        Contribution("ann", 3),
+        Contribution(TEAM_NUMBERS_GROUP, 1),
+    )
+    assert (items.team_number(order(total={"N": "3"})), items.contribution(order(total={"N": "3"}))) == (
         None,
         Contribution("ann", 3),
     )
-    assert of.contribution(order(SK={"S": "PROFILE"})) is None
+    assert items.contribution(order(SK={"S": "PROFILE"})) is None
 
 
-def test_a_number_whose_item_is_not_named_is_refused() -> None:
+def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
     for at in ("", None, 7):
         with pytest.raises(
             ConfigurationError, match=r"watch: at is .*, but must be the sort key of the item that has n"
@@ -181,10 +197,10 @@ def test_a_number_whose_item_is_not_named_is_refused() -> None:
         ({"where": {"a": 1}}, False),
     ],
 )
-def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fields: Any, same: bool) -> None:
-    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
-    before = replace(of, **{name: value for name, value in fields.items() if name == "partition_prefix"})
-    assert (replace(of, **fields).as_facts == before.as_facts) is same
+def test_the_fingerprint_depends_only_on_what_can_change_the_count(fields: Any, same: bool) -> None:
+    items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
+    before = replace(items, **{name: value for name, value in fields.items() if name == "partition_prefix"})
+    assert (replace(items, **fields).fingerprint_fields == before.fingerprint_fields) is same
 
 
 @pytest.mark.parametrize(
@@ -204,15 +220,15 @@ def test_what_items_count_for_is_the_same_with_more_patience_or_another_proof(fi
         ({"where": {"": "x"}}, "where is .* for each name of an attribute"),
         ({"where": {1: "x"}}, "where is .* for each name of an attribute"),
         *(
-            ({name: no}, f"{name} is .* the name of an attribute")
+            ({name: invalid}, f"{name} is .* the name of an attribute")
             for name in ("sort_key", "group_by")
-            for no in ("", 5)
+            for invalid in ("", 5)
         ),
         ({"sort_key": "PK"}, "is the partition key"),
         ({"scale": 1}, "goes with an attribute"),
         ({"scale": 7, "amount": "total"}, "from 0 to 6"),
     ],
 )
-def test_a_wrong_field_is_refused(fields: dict[str, Any], why: str) -> None:
+def test_a_wrong_field_raises_an_error_that_says_why(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         Items(**{"table": "shop", **fields})

@@ -32,7 +32,7 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.stored_sum(counter, shards)
     named = {"counter": counter.name, **periods.answer_members(given.id)}
-    within = limits.limits_after_refusal(call, counter, given.id, shards.get(0, {}))
+    within = limits.limits_from_item(call, counter, given.id, shards.get(0, {}))
     limited = limits.answer_members(counter, given.id, number, within)
     body = {**named, "value": number, **limited, "shards": numbers, "drift": row.drift}
     parts = f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"

@@ -5,14 +5,15 @@ each process caches the override of a tally and compares with the cached limit. 
 still has this override. If the condition fails, DynamoDB returns the old item, which shows whether the limit is reached
 or the cache is stale.
 
-    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the override; without periods beside the number
-    PREFIX#id#period  SORT   the same                           the copy of a period, beside the number
-                             own#plan, `?…`                     a mark: a reader of the mark then reads the override.
-                                                                The limit of the last copy stays, for events alone
+    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the override; without periods, the item also has the
+                                                                number
+    PREFIX#id#period  SORT   own#plan, own#ceiling or own#floor   a copy of the override, in the item of the number
+                             own#plan is `?…`                   a stale mark: the copy is not valid. A reader reads the
+                                                                override. Events still use the limit of this copy
 
-The first limited write of a period copies the override that it read, and expects the item as it was. A change of the
-override writes into every period that a call may be in (overrides.py), so no write can use an override that was
-replaced.
+The first write of a period that has to obey a limit copies the override into the period's item. The write expects
+that `own#plan` is as it was read. A change of the override writes into each period that a call may be in
+(overrides.py), so no write can use an override that was replaced.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from ..dynamo.transactions import Write
 from . import periods
 
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "own#plan", "own#floor", "own#ceiling"
-"""The attributes of an override: its name, which is unique, and its limits. No counter has such attributes."""
+"""The attributes of an override: its unique name, its floor, its ceiling. No counter may have these attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
-"""The attributes of an item whose override was deleted, or of a copy without an override."""
+"""The attributes of an item whose override was deleted, and of the item of a period whose id has no override."""
 STALE_COPY_PREFIX = "?"
-"""The start of the override's name in an item whose copy is stale."""
-CACHED_TALLIES_MAX = 10_000  # tallies of one process: each takes 300 bytes, and saves a read
+"""A stale mark begins with this. The mark is in `own#plan`, where the name of the override was."""
+CACHED_TALLIES_MAX = 10_000  # in one process: a tally's limits take 300 bytes in the cache, and save a read
 
 
 class Limits(NamedTuple):
-    """The limits of a number, and the override that they come from.
+    """The limits of a tally, and the override that they come from.
 
-    `override`: the attributes of the override; empty without one. `copy_id`: the name of an override, or the mark, in
-    the tally's item.
+    `override`: the attributes of the override; empty if there is no override. `copy_id`: the value of `own#plan` in the
+    tally's item, so the name of an override or a stale mark; None if the item lacks the attribute.
     """
 
     floor: int | None
@@ -60,7 +61,7 @@ class Limits(NamedTuple):
         return OVERRIDE_FLOOR in self.override or OVERRIDE_CEILING in self.override
 
     def with_debt(self, debt: int) -> Limits:
-        """Returns these limits, widened by a `debt`."""
+        """Returns these limits, widened by `debt`: how far a change may go beyond a limit."""
         floor = None if self.floor is None else self.floor - debt
         return self._replace(floor=floor, ceiling=None if self.ceiling is None else self.ceiling + debt)
 
@@ -74,16 +75,20 @@ class Limits(NamedTuple):
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 
     def condition_for(self, start: int, amount: int) -> tuple[int | None, str]:
-        """Returns the limit of the number before the change, and the condition; None and "" if every number fits."""
+        """Returns the value of `:limit` and the condition of a change by `amount`.
+
+        The condition compares the number before the change: `number <= ceiling - amount`. Returns None and "" if no
+        limit can refuse the change. `start`: the number of a tally that is not stored yet.
+        """
         if amount < 0 and self.floor is not None:
             limit, comparison = self.floor - amount, ">="
-            fresh_fits = start >= limit
+            new_item_fits = start >= limit
         elif amount > 0 and self.ceiling is not None:
             limit, comparison = self.ceiling - amount, "<="
-            fresh_fits = start <= limit
+            new_item_fits = start <= limit
         else:
             return None, ""
-        return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if fresh_fits else "")
+        return limit, f"#number {comparison} :limit" + (" OR attribute_not_exists(#number)" if new_item_fits else "")
 
 
 def override_attribute(counter: Counter) -> str:
@@ -92,69 +97,73 @@ def override_attribute(counter: Counter) -> str:
 
 
 def attributes_to_remove(override: Mapping[str, Any]) -> list[str]:
-    """Returns the limits that an override lacks. An item that gets this override loses them."""
+    """Returns the limit attributes that an override lacks. A write of the override removes them from the item."""
     return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in override]
 
 
 def declared_limits(counter: Counter) -> Limits:
-    """Returns the limits that hold without an override."""
+    """Returns the limits that the counter declares. They hold for each id without an override."""
     return Limits(counter.floor, counter.ceiling)
 
 
 def cached_limits(call: Call, counter: Counter, id_: str) -> Limits:
-    """Returns the limits of a tally as this process has cached them. Reads an override that is not cached."""
+    """Returns the limits of a tally from the cache of this process. If the cache lacks them, reads them."""
     if not counter.limit_overrides:
         return declared_limits(counter)
     return call.store.limit_cache.get((counter.name, id_)) or read_limits(call, counter, id_)
 
 
 def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
-    """Returns the limits of a tally, strongly consistent: 1 RCU, 2 with periods, 3 at a mark."""
+    """Returns the limits of a tally after a strongly consistent read.
+
+    The read costs 1 RCU, with periods 2 RCU, and 3 RCU if the item of the period has a stale mark.
+    """
     if not counter.limit_overrides:
         return declared_limits(counter)
     wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
     first, *overrides = _read_items(call, [key(counter, one) for one in wanted])
     if overrides and OVERRIDE not in first:
-        return _limits_of_override(counter, overrides[0], first)
-    # at a mark, this answer may have an override that is older than the mark
-    return limits_after_refusal(call, counter, id_, first)
+        return _limits_without_copy(counter, overrides[0], first)
+    # If the item has a stale mark, `overrides` may be older than the mark, so the override is read again.
+    return limits_from_item(call, counter, id_, first)
 
 
-def limits_after_refusal(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of a tally whose `item` was just read, or has just refused a write."""
-    return limits_of_each(call, {(counter, id_): item})[counter, id_]
+def limits_from_item(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+    """Returns the limits of a tally from its `item`: as it was just read, or as a failed condition has returned it."""
+    return limits_from_items(call, {(counter, id_): item})[counter, id_]
 
 
-def limits_of_each(
+def limits_from_items(
     call: Call, items_read: Mapping[tuple[Counter, str], Mapping[str, Any]]
 ) -> dict[tuple[Counter, str], Limits]:
-    """Returns the limits of tallies, by their items, which were just read.
+    """Returns the limits of tallies from their items, which were just read.
 
-    An item names its override. If the item of a period has no copy, the override is read after the item: 1 RCU. If an
-    override changes between the two reads, it puts its copy there, or it comes after the second read.
+    If the item of a period has no valid copy of the override, the override is read after the item, for 1 RCU. The
+    override may change between or after the two reads. The change also writes into the item of the period, so a write
+    that expects the item as it was read fails.
     """
-    known: dict[tuple[Counter, str], Limits] = {}
+    found: dict[tuple[Counter, str], Limits] = {}
     uncopied: list[tuple[Counter, str]] = []
     for (counter, id_), item in items_read.items():
         copy = item.get(OVERRIDE)
         if not counter.limit_overrides:
-            known[counter, id_] = declared_limits(counter)
+            found[counter, id_] = declared_limits(counter)
         elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
-            known[counter, id_] = _cache(call, counter, id_, item)
+            found[counter, id_] = _cache_limits(call, counter, id_, item)
         else:
             call.store.limit_cache.pop((counter.name, id_), None)
             uncopied.append((counter, id_))
     ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in uncopied]
     for tally, override in zip(uncopied, _read_items(call, ids) if ids else [], strict=True):
-        known[tally] = _limits_of_override(tally[0], override, items_read[tally])
-    return known
+        found[tally] = _limits_without_copy(tally[0], override, items_read[tally])
+    return found
 
 
 def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
-    """Returns what an answer says of the limit of a tally at `value`: nothing, if its counter has no limit.
+    """Returns the members of an answer about the limit of a tally whose number is `value`; {} without a limit.
 
-    `left`: how much more it takes; below 0 if `value` is beyond the limit, and then `over` is true. `resets_at`: when
-    the period ends.
+    `left`: the amount that still fits, below 0 if `value` is beyond the limit. `over`: true if `value` is beyond the
+    limit. `resets_at`: when the period ends.
     """
     if within.limit is None:
         return {}
@@ -165,10 +174,12 @@ def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> di
 
 
 def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
-    """Returns the update that moves a tally by `amount`, on condition that the amount fits, or is beyond by a `debt` at
-    most. If the condition fails, DynamoDB returns the old item."""
+    """Returns `write`, the update of a tally by `amount`, with the condition that the amount fits.
+
+    The amount may go beyond the limit by up to `debt`. If the condition fails, DynamoDB returns the old item.
+    """
     if not declared_limits(counter).condition_for(counter.start, amount)[1]:
-        return write  # every number takes this amount
+        return write  # no limit can refuse this amount
     within = cached_limits(call, counter, id_).with_debt(debt)
     limit, condition = within.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
@@ -181,7 +192,7 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
 
 
 def key(counter: Counter, id_: str) -> Item:
-    """Returns the key of the item that has the limits of a tally; of an id without a period, the override's key."""
+    """Returns the key of the item with the limits of a tally. For an id without a period, it has the override."""
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
@@ -189,15 +200,17 @@ def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
     return queries.get_each(call, call.store.settings.counts_table, wanted)
 
 
-def _limits_of_override(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of an override, for the `item` of a period that has no copy of it. They are not cached,
-    because the next write is to copy them."""
+def _limits_without_copy(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
+    """Returns the limits of an override that the `item` of a period has no copy of.
+
+    The cache does not get these limits, because the next write copies the override and changes `copy_id`.
+    """
     override = override if OVERRIDE in override else NO_OVERRIDE
     return parse_limits(counter, override)._replace(copy_id=item.get(OVERRIDE))
 
 
 def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of an item. If the counter has a ceiling now, a stored floor does not hold."""
+    """Returns the limits in an item. If the counter has a ceiling now, ignores the floor of an older override."""
     override = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
     return Limits(
         None if counter.floor is None else items.int_attribute(override, OVERRIDE_FLOOR, counter.floor),
@@ -206,10 +219,10 @@ def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
     )
 
 
-def _cache(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of a tally by its own item, and caches them for the next write of this process."""
-    known, within = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
-    if len(known) >= CACHED_TALLIES_MAX:
-        known.clear()
-    known[counter.name, id_] = within
-    return within
+def _cache_limits(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
+    """Returns the limits in the item of a tally, and caches them for the next write of this process."""
+    cache, found = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
+    if len(cache) >= CACHED_TALLIES_MAX:
+        cache.clear()
+    cache[counter.name, id_] = found
+    return found

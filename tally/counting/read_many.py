@@ -43,7 +43,7 @@ def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str
     """Returns the numbers of tallies that have one item each, and their limits."""
     keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
     items = queries.get_each(call, call.store.settings.counts_table, keys)
-    within = limits.limits_of_each(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
+    within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
     numbers: dict[Tally, dict[str, int]] = {}
     for tally, item in zip(wanted, items, strict=True):
         value = tallies.state_of(tally.counter, item).value

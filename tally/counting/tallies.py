@@ -252,7 +252,7 @@ def limit_error_after(
 ) -> LimitReachedError | None:
     """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cached limits were
     stale."""
-    within, value = limits.limits_after_refusal(call, counter, id_, old), state_of(counter, old).value
+    within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
     return limit_error(counter, within, id_, value, amount, debt, stays=stays)

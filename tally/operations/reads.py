@@ -75,7 +75,7 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
     body: dict[str, Any] = {"counter": counter.name, **periods.answer_members(tally.id), "value": value}
     if counter.may_be_set:
         body["version"] = tallies.state_of(counter, first).version
-    body |= dated | limits.answer_members(*tally, value, limits.limits_after_refusal(call, *tally, first))
+    body |= dated | limits.answer_members(*tally, value, limits.limits_from_item(call, *tally, first))
     return Answer(body, max_age_s=counter.cache_s)
 
 

@@ -252,7 +252,7 @@ def say_numbers(given: argparse.Namespace, stack: Stack, checked: CheckResult) -
         print_json_or_line(given, body, f"unclear  {number.line}: run this again when the number changes less often")
     for number in checked.wrong:
         if number.finding.counter.watch:
-            team_numbers.say_difference(given, stack, number.finding)
+            team_numbers.print_difference(given, stack, number.finding)
             continue
         row, is_confirmed = number.finding.drift, number.finding.confirmed != 0
         drift = {"drift": row.drift, "since": row.since, "confirmed": is_confirmed} if row.drift else {}

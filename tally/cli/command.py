@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tally.dev.base.words import DEV
 
-from .listed import LISTED
+from .command_summaries import COMMAND_SUMMARIES
 
 if TYPE_CHECKING:
     from tally.counter import Counter
@@ -68,7 +68,7 @@ class Command:
     """One command of `tally`."""
 
     name: str
-    """The key of LISTED."""
+    """The key of COMMAND_SUMMARIES."""
     run: Callable[..., int]
     """Gets the options, and the stack if the command needs one. Returns the exit status."""
     arguments: Callable[[Parser, Counters], object] = lambda made, counters: None
@@ -88,18 +88,18 @@ class Command:
     @property
     def needs_stack(self) -> bool:
         """Whether the command reads or writes a stack."""
-        return LISTED[self.name].needs_stack
+        return COMMAND_SUMMARIES[self.name].needs_stack
 
     @property
     def description(self) -> str:
         """The line of help, as a sentence."""
-        about = LISTED[self.name].about
+        about = COMMAND_SUMMARIES[self.name].about
         return f"{about[0].upper()}{about[1:]}."
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
         """Adds the command to the command line."""
         parser = commands.add_parser(
-            self.name, help=LISTED[self.name].about, description=self.description,
+            self.name, help=COMMAND_SUMMARIES[self.name].about, description=self.description,
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not self.passes_unknown_options,
         )  # fmt: skip
@@ -114,7 +114,7 @@ class Command:
         from . import values  # it imports the checks of ids, which the help does not need
 
         if self.write_option is not None:
-            by, why = values.text(NAME_CHARACTERS_MAX), values.text(WHY_CHARACTERS_MAX)
+            by, why = values.history_text(NAME_CHARACTERS_MAX), values.history_text(WHY_CHARACTERS_MAX)
             always = not self.write_option
             parser.add_argument("--by", metavar="NAME", type=by, required=always, help="who does it, for the history")
             parser.add_argument("--why", metavar="TEXT", type=why, required=always, help="why, for the history")
@@ -129,7 +129,7 @@ class Command:
                 default=STACK_DEFAULT,
                 help=f"use this stack in AWS (default: {STACK_DEFAULT})",
             )
-            port = values.whole(1, 65535)
+            port = values.whole_number(1, 65535)
             parser.add_argument(
                 "--port", type=port, help=f"the port of {DEV}, with --local (default: PORT, or {PORT_DEFAULT})"
             )
@@ -157,7 +157,7 @@ def add_counter(
     """Adds an argument or an option that names a counter. TAB completes it with the declared counters."""
     from . import values
 
-    added = to.add_argument(name, metavar="COUNTER", type=values.counter(counters), help=about, **how)
+    added = to.add_argument(name, metavar="COUNTER", type=values.declared_counter(counters), help=about, **how)
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
 
 

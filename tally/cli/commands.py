@@ -11,7 +11,7 @@ from tally.dev.base.words import DEV
 from tally.paths import PACKAGE, version
 
 from .command import EXIT_STATUS, STACK_DEFAULT, Command, Counters, Parser, UsageError
-from .listed import LISTED, PURPOSES
+from .command_summaries import COMMAND_SUMMARIES, SUMMARIES_BY_PURPOSE
 from .terminal import say
 
 
@@ -23,7 +23,11 @@ def _help(given: argparse.Namespace) -> int:
 
 def _add_topic(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
-        "topic", metavar="COMMAND", nargs="?", choices=tuple(LISTED), help="the command to explain (default: all)"
+        "topic",
+        metavar="COMMAND",
+        nargs="?",
+        choices=tuple(COMMAND_SUMMARIES),
+        help="the command to explain (default: all)",
     )
 
 
@@ -42,16 +46,16 @@ class _Commands(Mapping[str, Command]):
     """The commands by name. A look-up imports the module of the command."""
 
     def __getitem__(self, name: str) -> Command:
-        command = getattr(importlib.import_module(f"{__package__}.{LISTED[name].module}"), name.upper())
+        command = getattr(importlib.import_module(f"{__package__}.{COMMAND_SUMMARIES[name].module}"), name.upper())
         assert isinstance(command, Command)
         assert command.name == name
         return command
 
     def __iter__(self) -> Iterator[str]:
-        return iter(LISTED)
+        return iter(COMMAND_SUMMARIES)
 
     def __len__(self) -> int:
-        return len(LISTED)
+        return len(COMMAND_SUMMARIES)
 
 
 COMMANDS = _Commands()
@@ -61,24 +65,27 @@ _ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",
 
 def looks_at_a_stack(arguments: Sequence[str]) -> bool:
     """Returns whether this command line needs a stack, and does not only ask for help."""
-    listed = LISTED.get(next(iter(arguments), ""))
-    return listed is not None and listed.needs_stack and not {"-h", "--help"} & set(arguments)
+    summary = COMMAND_SUMMARIES.get(next(iter(arguments), ""))
+    return summary is not None and summary.needs_stack and not {"-h", "--help"} & set(arguments)
 
 
 def needed_commands(arguments: Sequence[str]) -> list[str]:
     """Returns the commands whose options this command line needs: the command itself, the topic of help, or all."""
-    named = [one for one in _ALIASES.get(tuple(arguments), arguments) if one in LISTED]
+    named = [one for one in _ALIASES.get(tuple(arguments), arguments) if one in COMMAND_SUMMARIES]
     if named[:1] == [COMPLETION]:
-        return list(LISTED)
+        return list(COMMAND_SUMMARIES)
     return list(dict.fromkeys(named[: 2 if named[:1] == [HELP.name] else 1]))
 
 
 def takes_counters(arguments: Sequence[str]) -> bool:
     """Returns whether this command line may name or list counters, so that the file of counters is read."""
-    return any(LISTED[name].needs_stack or LISTED[name].needs_counters for name in needed_commands(arguments))
+    return any(
+        COMMAND_SUMMARIES[name].needs_stack or COMMAND_SUMMARIES[name].needs_counters
+        for name in needed_commands(arguments)
+    )
 
 
-def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
+def parser(counters: Counters, names: Sequence[str] = tuple(COMMAND_SUMMARIES)) -> Parser:
     """Returns the command line of these commands, for the declared counters."""
     parser = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.overview = _overview()
@@ -92,8 +99,8 @@ def parser(counters: Counters, names: Sequence[str] = tuple(LISTED)) -> Parser:
 def _overview() -> str:
     """Returns the help of all commands, by purpose."""
     parts = [
-        "\n".join([purpose, *(f"  {name:12}{listed.about}" for name, listed in commands.items())])
-        for purpose, commands in PURPOSES.items()
+        "\n".join([purpose, *(f"  {name:12}{summary.about}" for name, summary in commands.items())])
+        for purpose, commands in SUMMARIES_BY_PURPOSE.items()
     ]
     where = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS"
     usage = "usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"
@@ -104,8 +111,8 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
     """Returns the checked options. Exits with 2 if an option is wrong, and with 0 for --help."""
     arguments = _ALIASES.get(tuple(arguments), arguments)
     name = arguments[1] if arguments[0] == "help" and len(arguments) > 1 else arguments[0]
-    if not name.startswith("-") and name not in LISTED:
-        near = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, LISTED, 1)]
+    if not name.startswith("-") and name not in COMMAND_SUMMARIES:
+        near = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, COMMAND_SUMMARIES, 1)]
         hints = [_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near
         parser.error(": ".join([f"there is no command {name!r}", *hints]))
     given, others = parser.parse_known_args(arguments)

@@ -24,14 +24,17 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter that counts the change")
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
     parser.add_argument(
-        "--amount", metavar="N", type=values.signed(AMOUNT_MAX), help="how much to count (default: its own step, or 1)"
+        "--amount",
+        metavar="N",
+        type=values.signed_number(AMOUNT_MAX),
+        help="how much to count (default: its own step, or 1)",
     )
     parser.add_argument("--visitor", metavar="NAME", help="the visitor, for a counter with unique=True")
     parser.add_argument(
         "--used", action="store_true", help="the amount is used already: it may pass the limit, up to the debt"
     )
     about = "the idempotency key: the same key counts once (default: a new one)"
-    parser.add_argument("--key", type=values.key, help=about)
+    parser.add_argument("--key", type=values.idempotency_key, help=about)
 
 
 def _check(given: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
         "id", metavar="ID", nargs="?", help="list only events of this id; with a period, 7c20#2026-11-22"
     )
-    most = values.whole(1, LIMIT_MAX)
+    most = values.whole_number(1, LIMIT_MAX)
     parser.add_argument(
         "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
     )

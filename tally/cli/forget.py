@@ -31,7 +31,9 @@ NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces tha
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument("--user", metavar="ID", type=values.user, required=True, help="the `sub` of the user's tokens")
+    parser.add_argument(
+        "--user", metavar="ID", type=values.user_id, required=True, help="the `sub` of the user's tokens"
+    )
 
 
 def _check(given: argparse.Namespace) -> None:

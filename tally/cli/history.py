@@ -24,7 +24,7 @@ from .terminal import CommandError, print_json_or_line, say
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help=ID_HELP)
-    parser.add_argument("--user", metavar="ID", type=values.user, help="list who erased this user's data")
+    parser.add_argument("--user", metavar="ID", type=values.user_id, help="list who erased this user's data")
     parser.add_argument("--imports", action="store_true", help="list who imported what")
     parser.add_argument("--losses", action="store_true", help="list acknowledged stream losses")
 

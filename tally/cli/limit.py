@@ -23,7 +23,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     wish = parser.add_mutually_exclusive_group()
     wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
     wish.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
-    parser.add_argument("--key", type=values.key, help="the idempotency key (default: a new one)")
+    parser.add_argument("--key", type=values.idempotency_key, help="the idempotency key (default: a new one)")
 
 
 def _limit(value: str) -> int:

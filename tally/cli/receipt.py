@@ -28,7 +28,7 @@ NOT_KNOWN = (
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
-    parser.add_argument("key", metavar="KEY", type=values.key, help="the idempotency key of the change")
+    parser.add_argument("key", metavar="KEY", type=values.idempotency_key, help="the idempotency key of the change")
     parser.add_argument("--caller", metavar="NAME", help="the caller: the `sub` of the token (default: not signed in)")
 
 

@@ -68,13 +68,17 @@ TEMPLATE_SETTINGS = {
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
-        "--to", metavar="TIME", type=values.second, required=True, help="the time to restore, like 2026-11-22T10:30:00Z"
+        "--to",
+        metavar="TIME",
+        type=values.epoch_seconds,
+        required=True,
+        help="the time to restore, like 2026-11-22T10:30:00Z",
     )
     parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters of that time")
     parser.add_argument(
         "--from-vault",
         metavar="ARN",
-        type=values.vault,
+        type=values.vault_arn,
         help="restore the newest copies up to that time in this vault (AWS Backup)",
     )
 

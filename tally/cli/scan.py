@@ -63,7 +63,7 @@ class Throttle:
 
 def add_pace(parser: Parser) -> None:
     """Adds the arguments of a command that reads a whole table."""
-    units = values.whole(1, UNITS_MAX)
+    units = values.whole_number(1, UNITS_MAX)
     parser.add_argument(
         "--units",
         metavar="N",

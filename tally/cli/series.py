@@ -45,7 +45,10 @@ def _series_arguments(parser: Parser, counters: Counters) -> None:
         "--to", metavar="TIME", type=values.date_time, help="the end, which is not in it (default: now)"
     )
     parser.add_argument(
-        "--tz", metavar="ZONE", type=values.zone, help="the time zone, like Europe/Berlin (default: of this machine)"
+        "--tz",
+        metavar="ZONE",
+        type=values.time_zone,
+        help="the time zone, like Europe/Berlin (default: of this machine)",
     )
     add_output_formats(parser)
 
@@ -57,7 +60,7 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
     )
     span = "the span in UTC: 2026-11-22T13, 2026-11-22 or 2026-11 (default: the newest)"
     parser.add_argument("--span", metavar="SPAN", help=span)
-    most = values.whole(1, LIMIT_MAX)
+    most = values.whole_number(1, LIMIT_MAX)
     parser.add_argument(
         "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
     )
@@ -79,11 +82,11 @@ def _check_series(given: argparse.Namespace) -> None:
     """Completes the id, `zone` and `range`. Raises UsageError or InvalidInputError."""
     require_series(given.counter)
     values.complete_id(given)
-    own = values.zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
+    own = values.time_zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
     now_s, given.zone = time.time(), given.tz or own
     of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
     try:
-        since, to = (values.seconds(when, given.zone) for when in (given.since, given.to))
+        since, to = (values.to_epoch_seconds(when, given.zone) for when in (given.since, given.to))
         try:
             given.range = reading.range_of(given.by, since, to, of_days, now_s)
         except InvalidInputError as error:

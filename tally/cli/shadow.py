@@ -59,11 +59,14 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         "--format", choices=files.FORMATS, help="the format of the files (default: by their names; csv for stdin)"
     )
     parser.add_argument(
-        "--within", metavar="S", type=values.whole(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
+        "--within", metavar="S", type=values.whole_number(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
         help=f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})",
     )  # fmt: skip
     parser.add_argument(
-        "--tz", metavar="ZONE", type=values.zone, help="the time zone, like Europe/Berlin (default: of this machine)"
+        "--tz",
+        metavar="ZONE",
+        type=values.time_zone,
+        help="the time zone, like Europe/Berlin (default: of this machine)",
     )
     add_output_formats(parser)
 

@@ -1,4 +1,7 @@
-"""Team numbers: the excess of a number, and the command that corrects it. Tally never writes team numbers."""
+"""Prints by how much a number of a team differs from its items, and the command that repairs it.
+
+Tally itself never writes a number of a team.
+"""
 
 from __future__ import annotations
 
@@ -15,46 +18,51 @@ from .connection import Stack
 from .terminal import print_json_or_line
 
 
-def say_difference(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
-    """Prints a line for a wrong number, in the unit of the team's table. JSON has Tally's unit, and the `scale`."""
-    counter, group, off = finding.counter, finding.target, finding.drift.drift
+def print_difference(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
+    """Prints a line for a wrong number.
+
+    The line has the unit of the team's table: 12.50. JSON has whole numbers in Tally's unit, and `scale`: 1250 and 2.
+    """
+    counter, group, excess = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
-    number, kept = counter.watch.attribute, watch.team_number(stack.store, counter, group)
+    attribute, value = counter.watch.attribute, watch.team_number(stack.store, counter, group)
     scan = scan_state.read_scan(stack.store, counter.name)
     recount = Recount(stack.store, counter, scan)
-    of = recount.items_declaration
+    declaration = recount.items_declaration
     body = {
-        "found": "differs", "counter": counter.name, "id": group, "number": number, "value": kept,
-        "items": finding.tally, "drift": off, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
-        **({"scale": of.scale} if of.scale else {}),
+        "found": "differs", "counter": counter.name, "id": group, "number": attribute, "value": value,
+        "items": finding.tally, "drift": excess, "since": finding.drift.since, "confirmed": finding.confirmed != 0,
+        **({"scale": declaration.scale} if declaration.scale else {}),
     }  # fmt: skip
-    is_, items = "None" if kept is None else of.shown(kept), of.shown(finding.tally)
-    line = f"differs  {finding.name}: {number} is {is_}, and its items come to {items}: it is {of.shown(off, '+')} off"
+    shown_value, shown_sum = "None" if value is None else declaration.shown(value), declaration.shown(finding.tally)
+    shown_excess = declaration.shown(excess, "+")
+    line = f"differs  {finding.name}: {attribute} is {shown_value}, and its items come to {shown_sum}"
     if scan.counted != counter.items_digest:
         repair = f"the items were counted by another declaration: run `tally scan {counter.name}` first"
-    elif kept is None:
-        repair = "the number is gone: the sweep will check it"
+    elif value is None:
+        repair = "the number is missing: the sweep will check it"
     else:
-        repair = f"to repair it: {_command(recount, group, number, -off)}"
-    print_json_or_line(given, body, f"{line}; {repair}")
+        repair = f"to repair it: {_repair_command(recount, group, attribute, -excess)}"
+    print_json_or_line(given, body, f"{line}: it is {shown_excess} off; {repair}")
 
 
-def _command(recount: Recount, group: str, number: str, amount: int) -> str:
-    """Returns the command that adds the amount, which is right under traffic, too."""
+def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:
+    """Returns the AWS command that adds `amount` to the number. ADD is right while other writers change it, too."""
     added = recount.items_declaration.shown(amount)
     arguments = {
         "--table-name": recount.table,
         "--key": json.dumps(_key(recount, group)),
         "--update-expression": "ADD #n :n",
-        "--expression-attribute-names": json.dumps({"#n": number}),
+        "--expression-attribute-names": json.dumps({"#n": attribute}),
         "--expression-attribute-values": json.dumps({":n": {"N": added}}),
     }
     return shlex.join(["aws", "dynamodb", "update-item", *(part for pair in arguments.items() for part in pair)])
 
 
 def _key(recount: Recount, group: str) -> Item:
-    """Returns the key of the item that has the number."""
-    of, watch = recount.items_declaration, recount.items_declaration.watch
-    assert watch is not None
-    assert of.sort_key is not None
-    return {of.partition_key: recount.partition(group), of.sort_key: {recount.key_types[of.sort_key]: watch.at}}
+    """Returns the key of the item that has the number of a group."""
+    declaration = recount.items_declaration
+    assert declaration.watch is not None
+    assert declaration.sort_key is not None
+    sort_key = {recount.key_types[declaration.sort_key]: declaration.watch.at}
+    return {declaration.partition_key: recount.partition(group), declaration.sort_key: sort_key}

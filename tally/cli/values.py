@@ -1,4 +1,4 @@
-"""Checks of values on the command line. Each returns the value to use, or raises an error of one line."""
+"""Checks and conversions of values on the command line. If a value is wrong, they raise an error of one line."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TIME_MAX_S = 95_617_584_000  # the year 5000
 
 @functools.cache
 def _pages(file: Path) -> Pages:
-    """Returns the page rules of a file of counters. The command has reported faults of the file before."""
+    """Returns the page rules of a `counters.py`. A command reports faults of this file before it calls this."""
     return CountersFile.load(file).pages if file.is_file() else DEFAULT_PAGES
 
 
 def resolve_id(counter: Counter, id_: str) -> str:
-    """Returns the id as the counter stores it. `id_`: with periods `ID#PERIOD`, or `ID` for the present period.
+    """Returns the id as the counter stores it. Raises InvalidInputError.
 
-    Raises InvalidInputError.
+    `id_`: if the counter has periods, `ID#PERIOD`, or `ID` for the present period.
     """
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
@@ -42,31 +42,37 @@ def resolve_id(counter: Counter, id_: str) -> str:
 
 
 def complete_id(given: argparse.Namespace) -> None:
-    """Completes the id of a command with COUNTER and ID. Raises InvalidInputError."""
+    """Replaces the ID of a command line by the id as its counter stores it. Raises InvalidInputError."""
     if given.id is not None:
         given.id = resolve_id(given.counter, given.id)
 
 
 def stored_id(counter: Counter, id_: object) -> str:
-    """Returns the id as the counter stores it; with periods `ID#PERIOD`. No clock is read. Raises InvalidInputError."""
+    """Returns the id as the counter stores it. Raises InvalidInputError.
+
+    `id_`: if the counter has periods, `ID#PERIOD`. An ID without a period is refused.
+    """
     if counter.period is None or not isinstance(id_, str):
         return _canonical_id(counter, id_)
-    named, _, period = id_.partition("#")
-    id_ = f"{_canonical_id(counter, named)}#{period}"
+    name, _, period = id_.partition("#")
+    id_ = f"{_canonical_id(counter, name)}#{period}"
     if not periods.is_valid_tally_id(counter, id_):
-        raise InvalidInputError(f"ID must name a {counter.period}: ID#PERIOD.", field="ID")
+        raise InvalidInputError(f"ID must name a {counter.period}: give ID#PERIOD.", field="ID")
     return id_
 
 
 def _canonical_id(counter: Counter, name: object) -> str:
-    """Returns the id of a user's text: the canonical URL of a page, or the spelled id. Raises InvalidInputError."""
+    """Returns the id of what a person typed. Raises InvalidInputError.
+
+    The id of a page is its canonical URL. Any other text is spelled as tally/ids.py says: `hr desk` is `hr~20desk`.
+    """
     spelled = name
     if isinstance(name, str) and not counter.pages:
         spelled = id_of(name) if counter.items is None else group_of(name)
     return fields.counted_id(counter, spelled, "ID", _pages(folder.counters()))
 
 
-def user(value: str) -> str:
+def user_id(value: str) -> str:
     """Checks the `sub` of a user's tokens."""
     try:
         fields.user(value, "ID")
@@ -75,7 +81,7 @@ def user(value: str) -> str:
     return value
 
 
-def key(value: str) -> str:
+def idempotency_key(value: str) -> str:
     """Checks an idempotency key. An empty key, as from an unset variable, is an error."""
     try:
         return fields.idempotency_key(value, "KEY", anonymous=False)
@@ -83,31 +89,31 @@ def key(value: str) -> str:
         raise argparse.ArgumentTypeError(error.detail) from None
 
 
-def counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
-    """Returns the check of a counter's name: it must be declared."""
+def declared_counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
+    """Returns the check of a counter's name, which must be one of `counters`. The check returns the counter."""
 
-    def counter(name: str) -> Counter:
+    def checked(name: str) -> Counter:
         if name not in counters:
             file = folder.counters()
             known = f"choose from {', '.join(counters)}" if file.is_file() else folder.missing(file)
             raise argparse.ArgumentTypeError(f"there is no counter {name!r}: {known}")
         return counters[name]
 
-    return counter
+    return checked
 
 
-def second(value: str) -> int:
-    """Returns the epoch seconds of a time with a zone."""
+def epoch_seconds(value: str) -> int:
+    """Returns the epoch seconds of a time like 2026-11-22T10:30:00Z. The time must have a zone."""
     try:
         when = datetime.fromisoformat(value)
     except ValueError:
         when = None
     if when is None or when.tzinfo is None or when.microsecond:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a time with its zone, like 2026-11-22T10:30:00Z")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a time with a time zone, like 2026-11-22T10:30:00Z")
     return int(when.timestamp())
 
 
-def vault(value: str) -> str:
+def vault_arn(value: str) -> str:
     """Checks the ARN of a vault of AWS Backup."""
     from tally.cdk.options import VAULT_PATTERN  # imported late: it imports the operations
 
@@ -117,15 +123,18 @@ def vault(value: str) -> str:
 
 
 def date_time(value: str) -> datetime:
-    """Returns a time, or the start of a day, with the zone of the text or without."""
+    """Returns the time that a text names, or the start of its day. The result has a zone only if the text has one."""
     try:
         return datetime.fromisoformat(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time like 2026-11-22T10:30 or 2026-11-22") from None
 
 
-def seconds(when: datetime | None, zone: tzinfo) -> int | None:
-    """Returns the epoch seconds of a time, or None without a time. Raises InvalidInputError."""
+def to_epoch_seconds(when: datetime | None, zone: tzinfo) -> int | None:
+    """Returns the epoch seconds of a time, or None for None. Raises InvalidInputError.
+
+    `zone`: the time zone of a `when` that has none.
+    """
     if when is None:
         return None
     try:
@@ -137,7 +146,7 @@ def seconds(when: datetime | None, zone: tzinfo) -> int | None:
     return at_s
 
 
-def zone(value: str) -> tzinfo:
+def time_zone(value: str) -> tzinfo:
     """Returns a time zone by its name."""
     try:
         return UTC if value == "UTC" else ZoneInfo(value)
@@ -145,7 +154,7 @@ def zone(value: str) -> tzinfo:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time zone of this machine, like Europe/Berlin") from None
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Returns the check of a whole number from `least` to `most`."""
 
     def checked(value: str) -> int:
@@ -156,25 +165,25 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return checked
 
 
-def signed(most: int) -> Callable[[str], int]:
-    """Returns the check of a whole number other than 0, with or without a sign."""
+def signed_number(most: int) -> Callable[[str], int]:
+    """Returns the check of a whole number from 1 to `most`, or from -`most` to -1."""
 
     def checked(value: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not 1 <= abs(int(value)) <= most:
-            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 to {most}, or below 0")
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 to {most}, or from -{most} to -1")
         return int(value)
 
     return checked
 
 
 def run_name(value: str) -> str:
-    """Checks the name of a run of an import."""
+    """Checks the name of an import's run."""
     if len(value) > RUN_CHARACTERS_MAX or not ID_FORM.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
     return value
 
 
-def text(most: int) -> Callable[[str], str]:
+def history_text(most: int) -> Callable[[str], str]:
     """Returns the check of a text for the history, of at most `most` characters."""
 
     def checked(value: str) -> str:

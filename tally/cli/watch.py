@@ -26,7 +26,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
     parser.add_argument(
-        "--interval", metavar="S", type=values.whole(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
+        "--interval", metavar="S", type=values.whole_number(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
         help=f"seconds between two reads (default: {INTERVAL_DEFAULT_S})",
     )  # fmt: skip
     add_output_formats(parser)

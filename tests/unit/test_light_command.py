@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tally.cli import commands
-from tally.cli.listed import LISTED
+from tally.cli.command_summaries import COMMAND_SUMMARIES
 from tests.patience import PATIENCE_S
 
 TRIED = """
@@ -47,4 +47,4 @@ def test_a_command_imports_only_what_it_needs(line: str, most: int, heavy: set[s
 
 
 def test_each_command_that_is_listed_is_in_its_module() -> None:
-    assert [command.name for command in commands.COMMANDS.values()] == list(LISTED)
+    assert [command.name for command in commands.COMMANDS.values()] == list(COMMAND_SUMMARIES)

@@ -109,7 +109,11 @@ def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declar
     team.wire.delete_item(TableName=team.table, Key={"PK": {"S": "POST#3"}, "SK": {"S": "META"}})
     team.drain()
     code, out, _ = team("check --only drift")
-    assert (code, "aws" in out, "the number is gone: the sweep will check it\n" in out) == (1, False, True)
+    assert (code, "aws" in out, "the number is missing: the sweep will check it\n" in out) == (
+        1,
+        False,
+        True,
+    )
     team.put("POST#3", "META", likeTally={"N": "7"})
     team.drain()
     assert "aws dynamodb update-item" in team("check --only drift")[1]

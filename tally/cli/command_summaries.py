@@ -1,4 +1,4 @@
-"""The one line of help for each command. `tally help` reads it here, because importing all commands takes too long."""
+"""One line of help for each command. `tally help` reads it here, because an import of all commands is slow."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 
 class CommandSummary(NamedTuple):
-    """The module that declares a command as a constant in capitals, and one line of help."""
+    """One line of help for a command, and where it is declared: `help` is the constant `HELP` of its `module`."""
 
     module: str
     about: str
     needs_stack: bool = True
-    """Whether the command reads or writes a stack."""
+    """Whether the command reads or writes a stack. Such a command also reads the counters."""
     needs_counters: bool = False
-    """Whether the command reads the counters, although it needs no stack."""
+    """Whether a command that needs no stack reads the counters."""
 
 
-PURPOSES = {
+SUMMARIES_BY_PURPOSE = {
     "Check and repair": {
         "status": CommandSummary("status", "show the health of a stack on one screen"),
         "check": CommandSummary("check", "find wrong numbers; changes none of them"),
@@ -60,9 +60,9 @@ PURPOSES = {
     "About the command": {
         "help": CommandSummary("commands", "show what a command does", needs_stack=False),
         "completion": CommandSummary(
-            "completion", "print the script that lets TAB complete this command", False, needs_counters=True
+            "completion", "print the script that lets TAB complete this command", needs_stack=False, needs_counters=True
         ),
         "version": CommandSummary("commands", "print the version of this command, and its folder", needs_stack=False),
     },
 }
-LISTED = {name: listed for commands in PURPOSES.values() for name, listed in commands.items()}
+COMMAND_SUMMARIES = {name: summary for commands in SUMMARIES_BY_PURPOSE.values() for name, summary in commands.items()}

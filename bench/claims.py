@@ -124,16 +124,16 @@ MEASURES = (
     )),
     Measure("limits", "an override of a limit", limit_overrides.measure, (
         *(
-            Claim(f"{name}: {limit_overrides.FIRST}", "RCU", "=", units)
-            for name, units in limit_overrides.LOOKS.items()
+            Claim(f"{name}: {limit_overrides.FIRST_CHANGE}", "RCU", "=", units)
+            for name, units in limit_overrides.LIMITS_RCU.items()
         ),
         *(Claim(f"{name}: {which}", "WCU", "=", 4) for name in limit_overrides.COUNTERS
-          for which in (limit_overrides.FIRST, limit_overrides.CHANGE)),
-        *(Claim(f"{name}: {limit_overrides.CHANGE}", "requests", "=", 1) for name in limit_overrides.COUNTERS),
-        Claim(f"{limit_overrides.CEILING}: {limit_overrides.GIVEN}", "WCU", "=", 4),
-        Claim(f"{limit_overrides.PERIOD}: {limit_overrides.GIVEN}", "WCU", "=", 6),
-        *(Claim(f"{name}: {limit_overrides.LIMIT}", "RCU", "=", 1) for name in limit_overrides.COUNTERS),
-        *(Claim(f"{name}: {limit_overrides.NUMBER}", unit, "=", 1) for name in limit_overrides.COUNTERS
+          for which in (limit_overrides.FIRST_CHANGE, limit_overrides.LATER_CHANGE)),
+        *(Claim(f"{name}: {limit_overrides.LATER_CHANGE}", "requests", "=", 1) for name in limit_overrides.COUNTERS),
+        Claim(f"{limit_overrides.WITHOUT_PERIODS}: {limit_overrides.PUT_OVERRIDE}", "WCU", "=", 4),
+        Claim(f"{limit_overrides.WITH_PERIODS}: {limit_overrides.PUT_OVERRIDE}", "WCU", "=", 6),
+        *(Claim(f"{name}: {limit_overrides.READ_OVERRIDE}", "RCU", "=", 1) for name in limit_overrides.COUNTERS),
+        *(Claim(f"{name}: {limit_overrides.READ_NUMBER}", unit, "=", 1) for name in limit_overrides.COUNTERS
           for unit in ("RCU", "requests")),
     )),
     Measure("events", "thresholds, for one record of a tally", events.measure, (

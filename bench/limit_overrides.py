@@ -1,4 +1,7 @@
-"""The cost of an override. Unlike DynamoDB, the engine does not bill a rejected write."""
+"""Measures what an override of a limit costs: the write of the override, changes, and reads.
+
+DynamoDB bills a write whose condition failed. The local engine does not, so the figures lack such writes.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,42 @@ from .clients import clients_of, fresh_engine
 from .consumers import Rows
 from .instruments import Meter
 
-FIRST, CHANGE, GIVEN, LIMIT, NUMBER = "the first change", "a change", "a new limit", "its read", "the number's read"
-CEILING, PERIOD = "a ceiling", "a period"
-LOOKS = {CEILING: 1, PERIOD: 2}
-"""Read units of a look at the limits of a number."""
+PUT_OVERRIDE, READ_OVERRIDE, READ_NUMBER = "a new override", "a read of the override", "a read of the number"
+FIRST_CHANGE, LATER_CHANGE = "the first change", "a later change"
+WITHOUT_PERIODS, WITH_PERIODS = "without periods", "with periods"
+LIMITS_RCU = {WITHOUT_PERIODS: 1, WITH_PERIODS: 2}
+"""Read units of a read of a tally's limits, which a process without cached limits makes before a change."""
 COUNTERS = {
-    CEILING: replace(counters.CALLS, period=None, keep_periods=None),
-    PERIOD: replace(counters.CALLS, period="year", keep_periods=None),
+    WITHOUT_PERIODS: replace(counters.CALLS, period=None, keep_periods=None),
+    WITH_PERIODS: replace(counters.CALLS, period="year", keep_periods=None),
 }
 
 
-def _move(call: Call, counter: Counter) -> None:
+def _increment(call: Call, counter: Counter) -> None:
     count(call, Increment(counter, periods.tally_id(counter, "a", time.time()), 1, "increment", call.nonce, {}))
 
 
 _STEPS: dict[str, Callable[[Call, Counter], object]] = {
-    GIVEN: lambda call, counter: overrides.put_override(call, counter, "a", 10_000, operation="put_limit", key="plan"),
-    FIRST: _move,
-    CHANGE: _move,
-    LIMIT: lambda call, counter: overrides.read_override(call, counter, "a"),
-    NUMBER: lambda call, counter: reads.get_counter(call, counter=counter, id="a"),
+    PUT_OVERRIDE: lambda call, counter: overrides.put_override(
+        call, counter, "a", 10_000, operation="put_limit", key="plan"
+    ),
+    FIRST_CHANGE: _increment,
+    LATER_CHANGE: _increment,
+    READ_OVERRIDE: lambda call, counter: overrides.read_override(call, counter, "a"),
+    READ_NUMBER: lambda call, counter: reads.get_counter(call, counter=counter, id="a"),
 }
 
 
 def measure(quick: bool) -> Rows:
-    """Returns requests and units of changes of a process without cached limits, of a new override, and of reads."""
+    """Returns the requests and units of each step. The process that makes the first change has no cached limits."""
     rows: Rows = {}
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:
             store = clients_of(endpoint).store
             meter = Meter(store.client)
-            for which in (GIVEN, FIRST, CHANGE, LIMIT, NUMBER):
+            for step, run in _STEPS.items():
                 meter.reset()
-                _STEPS[which](Call(store), counter)
+                run(Call(store), counter)
                 units = {"WCU": meter.write_units, "RCU": meter.read_units}
-                rows[f"{name}: {which}"] = {"requests": meter.requests, **units}
+                rows[f"{name}: {step}"] = {"requests": meter.requests, **units}
     return rows

@@ -1,9 +1,10 @@
-"""A million changes through the core while everything fails: `python -m bench.soak --help`.
+"""The soak test: a million changes while requests fail and processes die. `python -m bench.soak --help` shows how.
 
-Workers (workers.py) make changes through a proxy that fails (fault_plan.py) and write down every answer (notes.py). If
-a change gets no answer, they send it again. The consumers and the sweep run in processes that are killed and frozen
-(processes.py). At the same time the monitor looks for false drift and a false `as_of` (monitor.py). At the end every
-tally is compared with the notes (comparison.py).
+Workers (workers.py) make changes through a proxy that makes requests fail (fault_plan.py), and store every answer in a
+file (notes.py). A worker sends a change until it gets an answer. The consumers and the sweep run in processes that are
+killed and frozen (processes.py). At the same time, the monitor (monitor.py) checks that no false drift is reported, and
+that each read has the changes that were accepted before its `as_of`. At the end, every tally is compared with the
+stored answers (comparison.py).
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""A counter that is retired takes no more changes. It is still read, and its open holds are settled.
+"""A retired counter refuses changes. It can be read, and its open holds can be settled.
 
-That its records are still rolled up and booked: tests/invariants/streaming.py redeclares a counter as retired.
+tests/invariants/streaming.py redeclares a counter as retired, to test that its records are rolled up and booked.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ OTHER = Counter("other", prefix="OTH", sort_key="N", attribute="n")
 COUNTERS = {one.name: one for one in (counters.USAGE, counters.STOCK, counters.TICKET, counters.MEMBERS, ROLLED)}
 RETIRED = {name: replace(counter, retired=True) for name, counter in COUNTERS.items()}
 KEY = "order-4711-change-00000001"
-Send = Callable[..., dict[str, Any]]
+InvokeOperation = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def before(store: Store, monkeypatch: pytest.MonkeyPatch) -> Send:
-    return invoking(store, COUNTERS, monkeypatch)
+def invoke_active(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
+    """Invokes an operation while the counters are not retired."""
+    return invoke_with(store, COUNTERS, monkeypatch)
 
 
 @pytest.fixture
-def after(store: Store, monkeypatch: pytest.MonkeyPatch) -> Send:
-    """The same functions, once the counters are retired."""
-    return invoking(store, RETIRED, monkeypatch)
+def invoke_retired(store: Store, monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
+    """Invokes the same functions as `invoke_active`, but the counters are retired."""
+    return invoke_with(store, RETIRED, monkeypatch)
 
 
-def invoking(store: Store, declared: dict[str, Counter], monkeypatch: pytest.MonkeyPatch) -> Send:
+def invoke_with(store: Store, declared: dict[str, Counter], monkeypatch: pytest.MonkeyPatch) -> InvokeOperation:
+    """Returns a function that declares these counters and then invokes an operation."""
+
     def invoke(operation: str, counter: str = "usage", **fields: Any) -> dict[str, Any]:
         for one in declared.values():
             monkeypatch.setitem(counters.COUNTERS, one.name, one)
@@ -56,7 +59,7 @@ def increment(counter: str, key: str = KEY) -> dict[str, Any]:
     return {"operation": "increment", "counter": counter, "idempotency_key": key, **amount}
 
 
-def value(invoke: Send, counter: str) -> int:
+def value(invoke: InvokeOperation, counter: str) -> int:
     return int(invoke("get_counter", counter)["body"]["value"])
 
 
@@ -65,38 +68,42 @@ CHANGES = [
     {"operation": "remove_parent", "counter": "members"},
     *(increment(counter) for counter in COUNTERS if counter != "members"),
     {"operation": "set_counter", "counter": "stock", "value": 7, "version": 1},
-    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # beyond its floor, too
+    {"operation": "set_counter", "counter": "stock", "value": -7, "version": 0},  # also below the floor
     {"operation": "hold", "counter": "stock", "amount": 1, "ttl_s": 60, "idempotency_key": KEY},
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change['operation']}-{change['counter']}")
 def test_a_change_is_refused_with_one_problem_and_writes_nothing(
-    change: dict[str, Any], before: Send, after: Send, store: Store
+    change: dict[str, Any], invoke_active: InvokeOperation, invoke_retired: InvokeOperation, store: Store
 ) -> None:
     if change["counter"] == "members":
-        before("put_child", "members", name="ann", idempotency_key="another-key-of-the-caller")
+        invoke_active("put_child", "members", name="ann", idempotency_key="another-key-of-the-caller")
     elif change["counter"] != "rolled":
-        before(**increment(change["counter"], "another-key-of-the-caller"))
-    seen = value(before, change["counter"])
-    answer = after(**change)
+        invoke_active(**increment(change["counter"], "another-key-of-the-caller"))
+    number = value(invoke_active, change["counter"])
+    answer = invoke_retired(**change)
     assert (answer["status"], answer["body"]["type"]) == (409, "urn:problem-type:tally:counter-retired")
     detail = f"{change['counter']} is retired: it can be read, and takes no changes. Nothing was counted."
     assert answer["body"]["detail"] == detail
-    assert value(after, change["counter"]) == seen
+    assert value(invoke_retired, change["counter"]) == number
     receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert len(receipts) == (change["counter"] != "rolled")
+    assert len(receipts) == (change["counter"] != "rolled")  # the one of the change above, which was accepted
 
 
 @pytest.mark.parametrize("counter", ["usage", "stock", "ticket", "rolled"])
-def test_a_retry_of_a_change_from_before_gets_its_answer(counter: str, before: Send, after: Send) -> None:
-    """Its first answer was lost: the caller must not take the change for refused."""
-    first = before(**increment(counter))
-    again = after(**increment(counter))
+def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_first_answer(
+    counter: str, invoke_active: InvokeOperation, invoke_retired: InvokeOperation
+) -> None:
+    """The first answer was lost. If the retry were refused, the caller would believe that nothing was counted."""
+    first = invoke_active(**increment(counter))
+    again = invoke_retired(**increment(counter))
     assert (first["status"], again) == (200, {**first, "replayed": True})
 
 
-def test_an_entry_of_a_batch_is_refused_and_fails_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for one in (RETIRED["usage"], OTHER):
         monkeypatch.setitem(counters.COUNTERS, one.name, one)
     changes = [increment("usage"), *(increment("other", f"{KEY}-{number}") for number in range(3))]
@@ -106,27 +113,27 @@ def test_an_entry_of_a_batch_is_refused_and_fails_no_other(store: Store, monkeyp
     assert tallies.read(Call(store), OTHER, "i1") == 15
 
 
-def test_a_hold_that_is_open_is_settled_or_expires(
-    before: Send, after: Send, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
+    invoke_active: InvokeOperation, invoke_retired: InvokeOperation, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before(**increment("stock"))
+    invoke_active(**increment("stock"))
     hold = {"counter": "stock", "amount": 1, "ttl_s": 60}
-    kept, back, late = (
-        before("hold", **hold, idempotency_key=f"{KEY}-{number}")["body"]["hold"] for number in range(3)
+    to_commit, to_release, to_expire = (
+        invoke_active("hold", **hold, idempotency_key=f"{KEY}-{number}")["body"]["hold"] for number in range(3)
     )
-    assert after("commit_hold", "stock", hold=kept)["body"]["state"] == "committed"
-    assert after("release_hold", "stock", hold=back)["body"]["state"] == "released"
+    assert invoke_retired("commit_hold", "stock", hold=to_commit)["body"]["state"] == "committed"
+    assert invoke_retired("release_hold", "stock", hold=to_release)["body"]["state"] == "released"
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 120)
     assert expired_holds.sweep(store, RETIRED, store.clock() + 5).returned == 1
-    assert after("commit_hold", "stock", hold=late)["body"]["detail"].startswith("The hold is expired")
-    assert value(after, "stock") == 4
-    assert after("commit_hold", "stock", hold=late, amount=1)["body"]["changed"] is True
-    assert after("void_hold", "stock", hold=late)["status"] == 409
-    assert value(after, "stock") == 3
+    assert invoke_retired("commit_hold", "stock", hold=to_expire)["body"]["detail"].startswith("The hold is expired")
+    assert value(invoke_retired, "stock") == 4
+    assert invoke_retired("commit_hold", "stock", hold=to_expire, amount=1)["body"]["changed"] is True
+    assert invoke_retired("void_hold", "stock", hold=to_expire)["status"] == 409
+    assert value(invoke_retired, "stock") == 3
 
 
-def test_its_functions_may_look_for_the_answer_and_the_api_document_says_that_it_is_retired() -> None:
+def test_functions_of_a_retired_counter_may_read_receipts_and_the_api_document_says_that_it_is_retired() -> None:
     for operation in (increments.increment, holds.hold, increments.set_counter, children.put_child):
         assert operation.needs([RETIRED["stock"]]) >= FIND_RECEIPT
     assert not holds.hold.needs([counters.STOCK]) & FIND_RECEIPT

@@ -149,7 +149,7 @@ fuzz: setup-tests ## thousands of made-up requests against a running `make dev`,
 
 # The subjects of older commits are as they are. A comment behind the value would put its spaces into it.
 SINCE := f778003
-lint: setup-tests ## ruff, mypy, the contracts of the rooms (.importlinter), and the subjects of commits
+lint: setup-tests ## ruff, mypy, the contracts of the subpackages (.importlinter), and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
 	@found=$$($(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
 	@git log --no-merges --format=%s $(SINCE)..HEAD 2>/dev/null | awk 'length > 72 || tolower($$1) ~ /^wip/ {print "commit: " $$0 "\n  a subject has at most 72 characters, and is not wip"; bad = 1} END {exit bad}' >&2

@@ -1,6 +1,6 @@
 """Counting: commits one change or many with the receipts that make each of them count once.
 
-The other rooms use:
+The other subpackages use:
 
     increments          Increment and `count`, `set_value`: changes one counter
     unique_visitors     `count`: counts a visitor once in a period

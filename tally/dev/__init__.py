@@ -1,6 +1,6 @@
 """The stack on one machine: `make dev`, or `python -m tally.dev`.
 
-The rooms, each of which imports only those above it:
+The subpackages, each of which imports only those above it:
 
     base/       the DynamoDB engine and its file, its wire protocol, the object store, options, errors
     stack/      what runs, as the declarations say, its tables, and the zygote that imports the code

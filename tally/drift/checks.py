@@ -181,9 +181,9 @@ def status(
 ) -> dict[str, Any]:
     """`{"well","parts":[{"name","state","line","see"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
 
-    `more`: checks of other rooms, by the names of their parts. `well`: true if every part is ok, false if one is wrong,
-    otherwise null. `where`: the options with which the command `tally` finds this stack. Times are epoch seconds, null
-    if they are not known.
+    `more`: checks of other subpackages, by the names of their parts. `well`: true if every part is ok, false if one is
+    wrong, otherwise null. `where`: the options with which the command `tally` finds this stack. Times are epoch
+    seconds, null if they are not known.
     """
     settings, checks = call.store.settings, _run_checks(call, counters, more)
     failed = {check.failed for check in checks.values()}

@@ -1,4 +1,4 @@
-"""The way to DynamoDB. Only this room and `records` call it. Both raise the errors of `errors.py`, never botocore's.
+"""Calls DynamoDB. Only this subpackage and `records` do so. Both raise the errors of `errors.py`, never botocore's.
 
 client        Store (a process's client and settings), Call (one operation's deadline and nonce)
 queries       strongly consistent reads: one item, some items, a page of a partition, all of it

@@ -1,4 +1,4 @@
-"""Operations of the command `tally`. No Lambda function imports this room.
+"""Operations of the command `tally`. No Lambda function imports this subpackage.
 
 imports     imports numbers and children from elsewhere
 forgetting  `find_traces`, `forget_trace`: find a user's traces, and remove them

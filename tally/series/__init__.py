@@ -1,6 +1,6 @@
 """Series: the accepted amount of each tally by the hour and by the day, to the last unit.
 
-The other rooms use:
+The other subpackages use:
 
     hours   `sum_up`: the sweep sums up the journal's segments into the hours of each tally
     read    `read_series`: the series of a tally, and the time up to which it is complete

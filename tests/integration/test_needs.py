@@ -112,7 +112,7 @@ NO_HOLD = "1700000000-AAAAAAAAAAAAAAAA"
 HOLDABLE = [counter for counter in counters.COUNTERS.values() if counter.takes_holds]
 DECLARED = Declarations(Path(), counters.COUNTERS, counters.PAGES)
 FUNCTIONS = routes_by_function(OPERATIONS, counters.COUNTERS)
-ROOMS = [
+FUNCTION_OPERATIONS = [
     (name, operation)
     for name, routes in FUNCTIONS.items()
     for operation in operations_of_function(name, routes, OPERATIONS, counters.COUNTERS)
@@ -390,7 +390,9 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "operation"), ROOMS, ids=[f"{name}-{one.name}" for name, one in ROOMS])
+@pytest.mark.parametrize(
+    ("function", "operation"), FUNCTION_OPERATIONS, ids=[f"{name}-{one.name}" for name, one in FUNCTION_OPERATIONS]
+)
 def test_an_operation_does_what_it_declares_and_no_more(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. A test must fail.
 
-The files beside this one list the mutations, one file for each room. A block is
+The files beside this one list the mutations, one file for each subpackage. A block is
 `module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target
 `make mutations` runs them all.
 """

@@ -1,4 +1,4 @@
-"""The docs lead somewhere, and name files, functions and rooms that exist."""
+"""The links, files, functions and subpackages that the docs name exist, and their examples work."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FOLDERS = ("bench", "docs", "events", "lambdas", "stacks", "tally", "tests")
 
 
 def without_code(page: Path) -> str:
-    """The page without its code blocks, and without the names of files that such a block makes."""
+    """Returns the page without its code blocks. A line before a block that only names the block's file goes, too."""
     return re.sub(r"^(?: *`[^`\n]*`\n\n)? *```.*?^ *```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """Returns the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -46,19 +46,21 @@ def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_link_that_is_called_by_a_page_leads_to_that_page(page: Path) -> None:
-    called = re.findall(r"\[(?:\S*/)?(\w[\w-]*\.md)\]\((?:[^)#]*/)?([^)#/]*)", page.read_text())
-    assert [(name, to) for name, to in called if to and name != to] == []
+def test_a_link_whose_text_is_a_file_name_leads_to_that_file(page: Path) -> None:
+    links = re.findall(r"\[(?:\S*/)?(\w[\w-]*\.md)\]\((?:[^)#]*/)?([^)#/]*)", page.read_text())
+    assert [(name, to) for name, to in links if to and name != to] == []
 
 
-def test_a_page_that_code_names_exists() -> None:
+def test_each_page_and_section_that_code_names_exists() -> None:
     folders = (*FOLDERS, "release")
     sources = [
         path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".ts")
     ]
-    named = {found for path in sources for found in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())}
-    assert len(named) > 10
-    for page, anchor in named:
+    named_pages = {
+        found for path in sources for found in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())
+    }
+    assert len(named_pages) > 10
+    for page, anchor in named_pages:
         assert (ROOT / "docs" / page).exists(), page
         assert not anchor or anchor in anchors(ROOT / "docs" / page), f"{page}#{anchor}"
 
@@ -68,15 +70,15 @@ def test_the_list_of_pages_has_each_page_once() -> None:
     assert sorted(listed) == sorted(page.stem for page in ROOT.glob("docs/*.md") if page.stem != "README")
 
 
-def test_each_part_of_status_names_a_section_that_exists() -> None:
+def test_the_section_that_status_names_for_each_check_exists() -> None:
     assert checks.SECTIONS.keys() >= {*status.CHECKS, *status.ITEMS_CHECKS}
     for place in checks.SECTIONS.values():
         page, _, section = place.partition("#")
         assert section in anchors(ROOT / "docs" / page), place
 
 
-def named(module: Path) -> set[str]:
-    """The functions, classes, methods and assignments of a module: `count`, `Entry.__call__` …"""
+def names_in(module: Path) -> set[str]:
+    """Returns the names that a module defines, and the methods of its classes: `count`, `Entry.__call__` …"""
     found: set[str] = set()
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -88,7 +90,7 @@ def named(module: Path) -> set[str]:
     return found
 
 
-def test_each_step_of_a_way_through_the_house_exists() -> None:
+def test_each_function_in_the_call_paths_of_internals_exists() -> None:
     text = (ROOT / "docs/internals.md").read_text()
     steps = re.findall(r"^(\w+/[\w/]+\.py): ([\w.]+)", text, re.MULTILINE)
     assert len(steps) > 30
@@ -96,30 +98,29 @@ def test_each_step_of_a_way_through_the_house_exists() -> None:
         folders = [ROOT / "tally", ROOT]
         paths = [folder / module for folder in folders if (folder / module).exists()]
         assert len(paths) == 1, module
-        assert name in named(paths[0]), f"{module}: {name}"
+        assert name in names_in(paths[0]), f"{module}: {name}"
 
 
-def test_the_house_lists_every_room() -> None:
-    text = (ROOT / "docs/internals.md").read_text().partition("## The house")[2]
-    rooms = [path.parent.name for path in (ROOT / "tally").glob("*/__init__.py")]
-    for room in rooms:
-        assert f"    {room}/ " in text, room
+def test_internals_lists_every_subpackage() -> None:
+    text = (ROOT / "docs/internals.md").read_text().partition("## The subpackages")[2]
+    for path in (ROOT / "tally").glob("*/__init__.py"):
+        assert f"    {path.parent.name}/ " in text, path
 
 
-@pytest.mark.parametrize("room", ["counting", "series", "dynamo", "records"])
-def test_what_a_room_says_that_others_use_is_there(room: str) -> None:
-    """Its docstring has a line for each module: `    receipts    `once`, `find_many`: …`."""
-    said = importlib.import_module(f"tally.{room}").__doc__ or ""
-    for module, names in re.findall(r"^    (\w+) +(`.*)$", said, re.M):
-        made = importlib.import_module(f"tally.{room}.{module}")
-        assert [name for name in re.findall(r"`(\w+)`", names) if not hasattr(made, name)] == [], module
+@pytest.mark.parametrize("subpackage", ["counting", "series", "dynamo", "records"])
+def test_the_names_that_the_docstring_of_a_subpackage_lists_exist(subpackage: str) -> None:
+    """The docstring has a line for each module that others use: `    receipts    `once`, `find_many`: …`."""
+    docstring = importlib.import_module(f"tally.{subpackage}").__doc__ or ""
+    for name, listed in re.findall(r"^    (\w+) +(`.*)$", docstring, re.M):
+        module = importlib.import_module(f"tally.{subpackage}.{name}")
+        assert [one for one in re.findall(r"`(\w+)`", listed) if not hasattr(module, one)] == [], name
 
 
-def test_every_target_that_a_text_names_is_there() -> None:
+def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     texts = [*(page for page in PAGES if page.name != "CHANGELOG.md"), *ROOT.glob("lambdas/**/*.py")]
-    named = {(name, path.name) for path in texts for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
-    assert {(name, where) for name, where in named if name not in targets} == set()
+    named_targets = {(name, path.name) for path in texts for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
+    assert {(name, where) for name, where in named_targets if name not in targets} == set()
 
 
 def test_every_counter_that_a_page_declares_can_be_declared() -> None:
@@ -134,13 +135,13 @@ def test_every_counter_that_a_page_declares_can_be_declared() -> None:
         exec(block, {**vars(counter), "__name__": "counters"})
 
 
-def test_items_count_as_the_page_of_own_tables_says() -> None:
+def test_the_counters_of_own_tables_md_count_the_example_items() -> None:
     text = (ROOT / "docs/own-tables.md").read_text()
-    made: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     counters: dict[str, Counter] = {}
     for declared in (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "COUNTERS" in block):
-        exec(declared, made)
-        counters |= made["COUNTERS"]
+        exec(declared, namespace)
+        counters |= namespace["COUNTERS"]
     order = {"PK": "CUSTOMER#ann", "SK": "ORDER#1", "status": "open", "total": 12.5}
     ticket = {"PK": "TICKET#1", "status": "open", "queue": "hr desk"}
     like = {"PK": "POST#50", "SK": "LIKE#ann"}
@@ -157,8 +158,8 @@ def test_items_count_as_the_page_of_own_tables_says() -> None:
     }  # fmt: skip
 
 
-def test_a_page_that_was_made_short_stays_short() -> None:
-    """Words, code included. tests/infra/test_monitoring.py has the runbook's, which follows the number of alarms."""
+def test_no_page_has_more_words_than_its_budget() -> None:
+    """The words of code count, too. The budget of docs/runbook.md is in tests/infra/test_monitoring.py."""
     budgets = {
         "CONTRIBUTING.md": 2950,
         "README.md": 800,
@@ -193,15 +194,15 @@ OLD_WORDS = (
     "ledger (has )?(not )?(begins?|begun) again", "limits? of (its|their) own(?! shards)", "limits? of an id",
     "plan of an id",
 )  # fmt: skip
-"""What the words of docs/internals.md and the rules of style replace, where nothing else is meant."""
+"""Patterns of phrases that the table of words in docs/internals.md and the rules of style have replaced."""
 
 
-def test_the_words_that_were_replaced_do_not_come_back() -> None:
+def test_no_page_or_code_has_a_replaced_phrase() -> None:
     code = [path for path in (ROOT / "tally").rglob("*") if path.suffix in (".py", ".js", ".ts")]
     for path in (*PAGES, *code):
-        if "console" in path.parts:  # the pictures are of its files, comments included
+        if "console" in path.parts:  # a change of these files, even of a comment, would need new screenshots
             continue
-        # The table of words may have them. A sentence goes on over the end of a line, also in a comment.
+        # The table of words may quote the phrases. A phrase may go on in the next line, also of a comment.
         text = re.sub(r"^\| [\w, ]+ \|.*", "", path.read_text("utf-8"), flags=re.MULTILINE)
         text = re.sub(r"\s+(?:(?:#|//|\*)\s)?\s*", " ", text)
         found = re.finditer(rf".{{0,40}}\b(?:{'|'.join(OLD_WORDS)})\b", text, re.IGNORECASE)

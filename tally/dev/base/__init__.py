@@ -1,4 +1,4 @@
-"""The base of the other rooms: the engine (`Engine`), its protocol (`Wire`), S3 (`Buckets`), and `DevOptions`.
+"""For the other subpackages: the engine (`Engine`), its protocol (`Wire`), S3 (`Buckets`), and `DevOptions`.
 
 Tests and the bench use `Engine`, `LocalError` and `free_port` too.
 """

@@ -1,4 +1,4 @@
-"""The house stays small: how many modules a play crosses, and in how many frames."""
+"""A play runs through few modules, and few calls of functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CHECKOUT = Path(tally.__file__).parents[1]
 PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
 
 
-def test_a_play_crosses_eleven_modules_in_60_frames(store: Store) -> None:
-    """From the HTTP event to the transaction and back, after a first one that made what every play shares."""
+def test_a_play_runs_through_at_most_11_modules_and_60_calls(store: Store) -> None:
+    """From the HTTP event to the answer. The play before it filled the caches that all plays share."""
     entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short")
     assert entry(event, LambdaContext())["statusCode"] == 200
     event["headers"]["idempotency-key"] = "another-key-of-22-characters"
-    frames: list[FrameType] = []  # kept: a generator that goes on is the frame that it was
+    frames: list[FrameType] = []  # kept alive, so that a generator that is resumed is counted once
 
     def note(frame: FrameType, what: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)

@@ -104,7 +104,12 @@ class Shortfalls(NamedTuple):
 
 def add_number_arguments(parser: Parser, counters: Counters) -> None:
     """Adds the arguments of `check` and `repair`: the numbers, and the part of the work."""
-    add_counter(parser, counters, "check only this counter (default: everything)", nargs="?")
+    add_counter(
+        parser,
+        counters,
+        "the counter of the IDs; without an ID only a counter with items (default: everything)",
+        nargs="?",
+    )
     parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=ID_HELP)
     parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
 

@@ -179,7 +179,10 @@ def _commit(call: Call, changes: Batch, draft: ReceiptDraft, *, soon: bool) -> B
 
 
 def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:
-    """Sends the receipt and the writes once. Returns the receipt's body, or None if another attempt may commit."""
+    """Sends the receipt and the writes once. Returns the receipt's body, or None if another attempt may commit.
+
+    What follows `send` decides which refusal wins: the docstring of transact.py has the order.
+    """
     at, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
     waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
@@ -210,8 +213,8 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raises for the first of the team's writes that is at fault. Callers call it before they judge tallies, because no
-    hold that is released would help.
+    """Raises for the first of the team's writes that is at fault. Comes before `_make_room`, because no hold
+    that is released would help.
 
     Raises WriteRefusedError for a condition that failed, WriteInvalidError for a write that DynamoDB rejects.
     """

@@ -19,7 +19,7 @@ from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
 DOCS = "https://git.example.com/tally/docs"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SCREEN_LINES = 40
-WORDS_PER_ALARM = 150  # of the whole page
+WORDS_PER_ALARM = 152  # of the whole page
 NO_METRICS = {"SERVICE", "CODE_VERSION", "FUNCTION_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
 EMITTED = {
     value: name

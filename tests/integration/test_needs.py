@@ -34,6 +34,7 @@ from tally.dynamo.client import Call, Store, dynamodb_client
 from tally.dynamo.shards import ShardTree
 from tally.dynamo.transactions import try_commit
 from tally.errors import LimitReachedError
+from tally.maintenance import reconcile
 from tally.operations.sweep import Sweep
 from tally.series import progress
 from tally.streams import dead_letters, segments, watermark
@@ -586,7 +587,9 @@ def test_the_command_does_what_its_policy_allows(
     something_to_mend(invoke, store, objects)
     stocked_and_held(invoke)
     mark_judged(store)
+    repairs_at_s = reconcile.Reconciler(store).clock  # bound at the import, which a command does late
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # what is judged is ahead of the clock
+    assert reconcile.Reconciler(store).clock() == pytest.approx(repairs_at_s(), abs=60)
     folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)

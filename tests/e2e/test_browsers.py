@@ -160,7 +160,7 @@ def test_the_last_wish_of_two_tabs_wins_and_each_hears_of_the_other(
         tab.close()
 
 
-def test_what_is_done_while_the_server_is_away_is_counted_when_it_is_back(
+def test_presses_while_the_server_is_down_are_counted_when_it_is_up(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     user = f"ann-{secrets.token_hex(4)}"

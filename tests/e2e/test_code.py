@@ -139,7 +139,7 @@ def program(path: Path, script: str) -> None:
     ],
     ids=["none", "the one of a Mac that has none", "old", "without Maven"],
 )
-def test_what_dynamodb_local_lacks_is_one_line(
+def test_an_operation_that_dynamodb_local_lacks_is_refused_in_one_line(
     bare: Callable[[str, str], Path], version: str | None, says: str
 ) -> None:
     programs = bare("Darwin", "arm64")

@@ -9,7 +9,7 @@ from tests.e2e.dev import KEY, Dev
 from tests.patience import wait_for
 
 
-def test_what_functions_reported_is_shown(dev: Dev) -> None:
+def test_metrics_of_functions_are_shown(dev: Dev) -> None:
     def counted() -> float:
         document: Any = dev.call("GET", "/dev/metrics").body
         wanted = {"counter": "plays", "service": "Tally-dev"}

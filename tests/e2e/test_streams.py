@@ -31,7 +31,7 @@ TABLE = "tally-test-streamed"
 Body = Callable[["Running"], Awaitable[None]]
 
 
-def test_what_ttl_removed_is_spelt_as_lambda_spells_it() -> None:
+def test_records_of_ttl_removals_have_lambdas_form() -> None:
     record = {"eventName": "REMOVE", "userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
     found = pump.to_lambda_record(record, "arn")
     assert found["userIdentity"] == {"type": "Service", "principalId": "dynamodb.amazonaws.com"}

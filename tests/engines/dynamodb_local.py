@@ -12,8 +12,8 @@ _COSTS_OF_COMMITS = [
 ]  # fmt: skip
 KNOWN_FAILURES: dict[str, str] = {
     **dict.fromkeys(_COSTS_OF_COMMITS, BY_TABLE),
-    "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[stock]": BY_TABLE,
-    "test_late_commits.py::test_what_a_hold_committed_is_taken_back_once[quota]": BY_TABLE,
+    "test_late_commits.py::test_a_committed_hold_is_voided_once[stock]": BY_TABLE,
+    "test_late_commits.py::test_a_committed_hold_is_voided_once[quota]": BY_TABLE,
     "test_lost_answers.py::test_sdk_retry_changes_once_and_is_a_first_answer[truncate-use beyond a limit]": NO_CHECKSUM,
     "test_own_heartbeats.py::test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat": WHOLE_MINUTES,
     "test_changes.py::test_1000_changes_of_90_tallies_count_and_more_tallies_do_not": BY_TABLE,

@@ -592,7 +592,7 @@ def test_the_name_must_be_typed(
     assert last == ("deleted; nothing remains" if deletes else "nothing is deleted")
 
 
-def test_what_cannot_be_deleted_is_one_line_with_the_reason(
+def test_a_stack_that_cannot_be_deleted_is_reported_in_one_line_with_the_reason(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.deployed("Tally-dev", dev)

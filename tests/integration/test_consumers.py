@@ -84,7 +84,7 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
         consume("rollup", event)
 
 
-def test_what_a_consumer_must_not_write_stops_it_until_its_code_is_right(
+def test_an_invalid_write_stops_a_consumer_until_its_code_is_mended(
     consume: Callable[..., dict[str, Any]], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the fault of the code, and not of the record: no dead letter."""

@@ -184,7 +184,7 @@ def test_a_vault_is_named_by_its_arn_and_make_dev_has_none(aws: Vault, run: Run)
     assert len(err.splitlines()) == 1
 
 
-def test_what_aws_refuses_is_one_line(aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_aws_is_reported_in_one_line(aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**_: Any) -> Any:
         return SimpleNamespace(status_code=403), {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
 

@@ -143,7 +143,7 @@ def test_an_order_is_refused_as_a_whole_with_the_entry_and_what_is_left_and_leav
     assert of(world) == [4, 1, 1]
 
 
-def test_what_is_judged_is_the_sum_of_the_changes_of_a_tally(world: World) -> None:
+def test_a_batch_is_judged_by_the_sum_of_its_changes_of_a_tally(world: World) -> None:
     assert count(world, "in-and-out", [("stock", "mug", -3), ("stock", "mug", 5)])[0]["tallies"] == 1
     assert of(world) == [2, 0, 0]
     with pytest.raises(LimitReachedError) as refused:

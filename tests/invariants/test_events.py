@@ -140,7 +140,7 @@ def test_what_the_bookkeeper_books_it_sends_once_and_keeps_for_a_while(
     assert sweep(stream, bus) == {"events_sent": 0, "events_refused": 0, "oldest_event_s": 0}
 
 
-def test_what_the_bus_refuses_is_sent_by_a_later_sweep_and_nothing_else(
+def test_only_events_that_the_bus_refused_are_sent_by_a_later_sweep(
     stream: StreamWorld, heard: Heard, bus: Bus
 ) -> None:
     heard.refuse = [{0, 3}, set(), {1}]

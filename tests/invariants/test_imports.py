@@ -578,7 +578,7 @@ def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter
         assert (item["left"], int(item["expiration"]["N"])) == ({"N": "5"}, periods.expires_s(counter, id_))
 
 
-def test_what_is_exported_and_imported_into_an_empty_stack_is_the_same(
+def test_an_export_imported_into_an_empty_stack_gives_the_same_numbers(
     store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
     call, big = Call(store), 3 * 10**16

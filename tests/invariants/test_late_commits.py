@@ -53,7 +53,7 @@ def overdue(budget: Budget) -> None:
 
 @pytest.mark.parametrize("became", [not_swept, swept, overdue])
 @pytest.mark.parametrize("used", [0, 20, 30, 45])
-def test_what_was_used_is_committed_after_the_hold_has_expired_once(
+def test_an_expired_hold_is_committed_once_with_the_amount_used(
     budget: Budget, clock: Clock, became: Callable[[Budget], None], used: int
 ) -> None:
     key = new_key()
@@ -191,7 +191,7 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_it_is_ke
         assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes does n")
 
 
-def test_what_a_hold_committed_is_taken_back_once(budget: Budget, clock: Clock) -> None:
+def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
     key = new_key()
     kept, none, late = budget.hold(30, key), budget.hold(30), budget.hold(30)
     budget.commit(kept, 45)

@@ -169,7 +169,7 @@ def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) 
     assert world.items() == world.receipts() == []
 
 
-def test_what_spilled_is_metered(hot: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spilled_changes_are_in_a_metric(hot: World, capsys: pytest.CaptureFixture[str]) -> None:
     with observe.metrics():
         hot.play("key-1")
         hot.like("ann")
@@ -236,7 +236,7 @@ def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either
     assert either_hot.rolled_up(either_hot.family, POST) == 1
 
 
-def test_what_an_unlike_leaves_of_a_spilled_like_is_no_like(either_hot: World) -> None:
+def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> None:
     """It keeps a late copy of the like out; nobody reads, lists or counts it, and it goes by TTL."""
     either_hot.like("ann")
     either_hot.like("bob")
@@ -422,7 +422,7 @@ def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> N
     assert not world.store.breaker.is_open("VID#other")
 
 
-def test_what_may_not_be_written_alone_only_waits(world: World) -> None:
+def test_a_change_that_may_not_be_spilled_waits(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION] * SPILL_RETRIES_MAX * 2})
     assert visible(together(world, also=ONE_SHARD)) == "now"
     assert world.tally(ONE_SHARD) == 2

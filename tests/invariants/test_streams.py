@@ -198,7 +198,7 @@ def test_dead_letters_of_two_streams_are_two_though_shard_and_number_are_the_sam
     assert (kept, len(stream.rows("DEADLETTER"))) == (["receipts", "counts"], 2)
 
 
-def test_what_is_too_much_for_one_transaction_is_split_and_nothing_becomes_a_dead_letter(stream: StreamWorld) -> None:
+def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_dead_letter(stream: StreamWorld) -> None:
     """DynamoDB takes 4 MB at once, and the items that stand there may be large."""
     store, client = stream.watched()
 

@@ -122,7 +122,7 @@ def test_more_patience_asks_for_no_scan(social: Team) -> None:
         assert off(social) == {"a": 3}
 
 
-def test_what_is_in_flight_is_no_drift(social: Team) -> None:
+def test_changes_in_flight_are_not_drift(social: Team) -> None:
     """The consumer has passed the item, and the number follows within a minute."""
     social.count("post_likes")
     post(social, "a", 2, 1)

@@ -153,18 +153,18 @@ def test_every_error_that_a_function_answers_or_raises_is_raised_as_the_same_cla
 ) -> None:
     members = {"field": "amount", "left": 3, "version": 7}
     error = kind("in words", **members)
-    asked, _ = tally(problem(error))
+    tally_client, _ = tally(problem(error))
     with pytest.raises(kind) as caught:
-        asked.increment(*PLAY)
+        tally_client.increment(*PLAY)
     assert type(caught.value) is kind
     assert caught.value.detail == errors.problem_document(error)["detail"]
     assert {name: caught.value.members[name] for name in members} == members
     (result,) = tally({"results": [problem(error)]})[0].batch([requests.increment(*PLAY)])
     assert type(result) is kind
     crashed = {"errorMessage": "in words", "errorType": kind.__name__, "requestId": "r", "stackTrace": ["  File …"]}
-    asked, fake = tally((crashed,))
+    tally_client, fake = tally((crashed,))
     with pytest.raises(kind, match=r"^in words$") as caught:
-        asked.increment(*PLAY)
+        tally_client.increment(*PLAY)
     assert type(caught.value) is kind
     assert len(fake.calls) == (client.ATTEMPTS_MAX if issubclass(kind, RetryableError) else 1)
 
@@ -196,11 +196,9 @@ def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
         (({"errorType": "Runtime.ExitError", "errorMessage": "signal: killed"},), StoreUnreachableError),
     ],
 )  # fmt: skip
-def test_what_passes_by_itself_is_retried_with_the_same_key(
-    said: Any, kind: type[TallyError], pauses: list[float]
-) -> None:
-    asked, fake = tally(said, said, PLAYED)
-    assert asked.increment(*PLAY) == COUNTED
+def test_a_temporary_error_is_retried_with_the_same_key(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
+    tally_client, fake = tally(said, said, PLAYED)
+    assert tally_client.increment(*PLAY) == COUNTED
     assert len(fake.calls) == 3
     assert len({event["idempotency_key"] for event in fake.events}) == 1
     with pytest.raises(kind):
@@ -220,23 +218,23 @@ def test_what_passes_by_itself_is_retried_with_the_same_key(
         ([], ConfigurationError),
     ],
 )
-def test_what_does_not_pass_is_not_retried(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
-    asked, fake = tally(said)
+def test_a_lasting_error_is_not_retried(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
+    tally_client, fake = tally(said)
     with pytest.raises(TallyError) as caught:
-        asked.increment(*PLAY)
-    (result,) = asked.batch([requests.increment(*PLAY)])
+        tally_client.increment(*PLAY)
+    (result,) = tally_client.batch([requests.increment(*PLAY)])
     assert (type(caught.value), type(result)) == (kind, kind)
     assert len(fake.calls) == 2
     assert pauses == []
 
 
 def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list[float]) -> None:
-    asked, fake = tally(refused("TooManyRequestsException"), deadline_s=1000)
+    tally_client, fake = tally(refused("TooManyRequestsException"), deadline_s=1000)
     for _ in range(20):
         fake.calls.clear()
         pauses.clear()
         with pytest.raises(StoreBusyError):
-            asked.increment(*PLAY)
+            tally_client.increment(*PLAY)
         assert len(fake.calls) == client.ATTEMPTS_MAX
         bounds = [
             min(client.PAUSE_MAX_S, client.PAUSE_FIRST_S * 2**attempt) for attempt in range(1, client.ATTEMPTS_MAX)
@@ -246,16 +244,16 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
 
 def test_no_attempt_begins_that_could_last_beyond_the_deadline(pauses: list[float]) -> None:
     """A read times out after a third of it."""
-    asked, fake = slow(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
+    tally_client, fake = slow(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
     with pytest.raises(StoreUnreachableError):
-        asked.increment(*PLAY)
+        tally_client.increment(*PLAY)
     assert len(fake.calls) == 2
     assert sum(pauses) <= 3
 
 
 def test_a_batch_shares_one_deadline_and_what_it_does_not_get_to_is_busy(pauses: list[float]) -> None:
-    asked, fake = slow(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
-    results = asked.batch([requests.increment(*PLAY) for _ in range(450)])
+    tally_client, fake = slow(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
+    results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
     assert [type(result) for result in results] == [dict] * 300 + [StoreBusyError] * 150
     assert len(fake.calls) == 3
 
@@ -273,18 +271,18 @@ def test_a_key_is_made_for_each_request_and_stays_its_own(pauses: list[float]) -
     for key in made:
         fields.idempotency_key(key, "key", anonymous=True)
     request = requests.increment(*PLAY)
-    asked, fake = tally(PLAYED)
-    asked.send(request)
-    asked.send(request)
+    tally_client, fake = tally(PLAYED)
+    tally_client.send(request)
+    tally_client.send(request)
     assert [event["idempotency_key"] for event in fake.events] == [request.idempotency_key] * 2
     assert requests.get_counter(*PLAY).idempotency_key is None
 
 
 def test_a_caller_is_that_of_the_request_or_of_the_client() -> None:
     """And what is not given is not sent."""
-    asked, fake = tally(PLAYED, caller="checkout")
-    asked.increment("usage", "7c20", amount=0, idempotency_key="k")
-    asked.increment(*PLAY, idempotency_key="k", caller="alice")
+    tally_client, fake = tally(PLAYED, caller="checkout")
+    tally_client.increment("usage", "7c20", amount=0, idempotency_key="k")
+    tally_client.increment(*PLAY, idempotency_key="k", caller="alice")
     anonymous, other = tally(PLAYED)
     anonymous.increment(*PLAY, idempotency_key="k")
     play = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": "k"}
@@ -297,9 +295,9 @@ def test_events_and_batches_are_handed_over_so_that_lambda_retries_them(pauses: 
     alone, sent = tally(refused("TooManyRequestsException"), b"", caller="c")
     alone.enqueue(requests.increment(*PLAY, idempotency_key="k"))
     assert [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in sent.calls] == [("Event", "k")] * 2
-    asked, fake = tally(refused("TooManyRequestsException"), b"", caller="c")
+    tally_client, fake = tally(refused("TooManyRequestsException"), b"", caller="c")
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
-    asked.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
+    tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
     assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4
     assert {event["on_failure"] for event in fake.events} == {"raise"}
     assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 3 + ["fn-children"]
@@ -310,9 +308,9 @@ def test_events_and_batches_are_handed_over_so_that_lambda_retries_them(pauses: 
 
 
 def test_batches_that_cannot_be_handed_over_in_time_say_so(pauses: list[float]) -> None:
-    asked, fake = slow(pauses, lambda _: b"")
+    tally_client, fake = slow(pauses, lambda _: b"")
     with pytest.raises(StoreBusyError, match="No time was left"):
-        asked.enqueue_batch([requests.increment(*PLAY)] * 450)
+        tally_client.enqueue_batch([requests.increment(*PLAY)] * 450)
     assert len(fake.calls) == 3
 
 
@@ -349,9 +347,11 @@ class BrokenList:
     ],
     ids=lambda odd: type(odd).__name__,
 )  # fmt: skip
-def test_what_has_no_form_in_json_fails_alone(odd: Any, kind: type[TallyError]) -> None:
+def test_a_request_that_json_cannot_hold_fails_alone_in_a_batch(odd: Any, kind: type[TallyError]) -> None:
     """Whatever field has it. It is never sent, and what stands beside it is."""
-    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED)
+    tally_client, fake = tally(
+        lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED
+    )
     good = requests.increment(*PLAY)
     for bad in (
         requests.increment("usage", odd, amount=1),
@@ -360,21 +360,21 @@ def test_what_has_no_form_in_json_fails_alone(odd: Any, kind: type[TallyError]) 
         requests.change([{"counter": "usage", "id": "7c20", "amount": odd}]),
     ):
         with pytest.raises(kind):
-            asked.send(bad)
+            tally_client.send(bad)
         with pytest.raises(kind):
-            asked.enqueue(bad)
+            tally_client.enqueue(bad)
         assert fake.events == []
-        assert [type(one) for one in asked.batch([good, bad, good])] == [dict, kind, dict]
+        assert [type(one) for one in tally_client.batch([good, bad, good])] == [dict, kind, dict]
         with pytest.raises(kind):
-            asked.enqueue_batch([bad, good, good])
+            tally_client.enqueue_batch([bad, good, good])
         assert [len(event["batch"]) for event in fake.events] == [2, 2]
         fake.calls.clear()
 
 
 def test_a_generator_that_raises_is_not_sent_as_an_empty_list() -> None:
-    asked, fake = tally(PLAYED)
+    tally_client, fake = tally(PLAYED)
     with pytest.raises(errors.InvalidInputError, match="ZeroDivisionError"):
-        asked.change({"amount": 1 // zero} for zero in [0])
+        tally_client.change({"amount": 1 // zero} for zero in [0])
     assert fake.events == []
 
 
@@ -383,10 +383,10 @@ def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> N
     entry = MappingProxyType({"counter": "stock", "id": uuid, "amount": Decimal("-2.0")})
     plain = {"counter": "stock", "id": str(uuid), "amount": -2}
     assert requests.increment("usage", "x", idempotency_key=uuid).idempotency_key == str(uuid)  # type: ignore[arg-type]
-    asked, fake = tally(PLAYED, caller=uuid)
-    asked.increment("usage", uuid, amount=Decimal("7E+1"), idempotency_key=uuid)  # type: ignore[arg-type]
-    asked.change((entry for _ in range(2)), idempotency_key="k")
-    asked.get_tallies({uuid})  # type: ignore[arg-type]
+    tally_client, fake = tally(PLAYED, caller=uuid)
+    tally_client.increment("usage", uuid, amount=Decimal("7E+1"), idempotency_key=uuid)  # type: ignore[arg-type]
+    tally_client.change((entry for _ in range(2)), idempotency_key="k")
+    tally_client.get_tallies({uuid})  # type: ignore[arg-type]
     usage, change, read = fake.events
     assert usage == usage | dict.fromkeys(("id", "idempotency_key", "caller"), str(uuid)) | {"amount": 70}
     assert change["changes"] == [plain] * 2
@@ -395,15 +395,15 @@ def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> N
 
 def test_a_batch_of_a_generator_answers_each_of_its_requests() -> None:
     """It has no length. What it sent has counted, so an exception after that would make a caller count it again."""
-    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
-    assert asked.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
-    asked.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))
+    tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
+    assert tally_client.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
+    tally_client.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))
     assert [len(event["batch"]) for event in fake.events] == [100, 20, 3]
 
 
 def test_a_batch_is_cut_where_lambda_would_refuse_it() -> None:
-    asked, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
-    asked.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
+    tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
+    tally_client.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
     assert [len(event["batch"]) for event in fake.events] == [3, 3, 1]
 
 
@@ -433,8 +433,10 @@ def test_functions_are_named_by_the_environment() -> None:
 def test_a_batch_resends_only_what_met_a_503_with_the_same_keys_and_answers_in_order(pauses: list[float]) -> None:
     busy, reused = problem(StoreBusyError("x")), problem(errors.KeyReusedError("x"))
     replayed = {**PLAYED, "replayed": True}
-    asked, fake = tally({"results": [PLAYED, busy, reused, busy]}, {"results": [replayed, busy]}, {"results": [PLAYED]})
-    results = asked.batch(
+    tally_client, fake = tally(
+        {"results": [PLAYED, busy, reused, busy]}, {"results": [replayed, busy]}, {"results": [PLAYED]}
+    )
+    results = tally_client.batch(
         [requests.increment("plays", f"v{number}", idempotency_key=f"k{number}") for number in range(4)]
     )
     assert [type(result).__name__ for result in results] == ["dict", "dict", "KeyReusedError", "dict"]

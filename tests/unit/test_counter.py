@@ -216,7 +216,7 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
         ({"floor": 0, "delta": -1, "numbered": True}, False),
     ],
 )
-def test_what_can_run_out_by_any_amount_can_be_held(fields: dict[str, Any], holdable: bool) -> None:
+def test_only_some_limited_counters_take_holds(fields: dict[str, Any], holdable: bool) -> None:
     assert declare(**fields).takes_holds is holdable
 
 
@@ -385,7 +385,7 @@ def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["recounted", "kept"])
-def test_what_scans_write_is_no_number_of_items(attribute: str) -> None:
+def test_an_attribute_that_scans_write_is_refused_as_the_number(attribute: str) -> None:
     with pytest.raises(ConfigurationError, match="is an attribute that scans write"):
         Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))
     assert declare(attribute=attribute).attribute == attribute

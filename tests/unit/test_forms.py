@@ -84,12 +84,12 @@ def test_a_change_of_each_field_is_judged() -> None:
 
 
 @pytest.mark.parametrize(("was", "change"), cases(FITTING))
-def test_what_stored_items_do_not_depend_on_may_change(was: Counter, change: dict[str, Any]) -> None:
+def test_fields_outside_the_schema_fingerprint_may_change(was: Counter, change: dict[str, Any]) -> None:
     assert why(was, replace(was, **change)) == []
 
 
 @pytest.mark.parametrize(("was", "change"), cases(REFUSED))
-def test_what_stored_items_depend_on_is_refused_with_the_counter_and_what_to_do(
+def test_a_changed_schema_fingerprint_is_refused_with_the_counter_and_what_to_do(
     was: Counter, change: dict[str, Any]
 ) -> None:
     now = replace(was, **change)
@@ -100,7 +100,7 @@ def test_what_stored_items_depend_on_is_refused_with_the_counter_and_what_to_do(
         forms.check({was.name: forms.form(was)}, declared([now]))
 
 
-def test_what_a_scan_counts_again_may_change() -> None:
+def test_fields_that_a_scan_recounts_by_may_change() -> None:
     for change in ({"items": Items("crates")}, {"prefix": "D"}, {"name": "d"}):
         assert why(ITEMS, replace(ITEMS, **change)) == []
     assert why(ITEMS, Counter("d", prefix="D", sort_key="N", attribute="n")) == []

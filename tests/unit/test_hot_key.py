@@ -78,7 +78,7 @@ def test_a_throttled_transaction_is_not_tried_again_but_written_alone(hub: Hub, 
     assert not store.breaker.is_open("POST#hot")
 
 
-def test_what_is_written_alone_is_tried_for_longer_than_what_is_not(hub: Hub, tables: HotTables, client: Any) -> None:
+def test_a_spilled_change_is_tried_for_longer_than_others(hub: Hub, tables: HotTables, client: Any) -> None:
     exhausted(hub, tables)
     store = Store(client, SETTINGS, clock=hub.clock, sleep=hub.sleep)
     put = {"TableName": TABLE, "Item": {"PK": {"S": "VID#hot"}, "SK": {"S": "x"}}}

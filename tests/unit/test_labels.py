@@ -95,7 +95,7 @@ def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_n
     assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
 
 
-def test_what_an_unlike_leaves_is_no_child() -> None:
+def test_the_tombstone_of_a_child_is_not_a_child() -> None:
     """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
     liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
     left = {

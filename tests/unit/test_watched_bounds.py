@@ -118,7 +118,7 @@ def test_looks_begin_again_with_another_rule() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 3600), (3600, 60), (5, 60)])
-def test_what_is_in_flight_stays_so_with_another_patience(before: int, after: int) -> None:
+def test_changes_in_flight_stay_in_flight_with_another_within_s(before: int, after: int) -> None:
     """The stretches of the first declaration are read by the second one."""
     first, second = counter(before), counter(after)
     noted = TeamNumberNote()

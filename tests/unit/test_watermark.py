@@ -477,7 +477,7 @@ def test_as_of_does_not_pass_what_the_rollup_has_set_aside_nor_what_has_just_lef
     assert shown == [None, *(time_s - 5 for time_s in wanted)]
 
 
-def test_what_was_once_passed_stays_passed(abreast: Stack) -> None:
+def test_a_watermark_does_not_go_back(abreast: Stack) -> None:
     """A checkpoint expires, and a shard that is new to the list has none."""
     for minute in range(6):
         abreast_at(abreast, 60 * minute)

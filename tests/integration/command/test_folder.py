@@ -110,7 +110,7 @@ def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
         assert printed
 
 
-def test_what_the_file_prints_is_no_part_of_an_answer(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
+def test_prints_of_counters_py_are_not_in_an_answer(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
     (team / "counters.py").write_text(f"print('loaded')\n{init.COUNTERS}")
     code, out, beside = run("get", "shares", "a1", "--json")
     assert (code, json.loads(out)["value"], "loaded" in beside) == (0, 0, True)

@@ -287,7 +287,7 @@ def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store:
     assert "gone x drifts by +1" in err
 
 
-def test_what_may_be_lost_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
+def test_a_possible_loss_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
     post(store)
     for one in (
         Loss("gap#rollup", "rollup", 60, 120),

@@ -363,7 +363,7 @@ def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_mo
     assert [(row.counter, row.drift) for row in rows.all_rows(team.store)] == [("calls", 3)]
 
 
-def test_what_has_counted_items_never_counts_changes(team: Team) -> None:
+def test_a_counter_that_counted_items_never_counts_changes(team: Team) -> None:
     assert team("scan orders --yes")[0] == 0
     changes = replace(team.counters["orders"], items=None)
     with pytest.raises(

@@ -168,7 +168,7 @@ def test_an_item_of_another_shape_is_told_by_name(
         Records(between, table, cls).get_item("1")
 
 
-def test_what_is_not_stored_or_null_is_none_or_the_default_if_it_cannot_be_none(between: Any, table: str) -> None:
+def test_a_missing_or_null_attribute_is_none_or_the_default(between: Any, table: str) -> None:
     item: Any = {"id": {"S": "1"}, "name": {"S": "n"}, "unknown": {"S": "x"}}
     for more in ({}, {"maybe": {"NULL": True}}):
         between.put_item(TableName=table, Item=item | more)

@@ -194,13 +194,15 @@ def test_actions_change_parts_of_a_record_and_what_they_write_is_not_removed(
         assert (after.number, after.steps[-1]) == ({7: 7, 8: 6, 9: 3}[number], str(number))
 
 
-def test_what_is_no_path_is_refused() -> None:
+def test_an_invalid_path_is_refused() -> None:
     for text in ("", ".", "a.", ".a", "a..b", "a[", "a[]", "a[-1]", "a[x]", "[0]", "a[9999999999]", "a[0]b"):
         with pytest.raises(ExpressionError, match="not a document path"):
             Action.remove(text)
 
 
-def test_what_overlaps_is_refused_here_as_the_engine_refuses_it(between: Any, table: str, notes: Records[Note]) -> None:
+def test_overlapping_paths_are_refused_as_the_engine_refuses_them(
+    between: Any, table: str, notes: Records[Note]
+) -> None:
     """So the local check is no stricter than the store."""
     item: Any = {"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}}
     for first, second in itertools.product(["a", "a.b", "a.c", "l", "l[0]", "l[1]"], repeat=2):
@@ -233,7 +235,7 @@ def setting(*actions: Action) -> Doing:
 
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_what_extensions_write_is_merged_and_not_removed(between: Any, table: str, ignore_nulls: bool) -> None:
+def test_writes_of_extensions_are_merged_and_not_removed(between: Any, table: str, ignore_nulls: bool) -> None:
     """Nor what they write in part. All conditions must hold."""
     more, part = Action.set("number", if_not_exists("number", 0) + 5), Action.set("address.city", "Paris")
     only = Doing(lambda _: WriteModification(condition=Attr("number").lt(12)))

@@ -74,8 +74,8 @@ def repair(given: argparse.Namespace, stack: Stack) -> int:
         say(f"acknowledged {len(gaps)}: as_of advances with the next sweep")
     else:
         left += len(gaps)
-    said = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
-    say(", ".join(said) or check.all_is_well_text(given))
+    unrepaired = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
+    say(", ".join(unrepaired) or check.all_is_well_text(given))
     return CANNOT_TELL if checked.missing else WRONG if left else 0
 
 
@@ -129,7 +129,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
 
 def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
     """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
-    asked = _wait_until_judged(reconciler)
+    required_minute = _wait_until_judged(reconciler)
     with progress_bar(wrong, "number", "checked") as each:
         counted = [
             (one, reconciler.count_again(one.finding.counter, one.finding.target, one.child_count)) for one in each
@@ -138,12 +138,12 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
     if twice:
         differ = f"{twice} of {len(wrong)} differ{'s' * (twice == 1)} from the count of children"
         note(f"{differ} for no recorded reason: counting once more to be sure")
-        asked = _wait_until_judged(reconciler)
+        required_minute = _wait_until_judged(reconciler)
 
     def repair_one(number: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
         checked, counts = number
         counter, id_ = checked.finding.counter, checked.finding.target
-        done = reconciler.repair(counter, id_, given.by, given.why, asked=asked, counted=counts)
+        done = reconciler.repair(counter, id_, given.by, given.why, required_minute=required_minute, counted=counts)
         if done is None:
             say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
@@ -166,10 +166,10 @@ def _forget_drift(given: argparse.Namespace, stack: Stack) -> int:
 
 def _rebuild_numbers(given: argparse.Namespace, reconciler: Reconciler, gone: check.Shortfalls) -> int:
     """Adds the missing changes. Returns how many numbers still lack changes."""
-    asked = _wait_until_judged(reconciler)
+    required_minute = _wait_until_judged(reconciler)
 
     def rebuild_one(loss: Finding) -> None:
-        done = rebuild.rebuild(reconciler, loss, given.by, given.why, asked)
+        done = rebuild.rebuild(reconciler, loss, given.by, given.why, required_minute)
         if done:
             say(f"rebuilt  {_format_move(done)}")
 
@@ -193,9 +193,9 @@ def _format_move(done: Finding) -> str:
     return f"{done.name}: {done.difference:+d} ({done.tally} to {done.tally + done.difference})"
 
 
-def _wait_until_judged(reconciler: Reconciler, asked: int | None = None) -> int:
-    """Waits until the ledger has judged a minute, and returns the minute. `asked`: None for the present minute."""
-    asked = reconciler.minute_to_judge() if asked is None else asked
+def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = None) -> int:
+    """Waits until the ledger has judged a minute, and returns the minute. `required_minute`: None: the present one."""
+    required_minute = reconciler.minute_to_judge() if required_minute is None else required_minute
     with progress_bar(None, "minute", "judged") as shown:
 
         def tell(left: int) -> None:
@@ -205,8 +205,8 @@ def _wait_until_judged(reconciler: Reconciler, asked: int | None = None) -> int:
                 shown.total = left
             shown.update(shown.total - left - shown.n)
 
-        reconciler.wait_until_judged(asked, tell)
-    return asked
+        reconciler.wait_until_judged(required_minute, tell)
+    return required_minute
 
 
 REPAIR = Command(

@@ -168,10 +168,10 @@ def _repaired(store: Store, counter: Counter, target: str, day: int, missing: in
     return total
 
 
-def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int) -> Finding | None:
+def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_minute: int) -> Finding | None:
     """Adds what one tally lacks by its receipts, once. Returns the finding; None if nothing is missing.
 
-    `asked`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError.
+    `required_minute`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError.
     """
 
     def proven(_: Watermark) -> Finding | None:
@@ -182,4 +182,4 @@ def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, asked: int
             raise RepairNotReadyError(f"{now.name}: cannot tell: {now.unproven_reason}.")
         return now if now.difference else None
 
-    return reconciler.commit(lost.name, proven, asked, by, why)
+    return reconciler.commit(lost.name, proven, required_minute, by, why)

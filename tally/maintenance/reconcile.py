@@ -116,18 +116,18 @@ class Reconciler:
         minute, noted_s = self.store.settings.minute_of, self._require_settled().written_s
         return max(minute(self.clock()), minute(noted_s) + 1)  # a laptop's clock may be behind the sweep's
 
-    def wait_until_judged(self, asked: int, tell: Callable[[int], object] = lambda left: None) -> None:
+    def wait_until_judged(self, required_minute: int, tell: Callable[[int], object] = lambda left: None) -> None:
         """Waits until the ledger has judged this minute.
 
         Calls `tell` with the number of minutes that are left. Raises RepairNotReadyError.
         """
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
-            left = asked - watermark.read(self.store).judged
+            left = required_minute - watermark.read(self.store).judged
             if left <= 0:
                 return
             tell(left)
             self.sleep(self.store.settings.minute_s / WAITS_PER_MINUTE)
-        self._require_judged(asked)
+        self._require_judged(required_minute)
 
     def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
         """Returns the counts that a repair needs, after the minute of `first` is judged. If there are two, the minute
@@ -139,11 +139,18 @@ class Reconciler:
         return first, self.count(counter, target)
 
     def repair(
-        self, counter: Counter, target: str, by: str, why: str, *, asked: int = -1, counted: Sequence[Recount] = ()
+        self,
+        counter: Counter,
+        target: str,
+        by: str,
+        why: str,
+        *,
+        required_minute: int = -1,
+        counted: Sequence[Recount] = (),
     ) -> Finding | None:
         """Repairs one tally. Returns the finding with the amount; None if there is nothing to repair.
 
-        `counted`: the counts that count_again returned. `asked`: the minute that must be judged. Raises
+        `counted`: the counts that count_again returned. `required_minute`: the minute that must be judged. Raises
         RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
@@ -166,10 +173,10 @@ class Reconciler:
         if counter.items and counter.items.watch:
             number, table = counter.items.watch.attribute, counter.items.table
             raise RepairNotReadyError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
-        return self.commit(name, proven, asked, by, why)
+        return self.commit(name, proven, required_minute, by, why)
 
     def commit(
-        self, name: str, proven: Callable[[Watermark], Finding | None], asked: int, by: str, why: str
+        self, name: str, proven: Callable[[Watermark], Finding | None], required_minute: int, by: str, why: str
     ) -> Finding | None:
         """Commits the finding that `proven` returns. If something changed before the commit, calls `proven` again.
         Returns the finding; None if `proven` found nothing.
@@ -177,7 +184,7 @@ class Reconciler:
         Raises RepairNotReadyError, RepairContentionError.
         """
         for _ in range(REPAIRS_MAX):
-            finding = proven(self._require_judged(asked))
+            finding = proven(self._require_judged(required_minute))
             if finding is None or try_commit(self.store, repair_writes(self.store, finding, by, why, self.clock())):
                 return finding
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
@@ -203,17 +210,17 @@ class Reconciler:
             raise RepairNotReadyError(f"{finding.name} was edited or repaired after the first count: try again.")
         for count in [*before, again]:
             if count.low != first.low:
-                said = f"the first count found {first.low:+d}, and a later one {count.low:+d}"
-                raise RepairNotReadyError(f"{finding.name}: {said}: try again.")
+                counts_differ = f"the first count found {first.low:+d}, and a later one {count.low:+d}"
+                raise RepairNotReadyError(f"{finding.name}: {counts_differ}: try again.")
         if again.low != finding.difference and len(before) < COUNTS_BEFORE:
             raise RepairNotReadyError(f"{finding.name}: one count before does not prove {again.low:+d}: try again.")
         return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
-    def _require_judged(self, asked: int) -> Watermark:
+    def _require_judged(self, required_minute: int) -> Watermark:
         """Returns the watermark. If this minute is not judged, or the ledger is not settled, raises
         RepairNotReadyError."""
         seen = self._require_settled()
-        if seen.judged < max(0, asked):
+        if seen.judged < max(0, required_minute):
             late = self.store.settings.minute_of(self.clock()) - seen.judged
             until = f"judged up to {late} minutes ago" if seen.judged >= 0 else "not judged yet"
             need, order = "this repair needs the minute of its request", "Check consumers and sweep with `tally status`"

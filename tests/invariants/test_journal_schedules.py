@@ -191,7 +191,7 @@ class Schedule:
     def mend(self, tally: Tally, asked: Asked, client: Any = None) -> Finding | None:
         """Repair it, as the command does once the ledger is judged. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command(client)
-        return command.repair(counter, tally[1], "ann", "test", asked=asked.minute, counted=asked.counted)
+        return command.repair(counter, tally[1], "ann", "test", required_minute=asked.minute, counted=asked.counted)
 
     def wait(self, asked: Asked) -> None:
         """Let the time pass that the judge needs."""

@@ -70,9 +70,9 @@ def without_sweep(world: Deployment, *consumers: str) -> None:
 def repaired(world: Deployment, counter: Counter, target: str) -> int:
     """By how much the command repairs it."""
     reconciler = world.reconciler()
-    asked = reconciler.minute_to_judge()
-    reconciler.wait_until_judged(asked)
-    found = reconciler.repair(counter, target, "ann", "test", asked=asked)
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
+    found = reconciler.repair(counter, target, "ann", "test", required_minute=required_minute)
     return found.difference if found else 0
 
 
@@ -159,7 +159,7 @@ def test_less_than_a_day_loses_nothing(world: Deployment, consumers: tuple[str, 
     assert watermark.read(world.store).resume_minute == 0
 
 
-def test_what_the_rollup_alone_has_lost_the_ledger_knows(world: Deployment) -> None:
+def test_the_ledger_knows_what_the_rollup_alone_has_lost(world: Deployment) -> None:
     at = world.now_s
     world.stall("rollup")
     world.spill(PAGE, 3, VISITS)
@@ -175,7 +175,7 @@ def test_what_the_rollup_alone_has_lost_the_ledger_knows(world: Deployment) -> N
     assert (world.as_of() or 0) > at
 
 
-def test_what_both_have_lost_is_in_the_receipts(world: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipts_have_what_both_consumers_have_lost(world: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bookkeeper has lost more of them than the rollup: what that has added is no drift."""
     world.stall()
     world.spill(PAGE, 10, VISITS)

@@ -618,12 +618,12 @@ def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> N
     count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored
     calm.run(9)
     reconciler = calm.reconciler()
-    asked = reconciler.minute_to_judge()
-    reconciler.wait_until_judged(asked)
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
     with pytest.raises(OutOfBoundsError):
-        reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked)
+        reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute)
     give(other, SEATS, 7)
-    assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", asked=asked) is not None
+    assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute) is not None
     assert calm.tally(SEATS, ITEM) == 7
     give(other, CREDIT, 1, id_="new")
     assert reconciler.find(CREDIT, "new").tally == 5, "its item has a plan, and no number yet"

@@ -65,15 +65,16 @@ def losses(reconciler: Reconciler) -> dict[tuple[str, str], Finding]:
 
 def mend(reconciler: Reconciler) -> dict[tuple[str, str], int]:
     """As the command does; what was added."""
-    asked = reconciler.minute_to_judge()
-    reconciler.wait_until_judged(asked)
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
     done = {
-        name: rebuild.rebuild(reconciler, loss, "ann", "outage", asked) for name, loss in losses(reconciler).items()
+        name: rebuild.rebuild(reconciler, loss, "ann", "outage", required_minute)
+        for name, loss in losses(reconciler).items()
     }
     return {name: one.difference for name, one in done.items() if one}
 
 
-def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, reconciler: Reconciler) -> None:
+def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconciler: Reconciler) -> None:
     """Plays that spilled and visits; those before and after the outage, and plays that count at once, are there."""
     for before in range(3):
         world.spill(times=before + 1)
@@ -105,7 +106,7 @@ def test_what_both_consumers_lost_is_added_exactly_and_once(world: Deployment, r
     assert entry["added"] == 5, "the journal has lost them too"
 
 
-def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment, reconciler: Reconciler) -> None:
+def test_a_rebuild_also_adds_what_waits_in_receipts_of_batches(world: Deployment, reconciler: Reconciler) -> None:
     """Not what moved with its receipt, nor a receipt that the rollup would make a dead letter."""
 
     def together(key: str, *ids: str) -> None:
@@ -132,7 +133,7 @@ def test_what_waited_in_receipts_of_many_changes_is_added_too(world: Deployment,
     assert (world.tally(PLAYS, "v"), world.tally(PLAYS, "w"), world.tally(PLAYS, "x")) == (9, 2, 2)
 
 
-def test_what_the_ledger_knows_is_repaired_by_it_and_not_added_again(world: Deployment, reconciler: Reconciler) -> None:
+def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, reconciler: Reconciler) -> None:
     """The rollup alone was stalled for a time, and both for another."""
     lose(world, ROLLUP, lambda: world.spill(times=7))
     lose(world, EVERYBODY, lambda: world.spill(times=2))
@@ -154,9 +155,9 @@ def test_repair_of_something_else_does_not_hide_what_was_lost(world: Deployment,
     lose(world, EVERYBODY, lambda: world.spill(times=3))
     world.edit(-5, PLAYS, "v")
     judge_on(world)
-    asked = reconciler.minute_to_judge()
-    reconciler.wait_until_judged(asked)
-    assert reconciler.repair(PLAYS, "v", "ann", "x", asked=asked) is not None
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
+    assert reconciler.repair(PLAYS, "v", "ann", "x", required_minute=required_minute) is not None
     days, found = rebuild.rebuild_window(world.store, watermark.read(world.store), world.now_s), Accepted()
     list(rebuild.sum_receipts(world.store, counters.COUNTERS, days, found))
     unclear = rebuild.missing_of(world.store, PLAYS, "v", found["plays", "v"])
@@ -166,7 +167,7 @@ def test_repair_of_something_else_does_not_hide_what_was_lost(world: Deployment,
     assert (losses(reconciler), world.tally(PLAYS, "v")) == ({}, 0)
 
 
-def test_what_was_lost_of_negative_amounts_is_added_too(world: Deployment, reconciler: Reconciler) -> None:
+def test_a_rebuild_also_adds_lost_negative_amounts(world: Deployment, reconciler: Reconciler) -> None:
     world.spill("u", 2, counters.USAGE)
     world.run(1)
     lose(world, EVERYBODY, lambda: world.spill("u", 3, counters.USAGE, amount=-20))

@@ -48,13 +48,13 @@ def counted_again(
     reconciler: Reconciler, first: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
     """What it asks with after the first count."""
-    asked = reconciler.minute_to_judge()
-    reconciler.wait_until_judged(asked)
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
     counts = reconciler.count_again(counter, target, first)
     if len(counts) > 1:
-        asked = reconciler.minute_to_judge()
-        reconciler.wait_until_judged(asked)
-    return {"asked": asked, "counted": counts}
+        required_minute = reconciler.minute_to_judge()
+        reconciler.wait_until_judged(required_minute)
+    return {"required_minute": required_minute, "counted": counts}
 
 
 def off(world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
     edited.edit(5, PLAYS, "v")
     assert reconciler.find(PLAYS, "v").difference == 5
     with pytest.raises(RepairNotReadyError, match="judged up to"):
-        reconciler.repair(PLAYS, "v", *MENDED, asked=reconciler.minute_to_judge())
+        reconciler.repair(PLAYS, "v", *MENDED, required_minute=reconciler.minute_to_judge())
     assert mend(reconciler, PLAYS, "v") is None
     edited.run(10)
     assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})

@@ -96,12 +96,12 @@ def read_id(value: object, field: str) -> str:
 
 def _spelling(text: str, longest: int) -> str:
     """Returns how to write this text as an id, if that is possible."""
-    spelled = id_of(text)
+    encoded = id_of(text)
     if text in (".", ".."):
         return ", and not a dot or two"
-    if len(spelled) > longest:
-        return f": spelled with ~ and a code for each other character it has {len(spelled)} characters"
-    return f": write {spelled}" if spelled != text else ": write # as ~23" if "#" in text else ""
+    if len(encoded) > longest:
+        return f": spelled with ~ and a code for each other character it has {len(encoded)} characters"
+    return f": write {encoded}" if encoded != text else ": write # as ~23" if "#" in text else ""
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:

@@ -105,8 +105,10 @@ class RequestHandler:
             client = self.store.settings.console_client
             caller = http.verified_caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route, cdn=self.store.settings.has_cdn)
-            asked = STORE_METER.attempts, STORE_METER.elapsed_s
-            return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), asked)
+            store_use_before = STORE_METER.attempts, STORE_METER.elapsed_s
+            return UncheckedRequest(
+                route.operation, route.needs_caller, caller, raw, time.monotonic(), store_use_before
+            )
 
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
@@ -153,8 +155,8 @@ class RequestHandler:
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
         needs_caller = self._needs_caller(operation, raw)
-        asked = STORE_METER.attempts, STORE_METER.elapsed_s
-        return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), asked)
+        store_use_before = STORE_METER.attempts, STORE_METER.elapsed_s
+        return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), store_use_before)
 
     def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
         """Returns whether a direct event must name its caller: to change or ask about it, unless anyone may do so."""

@@ -304,27 +304,27 @@ def check(given: argparse.Namespace, stack: Stack) -> int:
     say_dead_letters(given, waiting)
     say_losses(given, gaps)
     say_numbers(given, stack, checked)
-    said = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
-    said += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
+    problems = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
+    problems += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
     if gone:
         say_shortfalls(given, stack.store, gone)
-        said += [f"{len(gone.findings)} lost something"] * bool(gone.findings)
+        problems += [f"{len(gone.findings)} lost something"] * bool(gone.findings)
         note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
     unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
     until = watermark.read(stack.store).judged_up_to(stack.store.settings)
     clock = f"checked up to {format_clock(until, UTC, now_s)} UTC" if until else ""
     note(f"drift: {clock or 'not checked yet: a new stack needs some minutes'}")
-    if said and not given.json:
-        only_yours = len(said) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong)
+    if problems and not given.json:
+        only_yours = len(problems) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong)
         what_to_do = "the commands above set your numbers" if only_yours else f"to repair it: {repair_command(given)}"
-        say(f"{', '.join(said + unclear)}; {what_to_do}")
+        say(f"{', '.join(problems + unclear)}; {what_to_do}")
     elif not given.json:
         is_known = until and not (checked.missing or unknown)
         say(", ".join(unclear) or (all_is_well_text(given) if is_known else "nothing is known to be wrong"))
-    if checked.missing or not (until or said):
+    if checked.missing or not (until or problems):
         return CANNOT_TELL
-    return WRONG if said or unclear else CANNOT_TELL if unknown else 0
+    return WRONG if problems or unclear else CANNOT_TELL if unknown else 0
 
 
 def all_is_well_text(given: argparse.Namespace) -> str:

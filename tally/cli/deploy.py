@@ -257,8 +257,8 @@ def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], at: Account, others
     """Deploys the assembly, and prints what to call."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
-        asked = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
-        if _run_cdk(at, "deploy", "--all", "--app", str(assembly), *asked, *others):
+        options = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
+        if _run_cdk(at, "deploy", "--all", "--app", str(assembly), *options, *others):
             print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}

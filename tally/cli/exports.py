@@ -77,7 +77,9 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
 
 
 def _csv_writer(file: IO[str], names: Sequence[str]) -> Put:
-    plain, quoted = (csv.writer(file, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    plain, quoted = (
+        csv.writer(file, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
     plain.writerow(names)
     # Python before 3.13 does not quote a carriage return.
     return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
@@ -108,13 +110,13 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     path, part = Path(str(name)), Path(f"{name}.part")
-    how: dict[str, Any] = {"mode": "w", "encoding": "utf-8", "newline": ""}
+    open_options: dict[str, Any] = {"mode": "w", "encoding": "utf-8", "newline": ""}
     try:
         if path.exists() and not path.is_file():  # a pipe or a device
-            with path.open(**how) as file:
+            with path.open(**open_options) as file:
                 yield file
             return
-        with part.open(**how) as file:
+        with part.open(**open_options) as file:
             yield file
         part.replace(path)
     except OSError as error:

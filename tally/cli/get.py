@@ -49,8 +49,8 @@ def _limit_text(limited: Mapping[str, int]) -> str:
     if not limited:
         return ""
     left, limit = limited["left"], limited["limit"]
-    said = f", {-left} beyond its limit of {limit}" if left < 0 else f", {left} left to its limit of {limit}"
-    return f"{said}, until {iso(limited['resets_at'], UTC)}" if "resets_at" in limited else said
+    limit_text = f", {-left} beyond its limit of {limit}" if left < 0 else f", {left} left to its limit of {limit}"
+    return f"{limit_text}, until {iso(limited['resets_at'], UTC)}" if "resets_at" in limited else limit_text
 
 
 GET = Command("get", _get, _arguments, values.complete_id, json=True)

@@ -183,41 +183,41 @@ def _say_dry_run(source: RowSource, store: Store, check: CheckedFile, name: str)
         note(line)
 
 
-def _import(source: RowSource, store: Store, asked: ImportRun) -> int:
+def _import(source: RowSource, store: Store, import_run: ImportRun) -> int:
     """Imports the rows that the run lacks. Returns 1 if a row was refused."""
-    before = asked.begin()
+    before = import_run.begin()
     if before is not None:
-        _check_resumable(before, asked)
+        _check_resumable(before, import_run)
         if before["finished"]:
-            say(f"the run {asked.run} ended before: {format_rows(before['rows'])}, {before['refused']} refused")
+            say(f"the run {import_run.run} ended before: {format_rows(before['rows'])}, {before['refused']} refused")
             return 1 if before["refused"] else 0
-        asked = replace(asked, by=before["by"], why=before["why"], at_s=before["at"])
-    note(f"the run {asked.run}: if it stops, start it again within {_DAYS} days; each row counts once")
+        import_run = replace(import_run, by=before["by"], why=before["why"], at_s=before["at"])
+    note(f"the run {import_run.run}: if it stops, start it again within {_DAYS} days; each row counts once")
     imported = refused = already = 0
-    with progress_bar(None, "row", "imported", asked.rows) as shown:
+    with progress_bar(None, "row", "imported", import_run.rows) as shown:
         for chunk in source.chunks():
-            if clock.now_s() > asked.at_s + imports.RESTART_S:
-                raise CommandError(f"the run {asked.run} is {_DAYS} days old: its first receipts expire soon")
-            done, there = _commit_with_retries(partial(_commit, source, store, asked.run, chunk))
+            if clock.now_s() > import_run.at_s + imports.RESTART_S:
+                raise CommandError(f"the run {import_run.run} is {_DAYS} days old: its first receipts expire soon")
+            done, there = _commit_with_retries(partial(_commit, source, store, import_run.run, chunk))
             for row in done[: max(0, PRINTED_LINES_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
             refused, already = refused + len(done), already + there
             imported += len(chunk.rows) - len(done) - there
             shown.update(len(chunk.rows))
-    asked.finish(refused)
+    import_run.finish(refused)
     parts = [f"imported {format_rows(imported)}"]
     parts += [f"{already} existed"] * bool(already) + [f"{refused} refused"] * bool(refused)
-    say(f"{', '.join(parts)}, as the run {asked.run}")
+    say(f"{', '.join(parts)}, as the run {import_run.run}")
     return 1 if refused else 0
 
 
-def _check_resumable(before: Mapping[str, Any], asked: ImportRun) -> None:
+def _check_resumable(before: Mapping[str, Any], import_run: ImportRun) -> None:
     """If the run began with another file, or too long ago, raises CommandError."""
-    if before["digest"] != asked.digest:
-        raise CommandError(f"the run {asked.run} began with other rows: give these rows another --run NAME")
+    if before["digest"] != import_run.digest:
+        raise CommandError(f"the run {import_run.run} began with other rows: give these rows another --run NAME")
     if not before["finished"] and clock.now_s() > before["at"] + imports.RESTART_S:
         when = format_time(before["at"])
-        raise CommandError(f"the run {asked.run} began at {when}: its receipts have expired, so it cannot go on")
+        raise CommandError(f"the run {import_run.run} began at {when}: its receipts have expired, so it cannot go on")
 
 
 def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:

@@ -208,8 +208,8 @@ def _correct_tallies(
     why = restored.AuditNote(given.by, given.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
-            how: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
-            for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **how):
+            options: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
+            for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **options):
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:

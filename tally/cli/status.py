@@ -114,8 +114,8 @@ def _running_counters(stack: Stack) -> list[str]:
     url, body = stack.outputs["ApiUrl"], json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
         authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
-    asked = urllib.request.Request(f"{url}/status", headers=authorization)
-    with urllib.request.urlopen(asked, timeout=HEALTH_S_MAX) as answer:
+    request = urllib.request.Request(f"{url}/status", headers=authorization)
+    with urllib.request.urlopen(request, timeout=HEALTH_S_MAX) as answer:
         return [counter["name"] for counter in json.load(answer)["counters"]]
 
 

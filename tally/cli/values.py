@@ -66,10 +66,10 @@ def _canonical_id(counter: Counter, name: object) -> str:
 
     The id of a page is its canonical URL. Any other text is spelled as tally/ids.py says: `hr desk` is `hr~20desk`.
     """
-    spelled = name
+    id_ = name
     if isinstance(name, str) and not counter.pages:
-        spelled = id_of(name) if counter.items is None else group_of(name)
-    return fields.counted_id(counter, spelled, "ID", _pages(folder.counters()))
+        id_ = id_of(name) if counter.items is None else group_of(name)
+    return fields.counted_id(counter, id_, "ID", _pages(folder.counters()))
 
 
 def user_id(value: str) -> str:

@@ -59,8 +59,8 @@ class Vault:
         copies = whole[tables]
         by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
         if by_time[-1][0] - by_time[0][0] > SAME_DAY_S:
-            said = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
-            raise CommandError(f"the newest copies are not of one day ({said}): choose an earlier time")
+            times = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
+            raise CommandError(f"the newest copies are not of one day ({times}): choose an earlier time")
         return _original_prefix(tables).rpartition("/")[2], copies
 
     def _copies(self) -> Iterator[tuple[str, str, Copy]]:

@@ -99,10 +99,10 @@ def _function(operation: Operation) -> str:
     arguments += ["idempotency_key: str | None = None"] if operation.leaves_receipt else []
     arguments += ["caller: str | None = None"]
     raised = ", ".join(error.__name__ for error in operation.raises)
-    said = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
+    description = f"{operation.summary}." + (f" Raises {raised}." if raised else "")
     return (
         f"def {operation.name}({', '.join(arguments)}) -> Request[{_hint(operation.answer)}]:\n"
-        f'{_docstring(said)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
+        f'{_docstring(description)}\n    return Request.of("{operation.module}", "{operation.name}", locals())\n'
     )
 
 

@@ -107,7 +107,7 @@ def _module_summary(module: str) -> str:
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
     operation, served = route.operation, route.served_counters(counters)
-    asked = SchemaContext(served, anonymous=not route.needs_caller)
+    context = SchemaContext(served, anonymous=not route.needs_caller)
     schema: Schema = {
         "operationId": route.id,
         "tags": [operation.module],
@@ -115,9 +115,9 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
         "description": _description(route, served),
         "security": [{_SECURITY: [route.scope] if route.scope else []}] if route.needs_caller else [],
     }
-    if parameters := _parameters(route, asked) + ([_IF_NONE_MATCH] if route.is_cacheable else []):
+    if parameters := _parameters(route, context) + ([_IF_NONE_MATCH] if route.is_cacheable else []):
         schema["parameters"] = parameters
-    if body := _body(route, asked):
+    if body := _body(route, context):
         components["schemas"][f"{route.id}_body"], schema["requestBody"] = body
     responses = {str(status): _success_response(route, status, components["schemas"]) for status in route.statuses}
     for status, response in error_responses.responses(route).items():
@@ -170,12 +170,14 @@ def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
     reference = {"$ref": f"#/components/schemas/{route.id}_body"}
     example = {name: field.kind.example_for(context) for name, field in fields.items()}
     content: Schema = {JSON_MEDIA_TYPE: {"schema": reference, "example": example}}
-    said = f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
+    description = (
+        f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
+    )
     if BEACON_MEDIA_TYPE in media_types(route):
         plain = {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": reference}
         content[BEACON_MEDIA_TYPE] = {"schema": plain, "example": json.dumps(example)}
-        said += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
-    return schema, {"required": bool(needed), "description": said, "content": content}
+        description += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
+    return schema, {"required": bool(needed), "description": description, "content": content}
 
 
 def _share_response(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:

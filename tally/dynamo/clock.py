@@ -44,8 +44,9 @@ class Clock:
         date that cannot be read corrects nothing.
         """
         with suppress(TypeError, ValueError, OverflowError):
-            said = parsedate_to_datetime(date)
-            date_s = (said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()  # a date without a zone is UTC
+            server_time = parsedate_to_datetime(date)
+            # A date without a zone is UTC.
+            date_s = (server_time if server_time.tzinfo else server_time.replace(tzinfo=UTC)).timestamp()
             ahead_s = max(0.0, sent_s - date_s - DATE_S - NODES_S)
             self.ahead_s = ahead_s + min(0.0, time.time() - date_s + NODES_S)
 

@@ -123,7 +123,7 @@ def send(
     """
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
-    def ask() -> Any:
+    def request() -> Any:
         left = None
         while True:
             try:
@@ -135,7 +135,7 @@ def send(
                 if not left.sleep_before_retry():
                     raise
 
-    return _send_result(len(writes), ask)
+    return _send_result(len(writes), request)
 
 
 def send_one(client: DynamoDBClient, write: Write) -> SendResult:
@@ -144,9 +144,9 @@ def send_one(client: DynamoDBClient, write: Write) -> SendResult:
     return _send_result(1, lambda: getattr(client, _ALONE[action])(**parameters))
 
 
-def _send_result(writes: int, ask: Callable[[], Any]) -> SendResult:
+def _send_result(writes: int, request: Callable[[], Any]) -> SendResult:
     try:
-        return SendResult(answer=ask())
+        return SendResult(answer=request())
     except ClientError as error:
         answer: Any = error.response
         code = answer.get("Error", {}).get("Code", "")

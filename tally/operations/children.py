@@ -458,7 +458,7 @@ def _answer_each(
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
     """Returns for each entry whether it has its child, or an error. `child_of`: returns the child's encoded name."""
-    refused = {asked: error for asked in of if (error := _entry_refusal(call, *asked, refusal_for))}
+    refused = {pair: error for pair in of if (error := _entry_refusal(call, *pair, refusal_for))}
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     names = {tally: child_of(*tally) for tally in wanted}
     present = children.parents_with_child(call, names)
@@ -469,7 +469,7 @@ def _answer_each(
         tally = Tally(call.counters[name], id_)
         return _child_body(*tally, names[tally], tally in present)
 
-    return [entry(*asked) for asked in of]
+    return [entry(*pair) for pair in of]
 
 
 def _entry_refusal(

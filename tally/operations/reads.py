@@ -121,7 +121,7 @@ def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     1 to 100, in the order of the request; 0 where nothing was counted. An entry that cannot be read has an `error`, and
     the others have their values. API Gateway takes about 10 KB of URL and headers together.
     """
-    tallies = {asked: _resolve_tally(call, *asked, anyone=True) for asked in of}
+    tallies = {pair: _resolve_tally(call, *pair, anyone=True) for pair in of}
     ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
     return Answer(_read_answer(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
@@ -138,7 +138,7 @@ def get_any_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
 
     As `GET /tallies`, also for counters that are not public.
     """
-    return Answer(_read_answer(call, of, {asked: _resolve_tally(call, *asked, anyone=False) for asked in of}))
+    return Answer(_read_answer(call, of, {pair: _resolve_tally(call, *pair, anyone=False) for pair in of}))
 
 
 def _resolve_tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
@@ -174,7 +174,7 @@ def _read_answer(
             return {**names, "error": problem_document(known)}
         return {**names, **periods.answer_members(tally.id), **numbers[tally], **known}
 
-    return {"tallies": [entry(*asked) for asked in of]}
+    return {"tallies": [entry(*pair) for pair in of]}
 
 
 def _as_of_member(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:

@@ -153,19 +153,19 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     at = progress.read(call.store)
     settings = call.store.settings
     newest = span_of(hour_of(settings, at.through))[: SPAN_LENGTHS[by]] if at.as_of(settings) is not None else ""
-    asked = newest if span is None else checked_span(span, by)
+    wanted_span = newest if span is None else checked_span(span, by)
     begun = span_of(hour_of(settings, at.since))[: SPAN_LENGTHS[by]] if newest else ""
     kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
-    if asked and asked < max(begun, kept):
-        raise NotFoundError(f"There is no list of {asked}: the lists begin with {max(begun, kept)}.")
+    if wanted_span and wanted_span < max(begun, kept):
+        raise NotFoundError(f"There is no list of {wanted_span}: the lists begin with {max(begun, kept)}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
-    last = f"{asked}-31" if by == MONTH else asked
-    lists = list(read_lists(call.store, partition, asked, last).values()) if asked else []
+    last = f"{wanted_span}-31" if by == MONTH else wanted_span
+    lists = list(read_lists(call.store, partition, wanted_span, last).values()) if wanted_span else []
     top = lists[0] if len(lists) == 1 else merge_lists(lists)
     return {
         "counter": counter.name,
         "by": by,
-        "span": asked or None,
+        "span": wanted_span or None,
         "top": [{"id": ranked.id, "value": ranked.value} for ranked in top.entries[:limit] if ranked.value > 0],
         "error_max": top.error,
         "as_of": at.as_of(settings),

@@ -140,9 +140,9 @@ def next_run(
     """
     run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
     for record in records:
-        spelled = record["dynamodb"]["SequenceNumber"]
+        sequence_number = record["dynamodb"]["SequenceNumber"]
         effects: Sequence[Effect] = ()
-        created, reason = None, rejected.get(spelled)
+        created, reason = None, rejected.get(sequence_number)
         try:
             created = created_s(record)
             effects = () if reason is not None else consumer.effects(declared, place.table, record)
@@ -151,15 +151,15 @@ def next_run(
         if run.records and (run.is_full if reason is not None else effects and not run.has_room_for(effects)):
             break
         if reason is not None:
-            run.dead_letters.append((spelled, record, reason))
+            run.dead_letters.append((sequence_number, record, reason))
         elif effects:
             run.add(effects)
         else:
             run.heartbeat = heartbeat_key(record) or run.heartbeat
         if goes_to_rollup(place.table, record):
-            run.newest_for_rollup = spelled
-        assert int(spelled) > int(run.last or -1), "out of order"
+            run.newest_for_rollup = sequence_number
+        assert int(sequence_number) > int(run.last or -1), "out of order"
         run.records += 1
-        run.last = spelled
+        run.last = sequence_number
         run.newest_record_s = run.newest_record_s if created is None else created
     return run

@@ -262,13 +262,17 @@ class Items:
 
     def _group(self, image: Image) -> str | Fault:
         """Returns the id of the group of an item; "" if it has no group."""
-        of, start = (self.partition_key, len(self.partition_prefix)) if self.group_by is None else (self.group_by, 0)
-        name = images.text_of(image, of)[start:]
+        attribute, start = (
+            (self.partition_key, len(self.partition_prefix)) if self.group_by is None else (self.group_by, 0)
+        )
+        name = images.text_of(image, attribute)[start:]
         if len(name) > GROUP_CHARACTERS_MAX:
-            why = f"{of} is {images.excerpt_of(image, of)}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
-            return Fault("group", why)
-        if not name and images.is_present(image, of):
-            return Fault("group", f"{of} is {images.excerpt_of(image, of)}, which names no group")
+            excerpt = images.excerpt_of(image, attribute)
+            return Fault(
+                "group", f"{attribute} is {excerpt}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
+            )
+        if not name and images.is_present(image, attribute):
+            return Fault("group", f"{attribute} is {images.excerpt_of(image, attribute)}, which names no group")
         return encode_id(name)
 
     def shown(self, amount: int, sign: str = "-") -> str:

@@ -221,17 +221,18 @@ def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[s
 def _check_table(recount: Recount) -> None:
     """If the consumer cannot count the items of the table, raises CommandError. The app may have imported the table, so
     that only DynamoDB can describe it."""
-    of, described, name = recount.items_declaration, recount.table_description, recount.counter.name
+    declaration, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    why = why_uncountable(list(recount.key_types), view, {name: (of.partition_key, of.sort_key, of.needs_images)})
-    read, latest = recount.store.settings.team_tables[of.table].stream, described.get("LatestStreamArn")
+    reads = {name: (declaration.partition_key, declaration.sort_key, declaration.needs_images)}
+    why = why_uncountable(list(recount.key_types), view, reads)
+    read, latest = recount.store.settings.team_tables[declaration.table].stream, described.get("LatestStreamArn")
     if not why and latest != read:
         why = f"the stack reads the stream {read}, and the table has {latest}: deploy the stack with this stream"
     if not why and "B" in recount.key_types.values():
         why = "its keys are binary, and Tally only counts items with keys that are texts or numbers"
     if why:
-        raise CommandError(f"the items of the table {of.table} cannot be counted: {why}")
+        raise CommandError(f"the items of the table {declaration.table} cannot be counted: {why}")
 
 
 def _check_dead_letters(recount: Recount) -> None:

@@ -32,9 +32,9 @@ class FaultCount(NamedTuple):
         return f"{self.items:,} with {FAULT_KINDS[self.kind]}, such as {self.example}"
 
 
-def example(of: Items, image: Image, keys: Iterable[str]) -> str:
+def example(declaration: Items, image: Image, keys: Iterable[str]) -> str:
     """Returns the keys of an item that cannot be counted, and why; empty for any other item."""
-    result = of.contribution_or_fault(image)
+    result = declaration.contribution_or_fault(image)
     if not isinstance(result, Fault):
         return ""
     named = ", ".join(str(next(iter(image[name].values()))) for name in keys)

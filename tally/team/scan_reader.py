@@ -42,7 +42,7 @@ CountedItem = tuple[Item, Contribution, Item]
 
 
 class Step(NamedTuple):
-    """What a scan did in one step: how many items it read and added, and the units that it used."""
+    """The result of one step of a scan: how many items it read and added, and the units that it used."""
 
     read: int
     added: int
@@ -159,12 +159,13 @@ class ScanReader:
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
         """Adds the items of a page that neither the stream nor the scan has counted. Returns how many, and units."""
-        name, generation, of = self.counter.name, self.scan.generation, self.items_declaration
-        values = ((self._if_covered(of.contribution(item)), item) for item in page)
+        name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
+        values = ((self._if_covered(declaration.contribution(item)), item) for item in page)
         left = [
             (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
         ]
-        team_numbers = dict(value for item in page if (value := self._if_covered(of.team_number(item))))  # by group
+        numbers = (self._if_covered(declaration.team_number(item)) for item in page)
+        team_numbers = dict(number for number in numbers if number)  # by group
         if not left and not team_numbers:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now_s(), 0.0
@@ -187,9 +188,10 @@ class ScanReader:
 
     def pack(self, page: Sequence[Item]) -> Iterator[Pack]:
         """Yields the items of a page in packs, each as large as one transaction."""
-        pack, of = Pack([], 0, frozenset()), self.items_declaration
+        pack, declaration = Pack([], 0, frozenset()), self.items_declaration
         for item in page:
-            value, number = self._if_covered(of.contribution(item)), self._if_covered(of.team_number(item))
+            value = self._if_covered(declaration.contribution(item))
+            number = self._if_covered(declaration.team_number(item))
             groups = {one.group for one in (value, number) if one}
             larger = Pack([*pack.items, item], pack.markers + (value is not None), pack.groups | groups)
             if larger.writes > WRITES_MAX:

@@ -69,9 +69,9 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
 
     Earlier checks prove nothing about later changes.
     """
-    watch, of = counter.watch, counter.items
+    watch, declaration = counter.watch, counter.items
     assert watch is not None
-    assert of is not None
+    assert declaration is not None
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     bounds = excess_bounds(counter, item, _passed_s(store, counter))
     if bounds is None:
@@ -79,7 +79,7 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     low, high = bounds
     if low == high or low > 0 or high < 0:
         return ""
-    off = f"its {watch.attribute} may be off by {of.shown(low)} to {of.shown(high)}"
+    off = f"its {watch.attribute} may be off by {declaration.shown(low)} to {declaration.shown(high)}"
     return f"changed within {watch.within_s} s, and {off}: check it again later"
 
 

@@ -194,7 +194,7 @@ def _inner_name(part: str) -> str:
 DROP_NOTHING = Pages(drop=())
 """Drops nothing: only RFC 3986 decides which addresses are the same page."""
 DEFAULT_PAGES = Pages()
-"""What a `counters.py` without PAGES has: credentials are dropped."""
+"""The page rules of a `counters.py` without PAGES: they drop credentials."""
 
 
 def declared_pages(counters: Mapping[str, object]) -> Pages:

@@ -55,7 +55,7 @@ class Settings(NamedTuple):
     series_days: int = 0
     """For how many days series are kept; 0: for ever."""
     console: Mapping[str, Any] = json.loads(CONSOLE_DEFAULT)
-    """What `/console/config.json` says; the default for functions that do not serve it."""
+    """The content of `/console/config.json`; the default for functions that do not serve it."""
     console_client: str = ""
     """The client of the user pool with which people sign in to the console; empty if the deployment has its own
     issuer."""

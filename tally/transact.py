@@ -55,7 +55,7 @@ Change = tuple[str, str] | tuple[str, str, int | Decimal]
 
 
 class Committed(NamedTuple):
-    """What a commit, or its replay, returns."""
+    """The result of a commit, or of its replay."""
 
     answer: Any
     """The `answer` of the call that committed, as JSON has it: of this call, or of an earlier call with the same

@@ -53,7 +53,7 @@ class UncheckedRequest(NamedTuple):
     raw: Mapping[str, object]
     started_s: float
     store_usage_before: tuple[int, float]
-    """What the process had asked of the store before this request: attempts, and the seconds that they took."""
+    """The attempts that the process had made at the store before this request, and the seconds that they took."""
 
 
 class RequestHandler:

@@ -36,7 +36,7 @@ class Source(Enum):
 
 
 class FieldContext(NamedTuple):
-    """What checks depend on besides the value."""
+    """The facts that the check of a field depends on, besides the value."""
 
     anonymous: bool
     page_hosts: frozenset[str]
@@ -45,7 +45,7 @@ class FieldContext(NamedTuple):
 
 
 class SchemaContext(NamedTuple):
-    """What schemas and examples depend on: the counters that a route serves, and whether its callers are anonymous."""
+    """The facts that schemas and examples depend on: the counters of a route, and whether its callers are anonymous."""
 
     counters: Sequence[Counter]
     anonymous: bool

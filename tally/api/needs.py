@@ -1,6 +1,6 @@
-"""What an operation needs of the tables: an action on the items of a table whose partition key begins with a prefix.
+"""The access to tables that an operation needs: an action on the items whose partition key begins with a prefix.
 
-Roles grant exactly these. Tests record what each function does, and compare.
+The role of a function grants exactly this access. Tests record the requests of each function, and compare.
 """
 
 from __future__ import annotations

@@ -103,12 +103,12 @@ class Field:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OperationFacts:
-    """What a declaration says of an operation."""
+    """The facts that an operation declares."""
 
     access: Access
     throttle: Throttle
     needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING
-    """What it needs of the tables, for the counters that its function serves."""
+    """Returns the access to tables that the operation needs for the counters that its function serves."""
     audience_field: str = ""
     """`changes`, `read` or `lists`: the field of a counter that says who else may use it. Empty: nobody else."""
     open_throttle: Throttle | None = None
@@ -205,12 +205,12 @@ class Operation(OperationFacts):
 
     @property
     def summary(self) -> str:
-        """What it does: the first line of the function's docstring."""
+        """The first line of the function's docstring, which says what the operation does."""
         return _summary_and_description(self.function)[0]
 
     @property
     def description(self) -> str:
-        """What else a caller should know: the rest of the docstring, which may be empty."""
+        """The rest of the function's docstring, for callers; may be empty."""
         return _summary_and_description(self.function)[1]
 
     def serves(self, counter: Counter) -> bool:

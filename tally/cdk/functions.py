@@ -55,7 +55,7 @@ class Functions(Construct):
     version: str
     """The version of the code, as in `GET /health`."""
     surroundings: Surroundings
-    """What the functions need to know of the stack."""
+    """The facts about the stack that the functions need."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class CheckResult(NamedTuple):
 
 
 class Shortfalls(NamedTuple):
-    """What numbers lack by the receipts of some days."""
+    """The numbers that are lower than the receipts of some days prove, and these days."""
 
     findings: list[Finding]
     days: Window

@@ -89,7 +89,7 @@ def stack_names(stage: str, region: str) -> tuple[str, str]:
 
 
 def find_stack(at: Account, name: str, region: str) -> DeployedStack | None:
-    """What is deployed under this name, and what of it is kept; None if nothing is."""
+    """Returns the deployed stack of this name, and what a deletion keeps of it; None if there is no such stack."""
     described = at.describe_stack(name, region)
     if described is None:
         return None

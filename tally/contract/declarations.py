@@ -87,7 +87,7 @@ class Declarations(CountersFile):
 
     @cached_property
     def needs(self) -> dict[str, Needs]:
-        """What the role of each function grants on the tables, by its name."""
+        """The access to tables that the role of each function grants, by the name of the function."""
         counters = list(self.counters.values())
         unattended = [*(one.function for one in self.readers), *(one.function for one in self.schedules)]
         needs = {}

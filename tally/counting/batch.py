@@ -58,14 +58,14 @@ _NAMES = frozenset({"counter", "id", "amount"})
 
 @dataclass(frozen=True)
 class TeamWrites:
-    """What a team adds to the transaction."""
+    """Writes that a team adds to the transaction of a batch, and what its receipt stores for them."""
 
     writes: Sequence[Write] = ()
     """Writes of its own items, which return the old item if their condition fails."""
     answer: Any = None
-    """What the receipt stores, as JSON has it. A replay returns it."""
+    """A JSON value that the receipt stores, and that a replay returns."""
     payload: Any = None
-    """What must be the same when the key is sent again, beside the sums."""
+    """A JSON value that must be the same, like the sums, when the key is sent again."""
 
 
 @dataclass
@@ -84,8 +84,10 @@ class Batch:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What must be the same when the key is sent again: the sums, whatever the order of the entries, or the period.
-        A team's own writes are not part of it: a retry makes them again, and they may have another time or id."""
+        """The sums, which must be the same when the key is sent again. The order of entries and the period may differ.
+
+        A team's own writes are not part of it: a retry makes them again, and they may have another time or id.
+        """
         ids = [periods.answer_members(tally.id)["id"] for tally in self.sums]
         pairs = zip(self.sums.items(), ids, strict=True)
         sums = tallies.by_counter({Tally(tally.counter, id_): amount for (tally, amount), id_ in pairs})
@@ -205,7 +207,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if not sent.is_busy:
         _refuse_team_write(sent.reasons[1 + len(moved) :], all_of=sent.reasons)
         if sent.condition_failed:
-            if not _make_room(call, changes, moved, sent):
+            if not _release_expired(call, changes, moved, sent):
                 sleep_or_raise_busy(spilling.retries)
             return None
     spilling.retry(moved, sent)
@@ -230,11 +232,11 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
 
-def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
+def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
     """Releases expired holds for each change that its limit refused. If a change still does not fit, raises
     LimitReachedError for the first one. Returns False if no hold was released because the cached limits were stale: the
     next attempt has new ones."""
-    room = False
+    has_released = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
         debt, stays = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
@@ -248,8 +250,8 @@ def _make_room(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: Sen
             place = "" if changes.is_void else f"changes[{named['entry']}], "
             detail = f"{place}{counter.name} {named['id']}: {error.detail}"
             raise LimitReachedError(detail, **named, **error.members)
-        room = True
-    return room
+        has_released = True
+    return has_released
 
 
 def _refuse_retired(call: Call, changes: Batch, draft: ReceiptDraft) -> None:

@@ -55,7 +55,7 @@ class _ChildRequest:
     id: str
     wanted: bool
     body: Body
-    """What the answer says beside `changed` and `visible`."""
+    """The members of the answer, besides `changed` and `visible`."""
     draft: ReceiptDraft | None = None
     """The draft of the receipt, if the call has a key."""
     replaces: Item | None = None

@@ -106,11 +106,11 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
     """Releases expired holds of this tally until `amount` fits, and returns whether any was released.
 
     Callers use it before they refuse a change. `remaining`: the amount that fits now. Only holds that have taken in the
-    direction of `amount` are released. If another call settles such a hold at the same time, that makes room, too.
+    direction of `amount` are released. If another call settles such a hold at the same time, its amount counts, too.
     Raises StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due
     holds.
     """
-    needed, room, refused = abs(amount) - remaining, 0, math.inf
+    needed, released, refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
         if call.store.clock() >= call.deadline_s:
             raise _busy_returning_error()
@@ -118,12 +118,12 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
         if back * amount < 0 and abs(back) < refused:
             try:
                 transition(call, counter, hold, EXPIRED)
-                room += abs(back)
+                released += abs(back)
             except LimitReachedError:  # at the other limit; a smaller hold may fit
                 refused = abs(back)
-        if room >= needed:
+        if released >= needed:
             break
-    return room > 0
+    return released > 0
 
 
 def _hold_writes(

@@ -45,7 +45,7 @@ PENDING_KEPT_S = 8 * DAY_S  # longer than checkpoints: a change after the last c
 
 
 class ReceiptDraft(NamedTuple):
-    """What is known of a receipt before the change is made: its id, the payload's hash, when it expires, its mark."""
+    """The facts of a receipt before the change is made: its id, the payload's hash, when it expires, its mark."""
 
     id: str
     payload_hash: str
@@ -232,7 +232,7 @@ def find_receipt(call: Call, keyed: ReceiptKey) -> Item:
 
 
 class FoundReceipt(NamedTuple):
-    """What a live receipt says."""
+    """The facts that a caller needs of a live receipt."""
 
     body: Body
     voided: bool

@@ -31,7 +31,10 @@ Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, 
 
 @dataclass
 class SegmentCache:
-    """What a run has read. `halves`: of removals, by minute. `segments`, `bytes`: of the newest minute; compressed."""
+    """Segments that a run has read.
+
+    `halves`: of removals, by minute. `segments`, `bytes`: of the newest minute; compressed.
+    """
 
     halves: dict[int, Halves] = field(default_factory=dict)
     segments: int = 0
@@ -40,7 +43,7 @@ class SegmentCache:
 
 @dataclass
 class JudgeRun:
-    """What one run did: minutes judged, changes of drift rows, and whether it judged every closed minute.
+    """The result of a run: minutes judged, changes of drift rows, and whether every closed minute was judged.
 
     `last`: the last judged minute; -1: nothing is judged. `segments` and `bytes`: of the minutes that the run judged.
     """

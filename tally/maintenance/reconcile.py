@@ -63,7 +63,7 @@ class DayReceipts(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with one tally. `difference`: the amount that repairs it. `how`: what proves it (history.py)."""
+    """A tally that is wrong. `difference`: the amount that repairs it. `how`: what proves it (history.py)."""
 
     counter: Counter
     target: str

@@ -31,7 +31,7 @@ class ExpressionError(TallyError):
 
 
 class Operand:
-    """What SET can set a path to, besides a value: DynamoDB computes it."""
+    """An operand of SET that DynamoDB computes, in place of a value."""
 
     def __add__(self, other: object) -> Formula:
         return Formula("{} + {}", (self, other))

@@ -37,7 +37,7 @@ SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
 class Event(NamedTuple):
-    """What happened to a number. `id`: no other event has it."""
+    """An event of a number. `id`: unique."""
 
     id: str
     at_ms: int

@@ -24,7 +24,7 @@ BUCKETS = 16  # partitions of a minute of the journal: segments of 16,000 record
 
 
 class Effect(NamedTuple):
-    """What one record, or a run of records, does to one tally in one minute."""
+    """The effect of one record, or of a run of records, on one tally in one minute."""
 
     counter: str
     id: str

@@ -75,7 +75,7 @@ def refused(forms: Mapping[str, Form], counters: Mapping[str, Counter]) -> list[
         try:
             declared([*counters.values(), gone])
         except ConfigurationError as error:
-            refusals.append(Refused(name, f"has counted and is declared no more, but {error}", booked=True))
+            refusals.append(Refused(name, f"has counted and is not declared any more, but {error}", booked=True))
     return refusals
 
 

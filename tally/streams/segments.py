@@ -22,7 +22,7 @@ SEGMENT_KEPT_S = 9 * 24 * 3600  # at least: after a holiday without a sweep, the
 
 
 class JournalEntry(NamedTuple):
-    """What one minute says of one tally."""
+    """The expected and the observed amount of one tally in one minute."""
 
     counter: str
     id: str

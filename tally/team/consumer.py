@@ -48,7 +48,7 @@ KEYS_MAX = 100  # in one read of many items
 
 
 class ItemChange(NamedTuple):
-    """What a record changes for one counter.
+    """The change of one counter by a record.
 
     `scan`: the open scan whose recount moves. `needs_marker`: the scan may have read the item after the record.
     `is_near_scan_end`: the record is newer than the scan's end, but the stamps of one item may go back by CLOCK_SLACK.
@@ -297,18 +297,18 @@ def _with_scan(change: ItemChange, scan: Scan, record: Record, made_s: float, sl
 
 def _contributions(counter: Counter, record: Record) -> tuple[Contribution | None, Contribution | None]:
     """Returns the contributions of the item before the record and after it."""
-    of, name, change = counter.items, event_name(record), record["dynamodb"]
-    assert of is not None
+    declaration, name, change = counter.items, event_name(record), record["dynamodb"]
+    assert declaration is not None
     keys: Item = change["Keys"]
-    if not of.may_count(keys) and not of.may_have_team_number(keys):
+    if not declaration.may_count(keys) and not declaration.may_have_team_number(keys):
         return None, None
     images = ("OldImage", name != INSERT), ("NewImage", name != REMOVE)
-    if not of.needs_images:
-        value = of.contribution(keys)
+    if not declaration.needs_images:
+        value = declaration.contribution(keys)
         return tuple(value if has else None for _, has in images)  # type: ignore[return-value]
     if any(has and not change.get(image) for image, has in images):
         raise PoisonRecordError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
-    return tuple(of.contribution(change[image]) if has else None for image, has in images)  # type: ignore[return-value]
+    return tuple(declaration.contribution(change[image]) if has else None for image, has in images)  # type: ignore[return-value]
 
 
 def _example(counter: Counter, record: Record) -> str:

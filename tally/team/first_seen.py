@@ -25,7 +25,7 @@ LIVE_MARKER = "live"
 Marker = str | Contribution | None
 """None: neither has counted the item; a Contribution: the scan read it, and added it."""
 Moves = tuple[tuple[Contribution, int], ...]
-"""What is added: each contribution, with the sign 1 or -1."""
+"""The contributions to add, each with the sign 1 or -1."""
 
 
 def moves_between(old: Contribution | None, new: Contribution | None) -> Moves:

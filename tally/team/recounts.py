@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
     @property
     def excess(self) -> int:
-        """By how much the number is too high."""
+        """The amount by which the number is too high."""
         return self.number - self.recount
 
 

@@ -1,4 +1,4 @@
-"""What the consumer notes of a team's own number: beside the count, so that one read has both.
+"""The consumer stores the number that a team keeps in the tally item of the count, so that one read returns both.
 
     of a tally item: kept, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
@@ -42,7 +42,7 @@ def stretch_s(counter: Counter) -> int:
 
 @dataclass
 class TeamNumberNote:
-    """What a run notes of one group."""
+    """The facts that a run of records stores for the team's number of one group."""
 
     team_number: Item | None = None
     """None: no record of the run has the number."""

@@ -113,10 +113,10 @@ def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
     assert {one.counter for one in found if one.booked} == {"c", "d"}
 
 
-def test_a_counter_that_is_declared_no_more_keeps_its_keys() -> None:
+def test_an_undeclared_counter_keeps_its_keys() -> None:
     elsewhere = Counter("d", prefix="D", sort_key="N", attribute="n")
     assert why(PLAIN, elsewhere) == []
     assert why(PLAIN, elsewhere, PLAIN) == [], "and it may come back as it was"
     assert why(PLAIN, replace(elsewhere, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
     [clash] = why(replace(PLAIN, sort_key="N#USER#X"), replace(elsewhere, prefix="C", sort_key="M", child="N#USER#"))
-    assert "'c' has counted and is declared no more, but counter 'c': sort_key 'N#USER#X'" in clash
+    assert "'c' has counted and is not declared any more, but counter 'c': sort_key 'N#USER#X'" in clash

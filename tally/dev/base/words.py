@@ -1,4 +1,4 @@
-"""What people type to start a stack on their machine: `make` in a checkout, the command with the package."""
+"""The command line that starts a stack on this machine: `make dev` in a checkout, `tally dev` with the package."""
 
 from collections.abc import Callable
 

@@ -183,7 +183,7 @@ def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
     assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= found
 
 
-def test_a_table_whose_stream_is_gone_keeps_no_other_one_from_being_passed(own: Store) -> None:
+def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(own: Store) -> None:
     two = Store(own.client, own.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
     old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
     with pytest.raises(StoreRefusedError):

@@ -92,7 +92,7 @@ def test_a_quota_that_is_used_up_is_409_and_says_when_the_next_day_begins(
     assert {item["calls"]["N"] for item in stored(store).values()} == {"999", "2"}
 
 
-def test_a_period_is_read_over_http_and_one_that_is_kept_no_more_is_404(
+def test_a_period_is_read_over_http_and_an_expired_period_is_404(
     call: Send, invoke: Invoke, now: SimpleNamespace, store: Store
 ) -> None:
     call("a", 5)

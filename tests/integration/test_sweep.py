@@ -118,7 +118,7 @@ def metrics(out: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_sweep_judges_and_says_how_things_stand_for_every_counter(
+def test_sweep_judges_and_writes_the_metrics_of_every_counter(
     ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ledger.sweep() == {
@@ -236,7 +236,7 @@ def test_consumer_that_is_behind_is_named_with_the_shard(
     ("module", "function"),
     [(watermark, "advance"), (judge, "judge"), (rows, "summary"), (expired_holds, "sweep"), (deletion, "sweep")],
 )
-def test_part_that_fails_stops_no_other_one_and_is_raised_at_the_end(
+def test_a_part_of_the_sweep_that_fails_does_not_stop_the_others_and_its_error_is_raised_at_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, function: str
 ) -> None:
     swept = list[str]()

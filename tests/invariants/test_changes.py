@@ -83,7 +83,7 @@ def plays_of(videos: int, each: int = 10) -> Sent:
 # ---- one transaction ----
 
 
-def test_an_order_moves_all_of_its_tallies_in_one_transaction_and_its_key_moves_no_more(world: World) -> None:
+def test_an_order_moves_all_of_its_tallies_in_one_transaction_and_a_retry_moves_none(world: World) -> None:
     stock(world, 3)
     world.proxy.forget()
     assert count(world, "order-1", ORDER) == (body(3, 3), False)

@@ -357,7 +357,7 @@ def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Fami
 
 
 @only_members
-def test_parent_that_drifts_waits_for_its_repair_and_keeps_no_other_one_waiting(
+def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_parents(
     family: Family, caplog: pytest.LogCaptureFixture
 ) -> None:
     for id_ in ("off", ID):

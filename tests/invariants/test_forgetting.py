@@ -203,7 +203,7 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, ru
 
 
 def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:
-    """A like whose post somebody removed manually, and a hold of a counter that is declared no more."""
+    """A like whose post somebody removed manually, and a hold of a counter that is not declared any more."""
     leave_traces(judged)
     world.delete(keys.key("POST#a", "META"))
     ledger = judged.store.settings.ledger_table

@@ -119,7 +119,7 @@ def test_a_number_in_many_shards_stays_right_under_a_declaration_that_needs_one(
             forms.check(forms.noted(world.store), {"c": now})
 
 
-def test_a_counter_that_is_declared_no_more_is_booked_on_both_sides() -> None:
+def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
     """A removal that skipped `retired`, or the rollback of a deploy that added it: one half may be booked already."""
     with deployed() as world:
         declare(world, PLAIN)

@@ -225,7 +225,7 @@ def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: 
     assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
 
 
-def test_row_at_zero_keeps_a_judge_that_wakes_up_from_making_it_anew(store: Store) -> None:
+def test_a_row_at_zero_stops_a_late_judge_from_writing_the_drift_again(store: Store) -> None:
     book(store, M, plays(5))
     book(store, M + 1, plays(-5))
     early = seen(store, M)

@@ -146,7 +146,7 @@ def test_receipts_that_live_longer_keep_their_holds_longer(world: World, clock: 
 
 
 @pytest.mark.parametrize(("then", "now"), [(9, 2), (9, None), (2, 9)])
-def test_a_hold_is_known_as_long_as_its_key_however_receipts_live_by_now(
+def test_a_hold_is_kept_as_long_as_its_key_whatever_the_receipt_days_are_now(
     world: World, clock: Clock, then: int, now: int | None
 ) -> None:
     """`receipt_days` changes while holds are open: neither a key without its hold, nor a hold without its key."""

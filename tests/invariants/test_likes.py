@@ -142,7 +142,7 @@ def test_posts_that_a_user_likes_are_found_by_one_read(world: World) -> None:
     assert (len(wanted["Keys"]), wanted["ConsistentRead"]) == (3, True)
 
 
-def test_key_is_bound_to_its_child_and_is_answered_when_the_counter_takes_no_more(world: World) -> None:
+def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired(world: World) -> None:
     world.family = counters.MEMBERS
     first, _ = world.like("ann", key="key-1")
     with pytest.raises(KeyReusedError):

@@ -153,7 +153,7 @@ def test_a_stream_of_keys_alone_counts_by_keys_and_sets_aside_what_needs_images(
         assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 1}, letters)
 
 
-def test_a_poison_record_holds_up_no_other_one_but_what_is_passed(team: Team) -> None:
+def test_a_poison_record_delays_the_passed_time_but_no_other_record(team: Team) -> None:
     count_all(team)
     before_s = scan_state.passed_s(team.store, "shop")
     for number in range(3):
@@ -289,7 +289,7 @@ def test_a_number_with_a_drift_is_set_alone_and_its_drift_goes(team: Team) -> No
     assert (list(rows.all_rows(team.store)), team.numbers("all")) == ([], team.truth("all"))
 
 
-def test_no_difference_is_drift_while_the_numbers_stand_for_nothing(team: Team) -> None:
+def test_no_difference_is_drift_before_the_scan_has_set_the_numbers(team: Team) -> None:
     """They are about to be set: a repair would move them a second time."""
     recount = many(team)
     off = next(recount.all_differences())
@@ -450,7 +450,7 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
     assert (list(rows.all_rows(team.store)), team.numbers("open")) == ([], {})
 
 
-def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> None:
+def test_a_drift_that_a_recount_does_not_find_is_deleted_days_later(team: Team) -> None:
     for found in (5, 0):
         row = rows.read_row(team.store, "open", "a")
         assert try_commit(team.store, [rows.recount_write(team.store, row, found, time.time())])
@@ -459,7 +459,7 @@ def test_a_drift_that_a_recount_finds_no_more_goes_days_later(team: Team) -> Non
 
 
 @pytest.mark.parametrize("settle", ["set_number", "report_drift"])
-def test_what_a_scan_says_that_is_open_no_more_is_neither_set_nor_reported(team: Team, settle: str) -> None:
+def test_the_result_of_a_scan_that_is_not_open_is_neither_set_nor_reported(team: Team, settle: str) -> None:
     """Its recount moves no more: what was written since would be drift."""
     count_all(team)
     recount = team.begin("all")

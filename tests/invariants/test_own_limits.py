@@ -320,7 +320,7 @@ def test_without_the_option_the_declared_limit_holds_and_with_it_again_that_of_t
     assert refused(after, counter, 31)["left"] == 30 - used
 
 
-def test_a_floor_of_an_id_counts_no_more_once_its_counter_has_a_ceiling(world: World, clock: Clock) -> None:
+def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
     """Nobody could see it any more: the override is its ceiling from then on."""
     give(world.store, CREDIT, -3)
     (later,) = processes(world, 1)

@@ -63,7 +63,7 @@ def test_post_that_somebody_else_creates_first_is_theirs(world: World) -> None:
     assert stored(world) == (0, "theirs")
 
 
-def test_post_whose_text_a_read_misses_is_looked_at_once_more_and_then_is_none(world: World) -> None:
+def test_a_post_whose_text_a_read_misses_is_read_once_more_and_then_is_not_found(world: World) -> None:
     """A Query beside the transaction that makes a post may find `META` and not the text yet."""
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]

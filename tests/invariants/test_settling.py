@@ -192,7 +192,9 @@ def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budge
     assert (budget.left(), budget.even()) == (20, True)
 
 
-def test_a_hold_goes_back_the_way_it_came_whatever_limit_its_counter_has_by_now(budget: Budget, clock: Clock) -> None:
+def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_now(
+    budget: Budget, clock: Clock
+) -> None:
     """It makes room for what goes the way that it came, not for what goes the other way."""
     first, late = budget.hold(30, ttl_s=600), budget.hold(50)
     was, number = budget.counter, budget.world.tally(budget.counter, budget.tally())

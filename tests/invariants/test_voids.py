@@ -98,7 +98,7 @@ def shop(world: World, clock: Clock) -> Shop:
     return Shop(world)
 
 
-def test_a_void_takes_a_change_back_once_and_a_late_copy_counts_no_more(shop: Shop) -> None:
+def test_a_void_takes_a_change_back_once_and_a_late_copy_does_not_count(shop: Shop) -> None:
     shop.add(STOCK, -7, "order-1")
     shop.add(STOCK, -1, "order-2")
     with shop.world.capacity() as measured:

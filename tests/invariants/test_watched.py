@@ -147,7 +147,7 @@ def test_only_groups_of_the_team_are_looked_at(social: Team) -> None:
     assert social.numbers("post_likes") == {"a": 2, "~-kept": 1, "~-numbers": 1}
 
 
-def test_a_group_that_is_calm_is_looked_at_no_more(social: Team) -> None:
+def test_a_group_without_recent_changes_is_not_listed_for_checks(social: Team) -> None:
     social.count("post_likes")
     post(social, "a", 2)
     assert off(social) == {}
@@ -254,7 +254,7 @@ def test_a_number_that_cannot_be_held_against_a_count_is_reported_and_not_watche
     assert (off(social), list(faults.read_faults(social.store, COUNTERS["post_likes"]))) == ({"a": 2}, [])
 
 
-def test_nothing_is_named_while_the_count_stands_for_nothing(social: Team) -> None:
+def test_no_group_is_reported_while_the_scan_is_invalid(social: Team) -> None:
     social.count("post_likes")
     post(social, "a", 2, 5)
     social.drain()

@@ -74,7 +74,7 @@ def test_only_pages_of_listed_hosts_are_counted() -> None:
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_cursors_come_back_as_the_user_that_they_stand_for(name: str) -> None:
+def test_a_cursor_is_decoded_to_the_user_that_it_encodes(name: str) -> None:
     try:
         quoted = fields.user(name, "caller")
     except TallyError:

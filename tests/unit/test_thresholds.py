@@ -292,7 +292,7 @@ def test_a_period_that_dynamodb_removes_crosses_nothing() -> None:
     assert details(gone | {"userIdentity": {"principalId": "dynamodb.amazonaws.com"}}) == []
 
 
-def test_a_hold_that_comes_back_to_a_period_that_is_kept_no_more_crosses_nothing() -> None:
+def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_threshold() -> None:
     """Its item begins with the start again, or below."""
     kept = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
     for day, events_made in ((15, 0), (16, 1)):

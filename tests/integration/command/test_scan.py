@@ -110,7 +110,7 @@ def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committ
     assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no sweep has judged
 
 
-def test_a_scan_that_was_begun_anew_counts_from_the_beginning_and_nothing_is_read_until_it_has_ended(
+def test_a_restarted_scan_counts_from_the_beginning_and_reads_show_nothing_until_it_ends(
     team: Team,
 ) -> None:
     team.old_orders()
@@ -348,7 +348,7 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
     assert team(f"repair orders a {SIGNED}")[:2] == (0, "all is well\n")
 
 
-def test_a_repair_forgets_the_drift_of_a_counter_of_items_that_is_declared_no_more(team: Team) -> None:
+def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team) -> None:
     """And no other one's: `calls` has counted changes."""
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)

@@ -12,7 +12,12 @@ from .clients import clients_of, fresh_engine
 from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
-LIKE, UNLIKE, LOOK, ADOPT = "a like", "its unlike", "whether this browser likes it", "its user takes the like over"
+LIKE, UNLIKE, READ_LIKE, TAKE_OVER = (
+    "a like",
+    "its unlike",
+    "whether this browser likes it",
+    "its user takes the like over",
+)
 SECRET = "what-one-browser-alone-knows"
 
 
@@ -41,6 +46,6 @@ def measure(quick: bool) -> Rows:
         row(LIKE, lambda: children.put_anonymous(stranger, **its, idempotency_key="first"))
         row(UNLIKE, lambda: children.delete_anonymous(stranger, **its, idempotency_key="back"))
         children.put_anonymous(stranger, **its, idempotency_key="again")
-        row(LOOK, look)
-        row(ADOPT, adopt)
+        row(READ_LIKE, look)
+        row(TAKE_OVER, adopt)
     return rows

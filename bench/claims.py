@@ -102,25 +102,25 @@ MEASURES = (
         *(Claim(change, "RCU", "=", 1) for change in (budgets.COMMIT, budgets.SETTLE, budgets.VOID, budgets.VOID_SOON)),
     )),
     Measure("items", "one item of a team's own table", team_items.measure, (
-        Claim(team_items.RECORDS, "WCU", "≤", 0.12),
-        Claim(team_items.WHILE, "WCU", "≤", 2.4),
-        Claim(team_items.SCANNED, "WCU", "≤", 2.1),
+        Claim(team_items.RECORDS_ALONE, "WCU", "≤", 0.12),
+        Claim(team_items.RECORDS_DURING_SCAN, "WCU", "≤", 2.4),
+        Claim(team_items.SCANNED_ITEMS, "WCU", "≤", 2.1),
     )),
     Measure("browsers", "likes without sign-in", browsers.measure, (
         *(Claim(what, "WCU", "=", units) for what, units in (
-            (browsers.LIKE, 6), (browsers.UNLIKE, 6), (browsers.LOOK, 0), (browsers.ADOPT, 12),
+            (browsers.LIKE, 6), (browsers.UNLIKE, 6), (browsers.READ_LIKE, 0), (browsers.TAKE_OVER, 12),
         )),
         *(Claim(what, "RCU", "=", units) for what, units in (
-            (browsers.LIKE, 0), (browsers.UNLIKE, 1), (browsers.LOOK, 1), (browsers.ADOPT, 2),
+            (browsers.LIKE, 0), (browsers.UNLIKE, 1), (browsers.READ_LIKE, 1), (browsers.TAKE_OVER, 2),
         )),
     )),
     Measure("uniques", "a visit of a counter of visitors", uniques.measure, (
-        Claim(f"{uniques.SOON}: {uniques.NEW}", "WCU", "=", 1),
-        Claim(f"{uniques.SOON}: {uniques.AGAIN}", "requests", "=", 1),
-        *(Claim(f"{way}: {uniques.NEW}", "WCU", "=", 4) for way in (uniques.NOW, uniques.FULL)),
-        *(Claim(f"{way}: {uniques.AGAIN}", "RCU", "=", 1) for way in (uniques.NOW, uniques.FULL)),
-        *(Claim(f"{way}: {uniques.AGAIN}", "WCU", "=", 0) for way in (uniques.NOW, uniques.FULL)),
-        *(Claim(f"{way}: {uniques.READ}", "RCU", "=", 1) for way in uniques.COUNTERS),
+        Claim(f"{uniques.SOON}: {uniques.FIRST_VISIT}", "WCU", "=", 1),
+        Claim(f"{uniques.SOON}: {uniques.NEXT_VISIT}", "requests", "=", 1),
+        *(Claim(f"{way}: {uniques.FIRST_VISIT}", "WCU", "=", 4) for way in (uniques.NOW, uniques.NOW_WITH_CEILING)),
+        *(Claim(f"{way}: {uniques.NEXT_VISIT}", "RCU", "=", 1) for way in (uniques.NOW, uniques.NOW_WITH_CEILING)),
+        *(Claim(f"{way}: {uniques.NEXT_VISIT}", "WCU", "=", 0) for way in (uniques.NOW, uniques.NOW_WITH_CEILING)),
+        *(Claim(f"{way}: {uniques.READ_NUMBER}", "RCU", "=", 1) for way in uniques.COUNTERS),
     )),
     Measure("limits", "an override of a limit", limit_overrides.measure, (
         *(
@@ -140,8 +140,8 @@ MEASURES = (
         Claim(events.BELOW, "WCU", "=", 0),
         Claim(events.BELOW, "RCU", "=", 0),
         Claim(events.CROSSING, "WCU", "≤", 4.5),
-        Claim(events.OF_SUM, "WCU", "≤", 6.5),
-        Claim(events.OF_SUM, "RCU", "≤", 2.5),
+        Claim(events.SUM_CROSSING, "WCU", "≤", 6.5),
+        Claim(events.SUM_CROSSING, "RCU", "≤", 2.5),
     )),
     Measure("imports", "CPU of imports", imports.measure, (
         Claim("a hot handler", "to boto3", "≤", 1.25, full_only=True),

@@ -29,7 +29,12 @@ from .instruments import Meter
 
 ONE, SUM = counters.STOCK, counters.PLAYS
 AT = Notify(at=(10,))
-PLAIN, BELOW, CROSSING, OF_SUM = "without thresholds", "that crosses none", "that crosses one", "a sum that reaches one"
+PLAIN, BELOW, CROSSING, SUM_CROSSING = (
+    "without thresholds",
+    "that crosses none",
+    "that crosses one",
+    "a sum that reaches one",
+)
 
 
 class _AcceptingBus:
@@ -49,7 +54,7 @@ def measure(quick: bool) -> Rows:
         PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE, 1, repeats)},
         BELOW: {**_beyond(_units(one, 1, records), plain, records), "µs": _read_us(one, 1, repeats)},
         CROSSING: {**_beyond(_units(one, 20, records), plain, records), "µs": _read_us(one, 20, repeats)},
-        OF_SUM: _beyond(*summed, records),
+        SUM_CROSSING: _beyond(*summed, records),
     }
 
 

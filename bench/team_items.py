@@ -22,7 +22,11 @@ from .clients import clients_of, fresh_engine
 from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
-RECORDS, WHILE, SCANNED = "200 records of 10 groups", "the same while a scan is open", "480 items of 10 groups, scanned"
+RECORDS_ALONE, RECORDS_DURING_SCAN, SCANNED_ITEMS = (
+    "200 records of 10 groups",
+    "the same while a scan is open",
+    "480 items of 10 groups, scanned",
+)
 SHOP, GROUPS = "bench-own", 10
 ORDERS = Counter(
     "orders", prefix="ORDERS", sort_key="OPEN", attribute="open", items=Items("shop", partition_prefix="CUSTOMER#")
@@ -74,13 +78,13 @@ def measure(quick: bool) -> Rows:
         meter.reset()
         for _ in recount.run_steps():
             pass
-        rows[SCANNED] = {"WCU": meter.write_units / 480, "RCU": meter.read_units / 480}
+        rows[SCANNED_ITEMS] = {"WCU": meter.write_units / 480, "RCU": meter.read_units / 480}
         _put(store.client, 1000, 200)
-        rows[WHILE] = counted(200)
+        rows[RECORDS_DURING_SCAN] = counted(200)
         for off in recount.all_differences():
             recount.set_number(off)
         recount.close(counted=True)
         _put(store.client, 2000, 200)
-        rows[RECORDS] = counted(200)
+        rows[RECORDS_ALONE] = counted(200)
         wire.close()
     return rows

@@ -1,4 +1,7 @@
-"""The cost of a visit of a counter of visitors. Unlike DynamoDB, the engine does not bill a rejected write."""
+"""Measures what a visit costs that a counter of unique visitors counts.
+
+DynamoDB bills a write whose condition failed. The local engine does not, so the figures lack such writes.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from .clients import clients_of, fresh_engine
 from .consumers import Rows
 from .instruments import Meter
 
-NEW, AGAIN, READ = "new", "again", "read"
-SOON, NOW, FULL = "soon", "now", "now, with a ceiling"
+FIRST_VISIT, NEXT_VISIT, READ_NUMBER = "new", "again", "read"
+SOON, NOW, NOW_WITH_CEILING = "soon", "now", "now, with a ceiling"
 COUNTERS = {
     SOON: counters.READERS,
     NOW: replace(counters.READERS, visible="now"),
-    FULL: replace(counters.READERS, visible="now", ceiling=25, max_shards=1),
+    NOW_WITH_CEILING: replace(counters.READERS, visible="now", ceiling=25, max_shards=1),
 }
 
 
@@ -29,12 +32,12 @@ def measure(quick: bool) -> Rows:
             store = clients_of(endpoint).store
             pseudonyms.stack_secret(Call(store))  # once in a process
             meter = Meter(store.client)
-            for which in (NEW, AGAIN, READ):
+            for step in (FIRST_VISIT, NEXT_VISIT, READ_NUMBER):
                 meter.reset()
-                if which == READ:
+                if step == READ_NUMBER:
                     tallies.read(Call(store), counter, periods.tally_id(counter, "a", 1_800_000_000))
                 else:
                     unique_visitors.count(Call(store), counter, "a", "ann")
                 units = {"WCU": meter.write_units, "RCU": meter.read_units}
-                rows[f"{name}: {which}"] = {"requests": meter.requests, **units}
+                rows[f"{name}: {step}"] = {"requests": meter.requests, **units}
     return rows

@@ -215,7 +215,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raises for the first of the team's writes that is at fault. Comes before `_make_room`, because no hold
+    """Raises for the first of the team's writes that is at fault. Comes before `_release_expired`, because no hold
     that is released would help.
 
     Raises WriteRefusedError for a condition that failed, WriteInvalidError for a write that DynamoDB rejects.

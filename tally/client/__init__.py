@@ -151,16 +151,16 @@ class Tally(Methods):
         entries, refused = self._entries(requests)
         results: dict[int, T | TallyError] = {**refused}
         for function, chunk in _chunks(entries):
-            answered = self._send_together(function, chunk, end_s)
-            results.update(answered)
+            chunk_results = self._send_together(function, chunk, end_s)
+            results.update(chunk_results)
         return [results[place] for place in sorted(results)]
 
     def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
         results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
         budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
         while left and budget.has_time():
-            answered = self._send_once(function, left)
-            results.update(answered)
+            chunk_results = self._send_once(function, left)
+            results.update(chunk_results)
             left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
             if left and not budget.wait():
                 break
@@ -186,9 +186,9 @@ class Tally(Methods):
         except TallyError as error:
             return dict.fromkeys(entries, error)
         results: dict[int, T | TallyError] = {}
-        for (place, entry), one in zip(entries.items(), answer["results"], strict=True):
+        for (place, entry), reply in zip(entries.items(), answer["results"], strict=True):
             try:
-                results[place] = entry.request.read(_reply(one))
+                results[place] = entry.request.read(_reply(reply))
             except TallyError as error:
                 results[place] = error
         return results
@@ -207,8 +207,8 @@ class Tally(Methods):
     def _event(self, request: Request[Any]) -> bytes:
         """Returns the event of a request. Raises what `encode_event` raises."""
         caller = self.caller if request.caller is None else request.caller
-        named = {} if caller is None else {"caller": caller}
-        return encode_event({"operation": request.operation, **request.fields, **named})
+        caller_member = {} if caller is None else {"caller": caller}
+        return encode_event({"operation": request.operation, **request.fields, **caller_member})
 
     def _invoke(self, function: str, event: bytes, **options: str) -> Any:
         """Returns the function's answer; None for an asynchronous event. Raises TallyError for a failure."""

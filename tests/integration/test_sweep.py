@@ -295,7 +295,7 @@ def test_a_quiet_sweep_takes_what_the_calculator_bills(
         ledger.now_s += 60
         for consumer in ("rollup", "bookkeeper"):
             for table in ("counts", "receipts"):
-                for shard in shards.listed(table):
+                for shard in shards.list_shards(table):
                     ledger.mark(consumer, table, 2, shard)
         meter.reset()
         capsys.readouterr()

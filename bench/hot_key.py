@@ -72,7 +72,7 @@ class Load(NamedTuple):
         return f"{self.counter.name} {self.per_s:,}/s{' warm' if self.warm else ''}"
 
 
-# Each lasts longer than a breaker stays open, so that it closes and opens again.
+# All but the last two last longer than a breaker stays open, so that a breaker closes and opens again.
 LOADS = (
     *(
         Load(counter, per_s, for_s)

@@ -44,12 +44,7 @@ def _series_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument(
         "--to", metavar="TIME", type=values.date_time, help="the end, which is not in it (default: now)"
     )
-    parser.add_argument(
-        "--tz",
-        metavar="ZONE",
-        type=values.time_zone,
-        help="the time zone, like Europe/Berlin (default: of this machine)",
-    )
+    values.add_time_zone(parser)
     add_output_formats(parser)
 
 

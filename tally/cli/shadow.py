@@ -62,12 +62,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
         "--within", metavar="S", type=values.whole_number(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
         help=f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})",
     )  # fmt: skip
-    parser.add_argument(
-        "--tz",
-        metavar="ZONE",
-        type=values.time_zone,
-        help="the time zone, like Europe/Berlin (default: of this machine)",
-    )
+    values.add_time_zone(parser)
     add_output_formats(parser)
 
 

@@ -154,6 +154,12 @@ def time_zone(value: str) -> tzinfo:
         raise argparse.ArgumentTypeError(f"{value!r} is not a time zone of this machine, like Europe/Berlin") from None
 
 
+def add_time_zone(parser: argparse.ArgumentParser) -> None:
+    """Adds --tz, for a command whose rows have times."""
+    text = "the time zone, like Europe/Berlin (default: of this machine)"
+    parser.add_argument("--tz", metavar="ZONE", type=time_zone, help=text)
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Returns the check of a whole number from `least` to `most`."""
 

@@ -39,7 +39,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """The streams show which children were written alone (`World.inserted_alone`)."""
+    """The streams show which children were written alone (`World.spilled_children`)."""
     return ("counts", "receipts")
 
 

@@ -15,7 +15,7 @@ from tally.dynamo.client import Call
 from tally.dynamo.contention import Breaker
 from tests import faults
 from tests.invariants.deployment import Deployment
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import FAULT_MIX, World, retry_until_final
 from tests.tiers import in_long
 
@@ -50,14 +50,14 @@ def test_a_number_is_the_browsers_whose_last_click_was_a_like(seed: int, world: 
             for _ in range(2):
                 retry_until_final(lambda: wish(world.call(), page, secret, there))  # noqa: B023
 
-    at_once([lambda lane=lane: click(lane) for lane in lanes])  # type: ignore[misc]
+    run_together([lambda lane=lane: click(lane) for lane in lanes])  # type: ignore[misc]
     injected = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
     world.proxy.plan = faults.no_faults
     assert injected > 30
     for page in "abc":
         wanted = {secret for secret in browsers if last.get((secret, page))}
         assert {secret for secret in browsers if likes(world.call(), page, secret)} == wanted
-        assert world.rolled_up(HEARTS, page) == len(wanted)
+        assert world.tally_after_rollup(HEARTS, page) == len(wanted)
 
 
 def test_who_reads_the_table_links_no_two_likes_and_no_user_has_such_a_name() -> None:

@@ -26,7 +26,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
-from tests.invariants.world import World, meanwhile
+from tests.invariants.world import World, acting_before
 
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
@@ -251,7 +251,7 @@ def test_what_comes_between_the_read_of_a_hold_and_the_write_loses_and_doubles_n
 
     first, second = (change, end) if change_is_first else (end, change)
     budget.world.proxy.forget()
-    budget.world.proxy.plan = meanwhile({0: lambda: first(other)})
+    budget.world.proxy.plan = acting_before({0: lambda: first(other)})
     with suppress(HoldSettledError) if not change_is_first else nullcontext():
         second(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, was
@@ -276,7 +276,7 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_what_a_slow_process_changed_mea
         other.change(hold_id, 20)
         clock.pass_s(61)
 
-    budget.world.proxy.plan = meanwhile({1: change})
+    budget.world.proxy.plan = acting_before({1: change})
     overdue(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, was
     assert (budget.left(), budget.held(), budget.even()) == (980, 20, True)

@@ -30,7 +30,7 @@ from tally.operations.increments import _refusal_of_change
 from tests import faults
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import World, retry_until_final
 
 PLAYS, STOCK, USAGE, TICKET = counters.PLAYS, counters.STOCK, counters.USAGE, counters.TICKET
@@ -111,7 +111,7 @@ def test_100_plays_of_10_videos_cost_what_the_documents_say(world: World, soon: 
     with world.capacity() as measured:
         assert count(world, "feed", plays_of(10), soon=soon) == (body(100, 10, "soon" if soon else "now"), False)
     assert measured == ([("PutItem", 1.0)] if soon else [("TransactWriteItems", 22.0)])
-    assert [world.rolled_up(id_=f"video-{number}") for number in range(10)] == [10] * 10
+    assert [world.tally_after_rollup(id_=f"video-{number}") for number in range(10)] == [10] * 10
 
 
 def test_1000_changes_of_90_tallies_count_and_more_tallies_do_not(world: World) -> None:
@@ -256,7 +256,7 @@ def test_under_heat_changes_that_may_spill_are_one_receipt_alone(world: World, f
     world.proxy.plan = faults.always(fault, "TransactWriteItems")
     assert count(world, "feed", plays_of(3)) == (body(30, 3, "soon"), False)
     assert world.items() == []
-    assert [world.rolled_up(id_=f"video-{number}") for number in range(3)] == [10, 10, 10]
+    assert [world.tally_after_rollup(id_=f"video-{number}") for number in range(3)] == [10, 10, 10]
 
 
 def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_receipt(
@@ -295,7 +295,7 @@ def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(
             return f"refused: entry {refused.members['entry']}, {refused.left} left"
         return "sold"
 
-    answers = Multiset(at_once([partial(order, number) for number in range(50)]))
+    answers = Multiset(run_together([partial(order, number) for number in range(50)]))
     assert answers == {"sold": 20, "refused: entry 0, 0 left": 30}
     assert world.proxy.injected(faults.LOSE_RESPONSE) > 0
     streams.drain()

@@ -77,7 +77,7 @@ COSTS: dict[str, tuple[Callable[[World], object], list[tuple[str, float]]]] = {
 
 def members(world: World) -> World:
     """The world, with `like` and `unlike` for the members of a workspace."""
-    world.family = counters.MEMBERS
+    world.child_counter = counters.MEMBERS
     return world
 
 
@@ -96,7 +96,7 @@ def test_change_costs_what_the_design_says(
     world.play("earlier")
     world.like("bob")
     members(world).like("cy")
-    world.family = counters.LIKES
+    world.child_counter = counters.LIKES
     world.proxy.forget()
     with world.capacity() as measured:
         change(world)

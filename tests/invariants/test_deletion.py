@@ -32,7 +32,7 @@ from tally.errors import (
 from tally.maintenance import imports
 from tests import faults
 from tests.invariants.deployment import Deployment
-from tests.invariants.world import FixedShard, World, killing_at, meanwhile
+from tests.invariants.world import FixedShard, World, acting_before, killing_at
 from tests.tiers import in_long
 
 FOREVER = float("inf")
@@ -127,7 +127,7 @@ class Family:
 def family(world: World, judged: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Family:
     """Likes of a post, and members of a workspace, which nobody makes."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", WAIT_S)
-    world.family = request.param
+    world.child_counter = request.param
     return Family(request.param, world, judged)
 
 
@@ -325,7 +325,7 @@ def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None
     family.world.proxy.forget()
     late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
     level = {0: lambda: family.world.raw.update_item(**late)}
-    family.world.proxy.plan = meanwhile(level)
+    family.world.proxy.plan = acting_before(level)
     assert family.sweep() == SweptParents(0, 0, 1, True)
     assert family.world.tally(family.counter, ID) == 1
     assert len(family.rows()) == 1
@@ -393,7 +393,7 @@ def test_repair_of_a_parent_that_is_removed_meanwhile_makes_no_item(family: Fami
         assert deletion.sweep(family.on(0), counters.COUNTERS, FOREVER).parents == 1
 
     family.world.proxy.forget()
-    family.world.proxy.plan = meanwhile({0: end})
+    family.world.proxy.plan = acting_before({0: end})
     family.judged.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
     assert [item["SK"]["S"] for item in family.stored()] == ["META#1"]
 
@@ -426,7 +426,7 @@ def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -
         with killing_at(family.store, 4, before=True):
             family.remove()
     family.world.proxy.forget()
-    family.world.proxy.plan = meanwhile({3: lambda: family.judged.skip(MARKS_S_MAX + 1)}, "UpdateItem")
+    family.world.proxy.plan = acting_before({3: lambda: family.judged.skip(MARKS_S_MAX + 1)}, "UpdateItem")
     family.sweep() if who == "sweep" else family.remove()
     assert len(family.world.sent("UpdateItem")) == 4, "the process stood still over the fourth"
     assert family.remove() is False

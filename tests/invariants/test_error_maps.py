@@ -92,7 +92,7 @@ def test_every_answer_of_the_store_to_a_change_is_an_error_of_ours_and_counts_on
         fault = faults.error_after_write(code) if done else faults.error_answer(code)
         world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
         retry_until_final(lambda key=f"key-{code}": world.play(key))  # type: ignore[misc]
-        assert world.rolled_up() == number, code
+        assert world.tally_after_rollup() == number, code
 
 
 def test_every_error_of_ours_has_a_status_of_the_contract_and_a_slug_and_a_title_of_its_own() -> None:

@@ -29,7 +29,7 @@ from tests import faults
 from tests.contexts import LambdaContext
 from tests.invariants.counting import ITEM, Counting, neighbour, refusal
 from tests.invariants.simulation import Clock
-from tests.invariants.world import FIRST, LAST, meanwhile
+from tests.invariants.world import FIRST, LAST, acting_before
 
 
 def put_stock_item(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
@@ -168,7 +168,7 @@ def test_a_hold_that_a_caller_releases_before_the_sweep_moves_it_is_not_moved(co
         call = Call(replace(counting.world.store, client=counting.world.raw), "ann")
         assert settling.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["changed"] is True
 
-    counting.world.proxy.plan = meanwhile({1: release})  # transaction 0: the refused release, 1: the move
+    counting.world.proxy.plan = acting_before({1: release})  # transaction 0: the refused release, 1: the move
     assert counting.swept() == (0, 1, True)
     assert counting.states() == {hold_id: RELEASED}
     assert counting.stored(counters.STOCK) == 1

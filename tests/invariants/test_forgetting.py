@@ -25,7 +25,7 @@ from tally.maintenance import forgetting
 from tally.maintenance.forgetting import TraceKind
 from tally.streams import dead_letters
 from tests.invariants.deployment import LIKES, Deployment
-from tests.invariants.world import World, killing_at, meanwhile
+from tests.invariants.world import World, acting_before, killing_at
 from tests.tiers import in_long
 
 USER = "auth0|7c20"
@@ -154,7 +154,7 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     known: list[Any] = []
     plain = replace(judged.store, client=world.raw)
     world.proxy.forget()
-    world.proxy.plan = meanwhile({0: lambda: known.extend(history.forget_runs(plain, USER))})
+    world.proxy.plan = acting_before({0: lambda: known.extend(history.forget_runs(plain, USER))})
     code, out, err = remove(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
     assert len(known) == 1

@@ -69,7 +69,7 @@ def test_a_play_is_written_alone_while_the_counts_are_full_and_the_rollup_adds_i
     world.proxy.plan = full(world.store, "counts")
     status, answer = answered(world, "increments_open", PLAY)
     assert (status, json.loads(answer["body"])["visible"]) == (200, "soon")
-    assert (world.scan("counts"), world.rolled_up()) == ([], 1)
+    assert (world.scan("counts"), world.tally_after_rollup()) == ([], 1)
 
     consumers, records = StreamWorld(world.store, world.raw), [play(1, VIDEO), play(2, VIDEO)]
     for _ in range(2):

@@ -28,7 +28,7 @@ from tally.errors import (
 from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, neighbour, new_key, refusal
 from tests.invariants.simulation import Clock
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import FAULT_MIX, retry_until_final
 
 CALLERS = 8
@@ -275,11 +275,11 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
 
     def race() -> None:
         try:
-            at_once([partial(wander, counting, clock, seed, taken, settled) for seed in range(CALLERS)])
+            run_together([partial(wander, counting, clock, seed, taken, settled) for seed in range(CALLERS)])
         finally:
             over.set()
 
-    at_once([race, keep_sweeping])
+    run_together([race, keep_sweeping])
     counting.world.proxy.plan = faults.no_faults
     counting.world.proxy.wait_until_idle()
     amounts = counting.amounts()

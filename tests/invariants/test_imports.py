@@ -40,7 +40,7 @@ from tests.commands import WRITE_OPTIONS, Command
 from tests.conftest import fresh_tables
 from tests.invariants.deployment import Deployment
 from tests.invariants.streaming import ConsumerWorld
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import World, killing_at
 
 NUMBERS, OF_LIKES = "id,value", "post,user,liked_at"
@@ -127,7 +127,7 @@ def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command)
         for number in range(20):
             increments.count(Call(store), Increment(PLAYS, f"t{number}", amount, "play", f"{amount} {number}", {}))
 
-    at_once([lambda: run.import_(path), lambda: run.import_(path), lambda: play(1), lambda: play(-1)])
+    run_together([lambda: run.import_(path), lambda: run.import_(path), lambda: play(1), lambda: play(-1)])
     assert counted(store, lines)
 
 

@@ -63,7 +63,7 @@ def test_like_refused_beside_a_conflict_is_judged_afresh(
     refuse(world, key, *places, code)
     assert world.like("ann", key=key) == (liked(visible), False)
     assert world.likes() == (1 if visible == "now" else 0, {"ann"})
-    assert world.rolled_up(counters.LIKES, POST) == 1
+    assert world.tally_after_rollup(counters.LIKES, POST) == 1
 
 
 @pytest.mark.parametrize("code", BUSY)

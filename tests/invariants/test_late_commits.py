@@ -23,7 +23,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.test_settling import DAY_S, MINUTES, OWNER, QUOTA, STOCK, Budget
-from tests.invariants.world import FAULT_MIX, World, meanwhile, retry_until_final
+from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
 from tests.tiers import in_long
 
 
@@ -275,7 +275,7 @@ def test_a_late_commit_that_another_comes_before_says_so_and_takes_nothing(
         acts[state]()
 
     budget.world.proxy.forget()
-    budget.world.proxy.plan = meanwhile({0: first})
+    budget.world.proxy.plan = acting_before({0: first})
     if state == EXPIRED:
         assert budget.commit(hold_id, 20)["changed"] is True
     else:

@@ -16,8 +16,8 @@ from tally.counting.children import ATTEMPTS_MAX, parents_with_child
 from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests import faults
-from tests.invariants.threads import at_once
-from tests.invariants.world import FAULT_MIX, LAST, POST, ShardsInTurn, World, meanwhile, retry_until_final
+from tests.invariants.threads import run_together
+from tests.invariants.world import FAULT_MIX, LAST, POST, ShardsInTurn, World, acting_before, retry_until_final
 from tests.tiers import in_long
 
 TALLY = counters.LIKES.partition_start + POST
@@ -27,7 +27,7 @@ LIKED = {"present": True}
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def either(world: World, request: pytest.FixtureRequest) -> World:
     """A world of likes, and one of members, whose workspace nobody has to make."""
-    world.family = request.param
+    world.child_counter = request.param
     return world
 
 
@@ -67,7 +67,9 @@ def test_unlike_of_what_is_not_liked_only_looks(either: World) -> None:
 def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: World) -> None:
     spread_world.write_post()
     shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
-    spread_world.proxy.plan = meanwhile({1: lambda: spread_world.put(shard)})  # 0: the like, 1: the making, 2: the like
+    spread_world.proxy.plan = acting_before(
+        {1: lambda: spread_world.put(shard)}
+    )  # 0: the like, 1: the making, 2: the like
     assert spread_world.like("ann")[0]["changed"] is True
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
 
@@ -102,11 +104,13 @@ def test_like_of_a_missing_post_is_refused_and_leaves_nothing(
 def test_what_another_changes_between_the_two_looks_of_a_keyed_change_is_changed_back(either: World) -> None:
     either.write_post()
     either.like("ann")
-    either.proxy.plan = meanwhile({1: lambda: either.by_hand("ann", False)})  # 0: refused, 1: the receipt alone
+    either.proxy.plan = acting_before(
+        {1: lambda: either.change_child_by_hand("ann", False)}
+    )  # 0: refused, 1: the receipt alone
     assert either.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
     assert either.likes() == (1, {"ann"})
     either.unlike("ann")
-    either.proxy.plan = meanwhile({0: lambda: either.by_hand("ann", True)})  # 0: the receipt alone
+    either.proxy.plan = acting_before({0: lambda: either.change_child_by_hand("ann", True)})  # 0: the receipt alone
     assert either.unlike("ann", key="key-2") == ({"present": False, "changed": True, "visible": "now"}, False)
     assert either.likes() == (0, set())
 
@@ -115,8 +119,10 @@ def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(either: World) -
     either.write_post()
     either.like("ann")
     turns = range(2 * ATTEMPTS_MAX)
-    either.proxy.plan = meanwhile({turn: lambda liked=turn % 2 == 0: either.by_hand("ann", liked) for turn in turns})
-    either.by_hand("ann", False)
+    either.proxy.plan = acting_before(
+        {turn: lambda liked=turn % 2 == 0: either.change_child_by_hand("ann", liked) for turn in turns}
+    )
+    either.change_child_by_hand("ann", False)
     either.proxy.forget()
     with pytest.raises(StoreBusyError):
         either.like("ann", key="key-1")
@@ -143,11 +149,11 @@ def test_posts_that_a_user_likes_are_found_by_one_read(world: World) -> None:
 
 
 def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired(world: World) -> None:
-    world.family = counters.MEMBERS
+    world.child_counter = counters.MEMBERS
     first, _ = world.like("ann", key="key-1")
     with pytest.raises(KeyReusedError):
         world.like("bob", key="key-1")
-    world.family = replace(counters.MEMBERS, retired=True)
+    world.child_counter = replace(counters.MEMBERS, retired=True)
     assert world.like("ann", key="key-1") == (first, True)
     for change, key in ((world.like, None), (world.unlike, "key-2")):
         with pytest.raises(CounterRetiredError):
@@ -159,7 +165,7 @@ def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired
 def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World, family: Counter) -> None:
     """Also with two devices of one user against each other, on many shards, with and without keys."""
     world.write_post()
-    world.family = family
+    world.child_counter = family
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.random_faults(24, {"TransactWriteItems": FAULT_MIX})
 
@@ -172,8 +178,8 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
             retry_until_final(partial(move, f"user-{seed % 5}", POST, key))
 
-    at_once([partial(wander, seed) for seed in range(8)])
+    run_together([partial(wander, seed) for seed in range(8)])
     world.proxy.wait_until_idle()
-    assert world.rolled_up(family, POST) == len(world.likes()[1])
-    assert world.inserted_alone()
+    assert world.tally_after_rollup(family, POST) == len(world.likes()[1])
+    assert world.spilled_children()
     assert len(world.shards(family, POST)) > 1

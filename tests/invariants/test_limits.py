@@ -21,8 +21,8 @@ from tally.errors import (
 from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.simulation import Clock
-from tests.invariants.threads import at_once
-from tests.invariants.world import FAULT_MIX, meanwhile, retry_until_final
+from tests.invariants.threads import run_together
+from tests.invariants.world import FAULT_MIX, acting_before, retry_until_final
 
 SEATS = Counter("seats", prefix="HALL", sort_key="SEATS", attribute="taken", floor=0, ceiling=10)
 LIVES = Counter("lives", prefix="GAME", sort_key="LIVES", attribute="lives", start=3, delta=-1, floor=0)
@@ -34,7 +34,7 @@ def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(countin
     counting.stock(100)
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
-    outcomes = at_once([partial(buy, counting, counters.STOCK, -1) for _ in range(200)])
+    outcomes = run_together([partial(buy, counting, counters.STOCK, -1) for _ in range(200)])
     assert Multiset(type(outcome) for outcome in outcomes) == {dict: 100, int: 100}
     assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
     assert counting.stored(counters.STOCK) == 0
@@ -128,7 +128,7 @@ def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Count
     key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
     moved = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
     counting.world.proxy.forget()
-    counting.world.proxy.plan = meanwhile({0: lambda: counting.world.put(moved)})
+    counting.world.proxy.plan = acting_before({0: lambda: counting.world.put(moved)})
     failed = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
     assert isinstance(failed, PreconditionFailedError)
     assert failed.members == {"version": version + 1}
@@ -196,7 +196,7 @@ def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_
     def enter(own: list[str]) -> list[dict[str, Any] | int]:
         return [buy(counting, DRAW, None, key) for key in own]
 
-    entries = at_once([partial(enter, keys[caller::callers]) for caller in range(callers)])
+    entries = run_together([partial(enter, keys[caller::callers]) for caller in range(callers)])
     outcomes = [outcome for own in entries for outcome in own]
     winners = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     assert sorted(body["number"] for body in winners) == list(range(PRIZES))

@@ -131,7 +131,7 @@ def held_and_left(world: World) -> tuple[dict[str, int], int]:
 
 def likes_of(world: World) -> tuple[int, set[str]]:
     """The tally of the post once all is rolled up, and who likes it."""
-    return world.rolled_up(counters.LIKES, POST), world.likes()[1]
+    return world.tally_after_rollup(counters.LIKES, POST), world.likes()[1]
 
 
 def number_of(counter: Counter) -> Callable[[World], int]:
@@ -145,8 +145,8 @@ SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
 CHANGES = [
     Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),
     Change("rolled up", lambda world: world.play(KEY, counter=ROLLED_UP), {"visible": "soon"},
-           lambda world: world.rolled_up(ROLLED_UP), 1),
-    Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.rolled_up, 1, heat),
+           lambda world: world.tally_after_rollup(ROLLED_UP), 1),
+    Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, heat),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, stock),
     Change("use beyond a limit", lambda world: Counting(world).increment(IN_DEBT, -12, KEY, used=True), {"over": True},
@@ -231,7 +231,7 @@ def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goe
 
 def test_a_change_that_stays_in_progress_is_unknown_when_its_time_is_over(world: World) -> None:
     world.proxy.plan = faults.always(faults.error_answer(IN_PROGRESS), "TransactWriteItems")
-    rushed, call = world.rushed(within_s=0.5)
+    rushed, call = world.with_deadline(within_s=0.5)
     with pytest.raises(StoreUnreachableError, match="The store failed"):
         rushed.play(KEY, call=call)
     assert 0 < rushed.store.clock() <= 0.5, "the call's own clock"
@@ -306,7 +306,7 @@ def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_
     assert world.unlike("ann")[0]["changed"] is True
     world.proxy.wait_until_idle()
     assert world.likes()[1] == set()
-    assert world.rolled_up(counters.LIKES, POST) == 0
+    assert world.tally_after_rollup(counters.LIKES, POST) == 0
 
 
 def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world: World) -> None:

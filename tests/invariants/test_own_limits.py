@@ -42,8 +42,8 @@ from tests.faults.plans import Fault
 from tests.invariants.counting import ITEM, Counting, new_key, refusal
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.threads import at_once
-from tests.invariants.world import World, meanwhile, retry_until_final
+from tests.invariants.threads import run_together
+from tests.invariants.world import World, acting_before, retry_until_final
 from tests.tiers import in_long
 
 QUOTA = Counter(
@@ -118,7 +118,7 @@ def test_the_number_ends_at_the_limit_of_now_above_none_and_nobody_is_refused_wh
             retry_until_final(partial(give, stores[0], counter, limit, f"to {limit}"))
         for most in (3, 1):  # the last room is for ones
             jobs = [partial(storm, store, [chance.randint(1, most) for _ in range(10)]) for store in stores]
-            accepted += sum(at_once(jobs))
+            accepted += sum(run_together(jobs))
         assert world.tally(counter, tally) == accepted == (40 if limit == 25 else limit)
     assert in_vain == []
     assert injected(world) > 60
@@ -147,7 +147,7 @@ def test_at_each_edge_of_a_period_the_plan_of_now_holds_once_it_is_answered(
             partial(retry_until_final, partial(give, stores[0], QUOTA, plan, f"{seed} {turn}")),
         ]
         chance.shuffle(jobs)
-        at_once(jobs)
+        run_together(jobs)
         for store in stores:
             with suppress(LimitReachedError):
                 retry_until_final(partial(count, store, QUOTA, 1, new_key()))
@@ -178,7 +178,7 @@ def test_a_period_that_begins_while_the_plan_changes_has_the_new_one(
         count(replace(other, client=world.raw), QUOTA, 1)
 
     world.proxy.forget()
-    world.proxy.plan = meanwhile({0: begin})
+    world.proxy.plan = acting_before({0: begin})
     give(world.store, QUOTA, 3)
     assert refused(other, QUOTA, 21)["limit"] == judged_by
 
@@ -265,7 +265,7 @@ def test_a_plan_that_moves_between_the_look_and_the_first_write_of_a_period_judg
     world: World, clock: Clock
 ) -> None:
     (other,) = processes(world, 1)
-    world.proxy.plan = meanwhile({0: partial(give, replace(other, client=world.raw), QUOTA, 2)})
+    world.proxy.plan = acting_before({0: partial(give, replace(other, client=world.raw), QUOTA, 2)})
     assert refused(world.store, QUOTA, 5)["left"] == 2
     assert world.receipts() != [], "that of the plan"
     assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
@@ -281,7 +281,7 @@ def test_of_many_plans_at_once_near_an_edge_one_is_that_of_both_periods(world: W
         for store, limit in zip(processes(world, 6), limits_of, strict=True)
     ]
     counts = [partial(retry_until_final, partial(count, store, QUOTA, 1, new_key())) for store in processes(world, 2)]
-    at_once([*makers, partial(clock.pass_s, 1), *counts])
+    run_together([*makers, partial(clock.pass_s, 1), *counts])
     last = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
     assert last in [10 if limit is None else limit for limit in limits_of]
     for store in processes(world, 2):
@@ -352,7 +352,7 @@ def test_a_visit_by_a_clock_that_is_ahead_is_judged_by_the_plan_of_now(world: Wo
             give(replace(other, client=world.raw), readers, 1)
 
     world.proxy.forget()
-    world.proxy.plan = meanwhile({0: change})
+    world.proxy.plan = acting_before({0: change})
     visit("ann")
     assert refusal(partial(visit, "bob")).members["limit"] == 1
 
@@ -507,7 +507,7 @@ def test_a_value_is_set_within_the_limit_of_its_id(counting: Counting) -> None:
     assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
     other = replace(processes(counting.world, 1)[0], client=counting.world.raw)
     counting.world.proxy.forget()
-    counting.world.proxy.plan = meanwhile({0: partial(give, other, SEATS, 5)})
+    counting.world.proxy.plan = acting_before({0: partial(give, other, SEATS, 5)})
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
     assert counting.stored(SEATS) == 25

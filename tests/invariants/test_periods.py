@@ -57,7 +57,7 @@ def sums(counting: Counting, counter: Counter) -> dict[str, int]:
     """What each stored id of a counter comes to, with what the rollup is to add."""
     ids = {item["PK"]["S"].partition("#")[2] for item in counting.world.items()}
     ids |= {receipt["target"]["S"] for receipt in counting.world.receipts()}
-    found = {id_: counting.world.rolled_up(counter, id_) for id_ in ids}
+    found = {id_: counting.world.tally_after_rollup(counter, id_) for id_ in ids}
     return {id_: number for id_, number in found.items() if number}
 
 

@@ -12,7 +12,7 @@ from tally.counting import posts, tallies
 from tally.dynamo import keys
 from tally.errors import EditConflictError, ForbiddenError, NotFoundError
 from tests import faults
-from tests.invariants.world import POST, World, meanwhile
+from tests.invariants.world import POST, World, acting_before
 
 
 def stored(world: World, post_id: str = POST) -> tuple[int, str]:
@@ -40,7 +40,7 @@ def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: W
             ExpressionAttributeValues={":one": {"N": "1"}},
         )
 
-    world.proxy.plan = meanwhile(dict.fromkeys(range(20), faster))
+    world.proxy.plan = acting_before(dict.fromkeys(range(20), faster))
     world.proxy.forget()
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
@@ -57,7 +57,7 @@ def test_post_that_somebody_else_creates_first_is_theirs(world: World) -> None:
         }),
     }  # fmt: skip
     world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META.BODY"}, "body": {"S": "theirs"}})
-    world.proxy.plan = meanwhile(theirs)
+    world.proxy.plan = acting_before(theirs)
     with pytest.raises(ForbiddenError):
         world.write_post(text="mine", author="ann")
     assert stored(world) == (0, "theirs")
@@ -68,7 +68,7 @@ def test_a_post_whose_text_a_read_misses_is_read_once_more_and_then_is_not_found
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))
-    world.proxy.plan = meanwhile({1: lambda: world.put(text)}, "Query")
+    world.proxy.plan = acting_before({1: lambda: world.put(text)}, "Query")
     world.proxy.forget()
     assert world.read_post()["body"] == "here"
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))

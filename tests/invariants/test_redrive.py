@@ -23,7 +23,7 @@ from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.processes import interrupted_client
 from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
 from tests.invariants.streaming import LONG, NOW_S, StreamWorld
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.tiers import in_long
 
 
@@ -47,7 +47,7 @@ def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: Stream
 def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
     aside(stream)
     marked = list(dead_letters.list_markers(Call(stream.store)))
-    found = at_once([lambda: stream.redrive(markers=marked)] * 4)
+    found = run_together([lambda: stream.redrive(markers=marked)] * 4)
     assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
     assert stream.redrive() == []
     assert stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}

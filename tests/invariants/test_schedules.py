@@ -22,7 +22,7 @@ from tally.dynamo.contention import ATTEMPTS_MAX, Spread
 from tally.errors import StoreBusyError
 from tests import faults
 from tests.faults import Fault, Plan
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST, LAST, POST, VIDEO, World, retry_until_final
 from tests.tiers import in_long
 
@@ -49,11 +49,11 @@ def shards_tried(world: World) -> list[str]:
 def test_16_callers_with_one_key_at_once_are_one_count_and_get_16_equal_answers(world: World) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.random_faults(16, {"TransactWriteItems": FAULT_MIX})
-    outcomes = at_once([lambda: retry_until_final(partial(world.play, "key-1"))] * 16)
+    outcomes = run_together([lambda: retry_until_final(partial(world.play, "key-1"))] * 16)
     answers = [body for body, _ in outcomes]
     assert answers == answers[:1] * 16
     assert answers[0].items() >= {"video_id": VIDEO, "counted": True}.items()
-    assert (world.rolled_up(), len(world.receipts())) == (1, 1)
+    assert (world.tally_after_rollup(), len(world.receipts())) == (1, 1)
 
 
 @pytest.mark.parametrize("seed", [1, *in_long([2, 3])])
@@ -75,9 +75,9 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
                 assert retry_until_final(send)[1] is True
         return sum(amounts)
 
-    accepted = at_once([partial(play, caller) for caller in range(6)])
+    accepted = run_together([partial(play, caller) for caller in range(6)])
     shards = world.shards()
-    assert world.rolled_up() == sum(accepted)
+    assert world.tally_after_rollup() == sum(accepted)
     assert shards.keys() <= SHARD_KEYS
     assert world.read_plays() == max(0, world.tally())
     assert spills or (len(shards) > 1 and world.tally() == sum(accepted))
@@ -126,7 +126,7 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
 ) -> None:
     """Of what spills, too, where what is written alone meets the same."""
     world.proxy.plan = busy(fault)
-    rushed, call = world.rushed(0.5)
+    rushed, call = world.with_deadline(0.5)
     with pytest.raises(StoreBusyError):
         rushed.play("key-1", counter=counter, call=call)
     assert rushed.store.clock() <= 0.5
@@ -135,7 +135,7 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", counter=counter)[1] is False
-    assert (world.tally(counter), world.rolled_up(counter)) == (0 if counter.may_spill else 1, 1)
+    assert (world.tally(counter), world.tally_after_rollup(counter)) == (0 if counter.may_spill else 1, 1)
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, *THROTTLES], ids=lambda fault: fault.kind.name.lower())
@@ -146,9 +146,9 @@ def test_likes_and_posts_under_persistent_contention_are_busy_and_change_nothing
     for user, change in (("bob", world.like), ("ann", world.unlike)):
         for key in (None, "key-1"):
             with pytest.raises(StoreBusyError):
-                change(user, key=key, call=world.rushed(0.1, user)[1])
+                change(user, key=key, call=world.with_deadline(0.1, user)[1])
     with pytest.raises(StoreBusyError):
-        posts.write_post(world.rushed(0.1, AUTHOR)[1], counters.LIKES, POST, "new")
+        posts.write_post(world.with_deadline(0.1, AUTHOR)[1], counters.LIKES, POST, "new")
     assert world.likes() == (1, {"ann"})
-    assert world.receipts() == world.inserted_alone() == []
+    assert world.receipts() == world.spilled_children() == []
     assert world.read_post()["revision"] == 0

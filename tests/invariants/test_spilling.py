@@ -22,7 +22,7 @@ from tally.dynamo.keys import Item, removal_pair_of
 from tally.errors import ChangeRefusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.faults import Fault
-from tests.invariants.world import POST, VIDEO, World, meanwhile
+from tests.invariants.world import POST, VIDEO, World, acting_before
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
@@ -56,8 +56,8 @@ def hot(world: World) -> World:
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def either_hot(hot: World, request: pytest.FixtureRequest) -> World:
     """A hot world of likes, and one of members."""
-    hot.family = request.param
-    hot.store.breaker.trip(hot.family.partition_start + POST)
+    hot.child_counter = request.param
+    hot.store.breaker.trip(hot.child_counter.partition_start + POST)
     return hot
 
 
@@ -104,11 +104,11 @@ def test_a_rolled_up_change_is_its_receipt_alone_which_says_all_that_the_rollup_
 def test_a_rolled_up_change_that_meets_others_is_tried_again_within_its_time(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"PutItem": [fault] * 4})
     assert world.play("key-1", counter=PAGES)[1] is False
-    assert world.rolled_up(PAGES) == 1
+    assert world.tally_after_rollup(PAGES) == 1
     world.proxy.plan = faults.always(fault)
     with pytest.raises(StoreBusyError):
-        world.play("key-2", counter=PAGES, call=world.rushed(0.2)[1])
-    assert world.rolled_up(PAGES) == 1
+        world.play("key-2", counter=PAGES, call=world.with_deadline(0.2)[1])
+    assert world.tally_after_rollup(PAGES) == 1
 
 
 # Increments that spill
@@ -124,7 +124,7 @@ def test_a_change_in_others_way_is_written_alone_after_some_retries_and_a_thrott
     assert len(world.sent("TransactWriteItems")) == tries_of(fault)
     assert world.items() == []
     assert world.receipt()["rollup"] == {"BOOL": True}
-    assert world.rolled_up() == 5
+    assert world.tally_after_rollup() == 5
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", amount=5) == (body, True)
 
@@ -139,7 +139,7 @@ def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(wor
     assert seen == ["soon"] * 6
     now_s[0] += BREAKER_OPEN_S
     assert [world.play(f"c-{number}")[0]["visible"] for number in range(3)] == ["now"] * 3
-    assert (world.tally(), world.rolled_up()) == (3, 9)
+    assert (world.tally(), world.tally_after_rollup()) == (3, 9)
 
 
 def test_a_refusal_shows_that_a_tally_has_cooled(world: World, now_s: list[float]) -> None:
@@ -157,7 +157,7 @@ def test_a_change_that_landed_before_it_spilled_is_counted_once(world: World, fa
     world.proxy.strip_tokens = not tokens
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, *HOT]})
     assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
-    assert (world.tally(), world.rolled_up()) == (1, 1)
+    assert (world.tally(), world.tally_after_rollup()) == (1, 1)
 
 
 def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
@@ -165,7 +165,7 @@ def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) 
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
         world.store.breaker.trip(counter.partition_start + VIDEO)
         with pytest.raises(StoreBusyError):
-            world.play("key-1", amount=amount, counter=counter, call=world.rushed(0.1)[1], operation="increment")
+            world.play("key-1", amount=amount, counter=counter, call=world.with_deadline(0.1)[1], operation="increment")
     assert world.items() == world.receipts() == []
 
 
@@ -189,11 +189,11 @@ def test_a_like_that_keeps_meeting_others_is_its_like_item_alone(world: World, k
     body, replayed = world.like("ann", key=key)
     assert (body, replayed) == ({"present": True, "changed": True, **SOON}, False)
     assert world.likes() == (0, {"ann"})
-    (child,) = world.inserted_alone()
+    (child,) = world.spilled_children()
     assert child["at"]["N"].isdigit()
     assert len(world.receipts()) == (1 if key else 0)
     assert world.like("ann", key=key)[0]["changed"] is bool(key)  # the replay of the key, or no change
-    assert world.rolled_up(counters.LIKES, POST) == 1
+    assert world.tally_after_rollup(counters.LIKES, POST) == 1
 
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
@@ -214,7 +214,7 @@ def test_making_a_shard_that_keeps_meeting_others_spills_the_like(world: World) 
     world.proxy.plan = plan
     for user in range(12):
         assert world.like(f"user-{user}")[0]["changed"] is True
-    assert world.rolled_up(counters.LIKES, POST) == 12
+    assert world.tally_after_rollup(counters.LIKES, POST) == 12
     assert world.shards(counters.LIKES, POST).keys() == {"META"}
 
 
@@ -222,7 +222,7 @@ def test_an_unlike_does_not_spill(hot: World) -> None:
     hot.like("ann")
     hot.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     with pytest.raises(StoreBusyError):
-        hot.unlike("ann", call=hot.rushed(0.2, "ann")[1])
+        hot.unlike("ann", call=hot.with_deadline(0.2, "ann")[1])
     assert hot.likes() == (0, {"ann"})
 
 
@@ -230,10 +230,12 @@ def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either
     either_hot.like("ann")
     assert either_hot.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
     assert either_hot.likes() == (-1, set())
-    assert tallies.read(either_hot.call(), either_hot.family, POST) == 0  # never shown below zero
-    assert either_hot.rolled_up(either_hot.family, POST) == 0  # once the rollup has seen the like in the stream
+    assert tallies.read(either_hot.call(), either_hot.child_counter, POST) == 0  # never shown below zero
+    assert (
+        either_hot.tally_after_rollup(either_hot.child_counter, POST) == 0
+    )  # once the rollup has seen the like in the stream
     either_hot.like("ann")
-    assert either_hot.rolled_up(either_hot.family, POST) == 1
+    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
 
 
 def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> None:
@@ -244,13 +246,13 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> Non
     left = the_like(either_hot)
     assert left.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
     assert int(left["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
-    assert children.has_child(either_hot.call(), either_hot.family, POST, "ann") is False
-    first, following = children.list_children(either_hot.call(), either_hot.family, POST, 1, None)
+    assert children.has_child(either_hot.call(), either_hot.child_counter, POST, "ann") is False
+    first, following = children.list_children(either_hot.call(), either_hot.child_counter, POST, 1, None)
     assert (first, following is not None) == ([], True)
-    assert [name for name, _ in children.list_children(either_hot.call(), either_hot.family, POST, 5, None)[0]] == [
-        "bob"
-    ]
-    assert recount.recount(either_hot.store, either_hot.family, POST, time.time()).children == 1
+    assert [
+        name for name, _ in children.list_children(either_hot.call(), either_hot.child_counter, POST, 5, None)[0]
+    ] == ["bob"]
+    assert recount.recount(either_hot.store, either_hot.child_counter, POST, time.time()).children == 1
     assert either_hot.unlike("ann")[0]["changed"] is False
     assert either_hot.unlike("ann", key="key-1")[0]["changed"] is False
     assert either_hot.likes() == (-1, {"bob"})
@@ -263,7 +265,7 @@ def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_
     assert either_hot.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
     assert either_hot.like("ann")[0]["changed"] is False
     assert either_hot.likes() == (0, {"ann"})
-    assert either_hot.rolled_up(either_hot.family, POST) == 1
+    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
 
 
 def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
@@ -288,8 +290,8 @@ def test_an_unlike_of_an_old_spilled_like_leaves_nothing(hot: World) -> None:
 
 
 def the_like(world: World) -> Item:
-    key = f"{world.family.child}ann"
-    (item,) = (item for item in world.items(world.family.partition_start + POST) if item["SK"]["S"] == key)
+    key = f"{world.child_counter.child}ann"
+    (item,) = (item for item in world.items(world.child_counter.partition_start + POST) if item["SK"]["S"] == key)
     return item
 
 
@@ -320,7 +322,7 @@ def test_an_unlike_is_stamped_with_its_own_minute_and_the_like_that_it_takes_bac
         taken = first
     else:
         taken = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after}
-        world.proxy.plan = meanwhile({0: lambda: world.put(taken)})
+        world.proxy.plan = acting_before({0: lambda: world.put(taken)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
     (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
@@ -359,7 +361,7 @@ def visible(counted: ChangeAnswer) -> str:
 
 def test_of_both_kinds_those_that_are_visible_now_move(world: World) -> None:
     assert visible(together(world, VIDEO, also=PAGES)) == "soon"
-    assert (world.tally(), world.tally(PAGES), world.rolled_up(PAGES)) == (3, 0, 2)
+    assert (world.tally(), world.tally(PAGES), world.tally_after_rollup(PAGES)) == (3, 0, 2)
 
 
 @each_busy
@@ -371,7 +373,7 @@ def test_changes_that_keep_meeting_others_are_written_alone_and_throttled_ones_a
     assert visible(first) == "soon"
     assert len(world.sent("TransactWriteItems")) == tries_of(fault)
     assert world.items() == []
-    assert world.rolled_up() == 3
+    assert world.tally_after_rollup() == 3
     assert world.store.breaker.is_open(PLAYS)
     assert together(world, VIDEO) == (first.body, True)
 
@@ -387,7 +389,7 @@ def test_changes_that_meet_others_are_tried_again_and_spread(world: World, fault
 def test_a_hot_tally_waits_from_the_start(hot: World) -> None:
     assert visible(together(hot, VIDEO, "cold")) == "soon"
     assert len(hot.sent("TransactWriteItems")) == 1
-    assert (hot.tally(), hot.rolled_up(), hot.tally(id_="cold")) == (0, 3, 3)
+    assert (hot.tally(), hot.tally_after_rollup(), hot.tally(id_="cold")) == (0, 3, 3)
 
 
 def test_only_the_tally_that_was_in_the_way_is_hot(world: World) -> None:
@@ -403,7 +405,7 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
 ) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION]})
     assert visible(together(world, VIDEO, "other")) == "soon"
-    assert (world.tally(), world.tally(id_="other"), world.rolled_up(id_="other")) == (3, 0, 3)
+    assert (world.tally(), world.tally(id_="other"), world.tally_after_rollup(id_="other")) == (3, 0, 3)
     assert world.store.spread.width("VID#other") == 1
     assert not world.store.breaker.is_open(PLAYS)
     now_s[0] += BREAKER_THROTTLED_S - 1
@@ -413,7 +415,7 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
 def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> None:
     receipt = Fault(faults.FaultKind.THROTTLED_TRANSACTION, at=0)
     world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
-    rushed, call = world.rushed(9, "ann")
+    rushed, call = world.with_deadline(9, "ann")
     assert visible(together(rushed, VIDEO, call=call)) == "now"
     assert rushed.store.clock() > 0
     world.proxy.plan = faults.always(receipt, "TransactWriteItems")

@@ -33,7 +33,7 @@ from tests import faults
 from tests.contexts import LambdaContext
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import World, killing_at, retry_until_final
 from tests.tiers import in_long
 
@@ -96,7 +96,11 @@ class Shop:
         """Mugs, plays and use; orders, and how many the total says."""
         rows, world = self.rows(), self.world
         total = int(rows.pop("TOTAL", {"n": {"N": "0"}})["n"]["N"])
-        numbers = [world.tally(STOCK, "mug"), world.rolled_up(PLAYS, "mug"), world.rolled_up(USAGE, "ann")]
+        numbers = [
+            world.tally(STOCK, "mug"),
+            world.tally_after_rollup(PLAYS, "mug"),
+            world.tally_after_rollup(USAGE, "ann"),
+        ]
         return [*numbers, len(rows), total]
 
 
@@ -235,7 +239,7 @@ def test_an_own_write_that_is_in_the_way_spills_spreads_and_heats_no_tally(shop:
     assert shop.commit("o-1").visible == "now"
     assert shop.of() == DONE
     world.proxy.plan = faults.always(fault, "TransactWriteItems")
-    rushed, _ = world.rushed(30)
+    rushed, _ = world.with_deadline(30)
     with pytest.raises(StoreBusyError):
         shop.commit("o-2", world=rushed)
     assert (shop.of(), world.store.breaker.open_tallies, world.store.spread.widths) == (DONE, {}, {})
@@ -290,7 +294,7 @@ def test_plain_writers_of_the_same_item_and_commits_lose_nothing(shop: Shop) -> 
             ended.set()
         return 20
 
-    plain, sold = at_once([plainly, sell])
+    plain, sold = run_together([plainly, sell])
     assert shop.of() == [3, 0, 20, 20, plain + sold]
 
 
@@ -330,7 +334,9 @@ def test_a_process_that_is_killed_over_any_request(shop: Shop, streams: EngineSt
 
 
 def test_12_copies_at_once_make_one_order_and_all_of_them_name_it(shop: Shop) -> None:
-    answers = at_once([partial(retry_until_final, partial(shop.commit, "key", f"o-{number}")) for number in range(12)])
+    answers = run_together(
+        [partial(retry_until_final, partial(shop.commit, "key", f"o-{number}")) for number in range(12)]
+    )
     assert shop.of() == DONE
     assert [{*one.answer.values(), "TOTAL"} for one in answers] == [shop.rows().keys()] * 12
     assert sum(not one.replayed for one in answers) == 1
@@ -360,7 +366,7 @@ def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(
     jobs = [partial(sell, number, device) for number in range(60) for device in range(chance.randint(1, 3))]
     chance.shuffle(jobs)
     said: dict[int, set[str]] = {}
-    for number, order in at_once(jobs):
+    for number, order in run_together(jobs):
         said.setdefault(number, set()).add(order)
     streams.drain()
     assert shop.of() == [0, 25, 25, 25, 25]

@@ -28,7 +28,7 @@ from tests.invariants.deployment import Deployment
 from tests.invariants.simulation import Clock, Roughness, seed_randomness
 from tests.invariants.test_periods import evening as evening
 from tests.invariants.test_removed_periods import BY_TTL
-from tests.invariants.threads import at_once
+from tests.invariants.threads import run_together
 from tests.invariants.world import World, retry_until_final
 from tests.tiers import in_long
 
@@ -60,7 +60,7 @@ def visit(world: World, counter: Counter, visitor: str, at_s: float | None = Non
 
 
 def rolled_up(world: World, counter: Counter, at_s: float) -> int:
-    return world.rolled_up(counter, periods.tally_id(counter, ITEM, at_s))
+    return world.tally_after_rollup(counter, periods.tally_id(counter, ITEM, at_s))
 
 
 def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_late_over_an_edge(
@@ -75,12 +75,15 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
 
     for visitor in ("ann", "bob") * 5:
         visit(visitor, today)
-    assert counting.world.rolled_up(KEYED, today) == 2
+    assert counting.world.tally_after_rollup(KEYED, today) == 2
     evening.pass_s(600)
     visit("cid", today)  # it was on its way at midnight
     for visitor in ("bob", "cid") * 5:
         visit(visitor, tomorrow)
-    assert (counting.world.rolled_up(KEYED, today), counting.world.rolled_up(KEYED, tomorrow)) == (2, 3)
+    assert (counting.world.tally_after_rollup(KEYED, today), counting.world.tally_after_rollup(KEYED, tomorrow)) == (
+        2,
+        3,
+    )
     assert proxy.injected(faults.LOSE_RESPONSE) + proxy.injected(faults.FAIL_AFTER) > 5
 
 
@@ -163,7 +166,7 @@ def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> N
     """Each reads before any of them has written."""
     world.proxy.plan = faults.random_faults(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
     stores = [replace(world.store, secret_cache={}) for _ in range(8)]
-    found = at_once(
+    found = run_together(
         [lambda store=store: retry_until_final(lambda: pseudonyms.stack_secret(Call(store))) for store in stores]
     )
     assert len(set(found)) == 1
@@ -199,7 +202,9 @@ def test_at_a_ceiling_who_is_in_comes_in_again_and_nobody_else_does(world: World
         except LimitReachedError:
             return user, False
 
-    shares = at_once([lambda share=share: [seat(user) for user in share] for share in (order[n::8] for n in range(8))])
+    shares = run_together(
+        [lambda share=share: [seat(user) for user in share] for share in (order[n::8] for n in range(8))]
+    )
     done = [one for share in shares for one in share]
     inside, refused = ({user for user, is_in in done if is_in is wanted} for wanted in (True, False))
     injected = sum(world.proxy.injected(fault) for fault in chances)

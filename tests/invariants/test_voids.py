@@ -29,7 +29,7 @@ from tests import faults
 from tests.invariants.counting import new_key, refusal
 from tests.invariants.deployment import deployed
 from tests.invariants.simulation import Clock
-from tests.invariants.world import FAULT_MIX, World, meanwhile, retry_until_final
+from tests.invariants.world import FAULT_MIX, World, acting_before, retry_until_final
 from tests.tiers import in_long
 
 STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits", start=100, floor=0)
@@ -80,7 +80,7 @@ class Shop:
         return dict(handler.void_changes(self.call(), key=key).body)
 
     def number(self, counter: Counter, tally: str | None = None) -> int:
-        return int(self.world.rolled_up(counter, tally or self.tally(counter)))
+        return int(self.world.tally_after_rollup(counter, tally or self.tally(counter)))
 
     def numbers(self) -> list[int]:
         return [self.number(counter) for counter in (STOCK, SALES, QUOTA)]
@@ -224,7 +224,7 @@ def test_a_change_that_takes_the_key_before_the_void_is_written_stands(shop: Sho
         replace(shop, world=past_the_proxy).add(STOCK, -7, "order-1")
 
     shop.world.proxy.forget()
-    shop.world.proxy.plan = meanwhile({0: again})
+    shop.world.proxy.plan = acting_before({0: again})
     assert refusal(partial(shop.void, STOCK, "order-1")).detail == "Another change has just used this key."
     shop.world.proxy.plan = faults.no_faults
     assert shop.number(STOCK) == 88

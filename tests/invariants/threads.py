@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 T = TypeVar("T")
 
 
-def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
+def run_together(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """Run each job in a thread, all at one moment. Returns the results in order. Raises a job's exception."""
     gate = threading.Barrier(len(jobs))
 

@@ -50,7 +50,7 @@ class World(ConsumerWorld):
     """One test's store. `store` goes through `proxy`; `raw` does not."""
 
     proxy: FaultProxy
-    family: Counter = counters.LIKES
+    child_counter: Counter = counters.LIKES
     """The counter whose children `like` puts and `unlike` removes: the likes of posts, or others that are answered as
     likes are."""
 
@@ -58,7 +58,7 @@ class World(ConsumerWorld):
         """Returns a new invocation."""
         return Call(self.store, caller, **how)
 
-    def rushed(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
+    def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
         """This world with a clock that only pauses move, and a call that has so much time there."""
         now_s = [0.0]
 
@@ -94,10 +94,10 @@ class World(ConsumerWorld):
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
         operation = "put_mine" if liked else "delete_mine"
-        if self.family is not counters.LIKES:  # its child is not the caller
+        if self.child_counter is not counters.LIKES:  # its child is not the caller
             call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
         keyed = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
-        return children.set_child(call, self.family, post_id, user, liked, {"present": liked}, keyed)
+        return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
         """Create or edit a post."""
@@ -123,7 +123,7 @@ class World(ConsumerWorld):
         """Returns the stored number: the sum of its shards."""
         return sum(self.shards(counter, id_).values())
 
-    def rolled_up(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
+    def tally_after_rollup(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
         """The number once all that was written alone is added: receipts, and likes as the stream brings them."""
         alone = [
             amount
@@ -132,11 +132,11 @@ class World(ConsumerWorld):
             for name, target, amount in stream_records.amounts_of(receipt, alone=True)
             if (name, target) == (counter.name, id_)
         ]
-        return self.tally(counter, id_) + sum(alone) + len(self.inserted_alone(counter, id_))
+        return self.tally(counter, id_) + sum(alone) + len(self.spilled_children(counter, id_))
 
-    def inserted_alone(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
+    def spilled_children(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
         """The children of a tally that were ever written alone, whether they are still there or not."""
-        counter = counter or self.family
+        counter = counter or self.child_counter
         records = Stream(self.raw, self.name("counts")).read_new()
         made = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
         return [
@@ -150,11 +150,11 @@ class World(ConsumerWorld):
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
         """The stored like tally of a post, and who has a like item there."""
-        items = self.items(self.family.partition_start + post_id)
+        items = self.items(self.child_counter.partition_start + post_id)
         sort_keys = {item["SK"]["S"] for item in items if TOMBSTONE not in item}
-        start = str(self.family.child)
+        start = str(self.child_counter.child)
         users = {key.removeprefix(start) for key in sort_keys if key.startswith(start)}
-        return self.tally(self.family, post_id), users
+        return self.tally(self.child_counter, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
         """Returns the stored counts table, or one item collection."""
@@ -173,14 +173,14 @@ class World(ConsumerWorld):
         """Overwrite a receipt without Tally."""
         self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
 
-    def by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
+    def change_child_by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
         """Like or unlike as another device of the user, in no time and without the proxy."""
-        key = keys.key(self.family.partition_start + post_id, f"{self.family.child}{user}")
+        key = keys.key(self.child_counter.partition_start + post_id, f"{self.child_counter.child}{user}")
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
         else:
             self.delete(key)
-        self.edit(1 if liked else -1, self.family, post_id)
+        self.edit(1 if liked else -1, self.child_counter, post_id)
 
     def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
         """The requests that left boto3 since the proxy forgot; those that the engine saw, if asked."""
@@ -197,7 +197,7 @@ class World(ConsumerWorld):
             yield meter.billed
 
 
-def meanwhile(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
+def acting_before(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
     """Returns a plan: another client acts just before the n-th request of an operation arrives."""
 
     def plan(name: str, body: bytes, number: int) -> None:

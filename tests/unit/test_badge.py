@@ -1,4 +1,4 @@
-"""The badge says the number shortly to the eye and wholly to everyone else."""
+"""The badge shows a short number, and its title and label have the whole number."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @settings(max_examples=300)
 @given(st.integers(min_value=0, max_value=10**15))
-def test_a_badge_never_says_more_than_was_counted_and_little_less(number: int) -> None:
+def test_a_badge_shows_at_most_the_number_and_at_least_nine_tenths(number: int) -> None:
     text = badge.abbreviate(number)
-    said = float(text.rstrip("kMBT")) * {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1], 1)
-    assert number * 0.9 < said <= number or number == said == 0
+    shown = float(text.rstrip("kMBT")) * {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1], 1)
+    assert number * 0.9 < shown <= number or number == shown == 0
     assert len(text) <= 5
 
 
 @given(
     st.sampled_from(["visits", "<&>\"'", "plays & likes", "</text><script>alert(1)</script>"]), st.integers(0, 10**9)
 )
-def test_a_badge_is_well_formed_and_tells_the_whole_number(label: str, number: int) -> None:
+def test_a_badge_is_well_formed_and_has_the_whole_number(label: str, number: int) -> None:
     root = ElementTree.fromstring(badge.svg(label, number))
     title = root.find(f"{SVG}title")
     assert (root.tag, root.get("role")) == (f"{SVG}svg", "img")

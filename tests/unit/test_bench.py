@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and says so when a claim does not hold."""
+"""The benchmark measures the designs that it names, and reports each claim that does not hold."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.long  # it tests a tool
 ROWS = {"one": {"WCU": 4.0, "µs": 1200.0}, "two": {"WCU": 1.0}}
 
 
-def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
-    out = tmp_path / "made" / "results.json"
+def test_every_claim_that_a_quick_run_judges_holds(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "results.json"
     run = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--out", str(out)], cwd=ROOT, capture_output=True, text=True
     )
@@ -37,7 +37,7 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
         SOON: (1, 1, 0),
     }
     errors = {name: row["off by"] for name, row in plays.items()}
-    # One answer lost before the SDK, one before the caller, one crash: each can double a play.
+    # Each of three faults can double a play: an answer lost before the SDK, an answer lost before the caller, a crash.
     assert errors == errors | {PLAIN_ADD.name: 3, BARE: 0, NOW: 0, SOON: 0}
     assert errors["read-modify-write"] < 0 < errors[POWERTOOLS.name]
 
@@ -45,7 +45,7 @@ def test_a_quick_run_holds_every_claim_that_it_judges(tmp_path: Path) -> None:
 def test_the_exit_status_says_whether_all_claims_held(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = ["--out", str(tmp_path / "made" / "results.json")]
+    out = ["--out", str(tmp_path / "new" / "results.json")]
     good, slow = Claim("two", "WCU", "=", 1), Claim("one", "µs", "<", 1000, full_only=True)
     monkeypatch.setattr(command, "MEASURES", [Measure("m", "a play", lambda quick: ROWS, (good, slow))])
     assert command.main([*out, "--quick"]) == 0

@@ -1,4 +1,4 @@
-"""The page of costs, and what `make deploy` says that strangers can cost."""
+"""The figures of docs/cost.md and README.md, and the worst day that `make deploy` prints."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from tally.contract.declarations import Declarations
 PAGE = cost.PAGE.read_text()
 
 
-def test_the_page_shows_what_units_and_prices_make() -> None:
+def test_the_page_shows_the_figures_that_the_calculator_computes() -> None:
     assert (PAGE.count("<!-- make cost: "), PAGE.count("cost up to $"), PAGE.count(" in `dev`, and $")) == (5, 1, 1)
     assert cost_pages.fill_page(PAGE) == PAGE, "stale: run `make cost`"
 
 
-def test_the_readme_says_of_a_million_what_the_page_says_now_and_soon() -> None:
+def test_the_readme_shows_the_cost_of_a_million_changes_as_the_page_does() -> None:
     rows = re.findall(r"^\| (\d+) million \| \$([\d.]+) \| \$([\d.]+) \|", PAGE, re.MULTILINE)
     assert [int(millions) for millions, *_ in rows] == list(cost_pages.VOLUMES)
     readme = (ROOT / "README.md").read_text()
-    for cells in ([f"{row[0]} million" for row in rows], *([f"${row[way]}" for row in rows] for way in (1, 2))):
+    for cells in ([f"{row[0]} million" for row in rows], *([f"${row[price]}" for row in rows] for price in (1, 2))):
         assert f" | {' | '.join(cells)} |\n" in readme
 
 
-def test_fewer_changes_cost_more_each_and_a_window_saves_what_heartbeats_leave() -> None:
-    """Without changes a consumer gets a heartbeat a minute, whatever its window."""
+def test_a_change_costs_more_if_there_are_few_and_a_batch_window_saves_nothing_in_an_idle_month() -> None:
+    """In an idle month a consumer gets one heartbeat a minute with and without a batch window."""
     for notifies in (False, True):
         usd = [million("now", amount=volume * 1e6, notifies=notifies) for volume in cost_pages.VOLUMES]
         assert usd == sorted(usd, reverse=True)
-        assert usd[-1] > 2.50 + 1, "writes of the change, and its request"
+        assert usd[-1] > 2.50 + 1, "the writes and the request of a change"
     assert bill(Month())["total"] == bill(Month(notifies=True))["total"]
 
 
-def test_a_batch_over_the_edge_of_a_minute_has_two_segments() -> None:
-    """Half of the batches whose records lie half a minute apart. They have one checkpoint."""
+def test_a_batch_that_spans_two_minutes_pays_for_two_segments() -> None:
+    """If its records lie 30 s apart, half of the batches span two minutes. Each batch has one checkpoint."""
     assert cost.minute_edge_units(1000, 0) == 0
-    assert cost.minute_edge_units(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record has no edge"
+    assert cost.minute_edge_units(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record is in one minute"
     assert cost.minute_edge_units(10, 30) == pytest.approx(0.5 * cost.segment_units(10))
 
 
-def test_each_price_has_aws_as_its_source() -> None:
+def test_each_price_names_a_page_of_aws_as_its_source() -> None:
     with cost.PRICES.open(encoding="utf-8", newline="") as file:
         sources = {row["name"]: row["source"] for row in csv.DictReader(file)}
     assert sources.keys() == prices().keys()
@@ -55,10 +55,10 @@ def test_each_price_has_aws_as_its_source() -> None:
     assert all(price.usd > 0 for price in prices().values())
 
 
-def test_prices_fall_above_a_quantity_and_the_free_tier_is_no_refund() -> None:
+def test_prices_fall_above_a_quantity_and_the_free_tier_never_makes_a_price_negative() -> None:
     assert bill(Month({"read": 400e6}))["HTTP API"] == pytest.approx(300 + 90)
-    of = [bill(Month(more={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)]
-    assert of == pytest.approx([0, 2_000 * 0.0055])
+    cognito_usd = [bill(Month(more={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)]
+    assert cognito_usd == pytest.approx([0, 2_000 * 0.0055])
 
 
 def test_a_unit_without_a_price_is_an_error_and_not_free() -> None:
@@ -66,34 +66,34 @@ def test_a_unit_without_a_price_is_an_error_and_not_free() -> None:
         bill(Month(more={"horses": 1.0}))
 
 
-def test_few_and_many_draws() -> None:
+def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:
     assert cost.distinct(0.001, 10_000) == pytest.approx(0.001)
     assert cost.distinct(1000, 1) == 1
     assert cost.distinct(1e9, 50) == pytest.approx(50)
 
 
-def test_a_deploy_knows_what_a_stranger_costs_at_1000_requests_a_second() -> None:
-    """Each about another id. A number more is a read unit more."""
+def test_the_prices_of_strangers_are_those_of_1000_requests_a_second() -> None:
+    """Each request names another id. One more number in a read costs one more read unit."""
     amount = 1000.0 * cost.MONTH_S
     assert {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"} | {
         "number": prices()["read"].usd
     } == USD_PER_MILLION
 
 
-def test_a_worst_day_has_a_visitor_for_each_visit() -> None:
+def test_the_worst_day_pays_for_a_visitor_with_each_visit() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
-    more = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
-    (visits,) = [route for route in declared.routes if route.operation.name == "visit"]
-    visitors = visits.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]
-    assert worst_day(more, 1) - worst_day(declared, 1) >= visitors - 0.01
+    with_visitors = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
+    (visit_route,) = [route for route in declared.routes if route.operation.name == "visit"]
+    usd_of_visitors = visit_route.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]
+    assert worst_day(with_visitors, 1) - worst_day(declared, 1) >= usd_of_visitors - 0.01
 
 
-def test_the_worst_day_follows_the_throttles_and_the_routes_for_anyone() -> None:
+def test_the_worst_day_depends_on_the_throttles_and_on_the_public_routes() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
-    whole = worst_day(declared, 1)
-    assert worst_day(declared, 0.1) == pytest.approx(whole / 10)
-    opened = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
-    assert worst_day(opened, 1) > whole
-    signed_in = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
-    likes = 2 * 100 * 86_400 / 1e6 * USD_PER_MILLION["like with a key"]  # PUT and DELETE; and two routes that read
-    assert whole - worst_day(replace(declared, counters=signed_in), 1) > likes
+    usd = worst_day(declared, 1)
+    assert worst_day(declared, 0.1) == pytest.approx(usd / 10)
+    more_public = replace(declared, counters={**declared.counters, "stock": replace(counters.STOCK, read="anyone")})
+    assert worst_day(more_public, 1) > usd
+    less_public = {**declared.counters, "hearts": replace(counters.HEARTS, changes="caller")}
+    usd_of_writes = 2 * 100 * 86_400 / 1e6 * USD_PER_MILLION["like with a key"]  # PUT and DELETE, each 100 a second
+    assert usd - worst_day(replace(declared, counters=less_public), 1) > usd_of_writes

@@ -1,4 +1,4 @@
-"""The client for other Lambdas: its methods, its errors, its retries, and that it stands by itself."""
+"""The client for other Lambdas: methods, errors, retries and batches. Its bundle imports nothing else of Tally."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from tally.errors import (
 
 LAMBDAS = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
-OFFERED = [one for one in OPERATIONS if hasattr(requests, one.name)]
-CONTROL_FLOW = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}  # never answered
+CLIENT_OPERATIONS = [one for one in OPERATIONS if hasattr(requests, one.name)]
+INTERNAL_ERRORS = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}  # no answer has them
 
 
-def tree(root: type[TallyError]) -> list[type[TallyError]]:
-    return [root, *itertools.chain.from_iterable(tree(child) for child in root.__subclasses__())]
+def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
+    return [root, *itertools.chain.from_iterable(with_subclasses(child) for child in root.__subclasses__())]
 
 
-OF_THE_BUNDLE = [kind for kind in tree(TallyError) if kind.__module__ == errors.__name__]  # records have more
-ANSWERED = [kind for kind in OF_THE_BUNDLE if kind not in {CallerError, *CONTROL_FLOW}]
+BUNDLE_ERRORS = [kind for kind in with_subclasses(TallyError) if kind.__module__ == errors.__name__]
+ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in {CallerError, *INTERNAL_ERRORS}]
 BODY = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
 PLAYED = {"status": 200, "replayed": False, "body": BODY}
 PLAY = ("plays", "9f3a")
@@ -54,8 +54,11 @@ COUNTED = {**BODY, "replayed": False}
 
 
 class FakeLambda:
-    """A boto3 client for Lambda that answers from a list: a document, bytes, an error to raise, (FunctionError,), or a
-    function of the event that makes one."""
+    """A boto3 client for Lambda that gives these answers, in order; it repeats the last one.
+
+    An answer is a document, bytes, an error to raise, a tuple with the document of a FunctionError, or a function that
+    makes one of these from the event.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -80,11 +83,11 @@ class FakeLambda:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the client makes, on a clock that only they move."""
-    made: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
+    """The pauses that the client makes. Only they move the client's clock."""
+    pauses_s: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses_s), sleep=pauses_s.append)
     monkeypatch.setattr(client, "time", clock)
-    return made
+    return pauses_s
 
 
 def tally(*answers: Any, **options: Any) -> tuple[Tally, FakeLambda]:
@@ -94,11 +97,11 @@ def tally(*answers: Any, **options: Any) -> tuple[Tally, FakeLambda]:
 
 
 def slow(pauses: list[float], answer: Any, deadline_s: float = 3) -> tuple[Tally, FakeLambda]:
-    """A Tally whose calls take a second each; `answer` is made of the event."""
+    """Returns a Tally whose calls take a second each. `answer`: makes the answer from the event."""
     return tally(lambda event: pauses.append(1.0) or answer(event), deadline_s=deadline_s)
 
 
-def refused(code: str, status: int = 400) -> ClientError:
+def lambda_error(code: str, status: int = 400) -> ClientError:
     response: Any = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(response, "Invoke")
 
@@ -107,26 +110,30 @@ def problem(error: TallyError) -> dict[str, Any]:
     return {"status": error.status, "replayed": False, "body": errors.problem_document(error, request_id="r-1")}
 
 
-def test_every_operation_that_is_not_for_browsers_is_offered() -> None:
-    """Their fields and answers are the operations': `make generate` writes them, test_operations.py compares."""
-    left_out = {one.name for one in OPERATIONS} - {one.name for one in OFFERED}
+def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
+    """`make generate` writes the client's methods from the operations, and test_operations.py compares them."""
+    left_out = {one.name for one in OPERATIONS} - {one.name for one in CLIENT_OPERATIONS}
     assert left_out == {
         "get_client_file", "get_visits_badge", "get_counter_badge", "get_console", "get_console_config",
         "get_console_file", "get_openapi",
     }  # fmt: skip
-    for operation in OFFERED:
+    for operation in CLIENT_OPERATIONS:
         build: Callable[..., Request[Any]] = getattr(requests, operation.name)
-        given = {one.argument: [] if one.kind.list_max or one.name == "changes" else "x" for one in operation.fields}
-        request = build(**given)
+        arguments = {
+            one.argument: [] if one.kind.list_max or one.name == "changes" else "x" for one in operation.fields
+        }
+        request = build(**arguments)
         assert (request.function, request.operation) == (operation.module, operation.name)
         assert set(request.fields) == {one.name for one in operation.fields} - {"caller"}
         assert getattr(Tally, operation.name).__wrapped__ is build
         if operation.leaves_receipt:
             assert inspect.signature(build).parameters["idempotency_key"].default is None
-            fields.idempotency_key(build(**{**given, "idempotency_key": None}).idempotency_key, "key", anonymous=True)
+            fields.idempotency_key(
+                build(**{**arguments, "idempotency_key": None}).idempotency_key, "key", anonymous=True
+            )
 
 
-def test_the_bundle_stands_by_itself(tmp_path: Path) -> None:
+def test_the_bundle_imports_nothing_else_of_tally(tmp_path: Path) -> None:
     (tmp_path / "tally").mkdir()
     for name in BUNDLE:
         copy = shutil.copytree if (LAMBDAS / "tally" / name).is_dir() else shutil.copy
@@ -147,8 +154,8 @@ def test_the_bundle_stands_by_itself(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ANSWERED, ids=lambda kind: kind.__name__)
-def test_every_error_that_a_function_answers_or_raises_is_raised_as_the_same_class(
+@pytest.mark.parametrize("kind", ANSWERED_ERRORS, ids=lambda kind: kind.__name__)
+def test_the_client_raises_the_error_class_that_a_function_answered_or_raised(
     kind: type[TallyError], pauses: list[float]
 ) -> None:
     members = {"field": "amount", "left": 3, "version": 7}
@@ -170,7 +177,7 @@ def test_every_error_that_a_function_answers_or_raises_is_raised_as_the_same_cla
 
 
 @pytest.mark.parametrize(("status", "kind"), [(409, CallerError), (503, RetryableError), (500, TallyError)])
-def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
+def test_an_unknown_error_of_a_newer_tally_is_raised_as_the_class_of_its_status(
     status: int, kind: type[TallyError], pauses: list[float]
 ) -> None:
     body = {"type": "urn:problem-type:tally:new-thing", "title": "t", "status": status, "detail": "d", "more": 1}
@@ -181,11 +188,11 @@ def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("answer", "kind"),
     [
-        (refused("TooManyRequestsException", 429), StoreBusyError),
-        (refused("ResourceConflictException", 409), StoreBusyError),
-        (refused("ServiceException", 500), StoreUnreachableError),
+        (lambda_error("TooManyRequestsException", 429), StoreBusyError),
+        (lambda_error("ResourceConflictException", 409), StoreBusyError),
+        (lambda_error("ServiceException", 500), StoreUnreachableError),
         (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), StoreUnreachableError),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="x"), StoreUnreachableError),
         (botocore.exceptions.ResponseStreamingError(error="x"), StoreUnreachableError),
@@ -196,21 +203,23 @@ def test_an_error_of_a_newer_tally_is_of_the_kind_that_its_status_says(
         (({"errorType": "Runtime.ExitError", "errorMessage": "signal: killed"},), StoreUnreachableError),
     ],
 )  # fmt: skip
-def test_a_temporary_error_is_retried_with_the_same_key(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
-    tally_client, fake = tally(said, said, PLAYED)
+def test_a_temporary_error_is_retried_with_the_same_key(
+    answer: Any, kind: type[TallyError], pauses: list[float]
+) -> None:
+    tally_client, fake = tally(answer, answer, PLAYED)
     assert tally_client.increment(*PLAY) == COUNTED
     assert len(fake.calls) == 3
     assert len({event["idempotency_key"] for event in fake.events}) == 1
     with pytest.raises(kind):
-        tally(said)[0].increment(*PLAY)
+        tally(answer)[0].increment(*PLAY)
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("answer", "kind"),
     [
-        (refused("AccessDeniedException", 403), ConfigurationError),
-        (refused("InvalidRequestContentException"), ConfigurationError),
-        (refused("RequestTooLargeException", 413), PayloadTooLargeError),
+        (lambda_error("AccessDeniedException", 403), ConfigurationError),
+        (lambda_error("InvalidRequestContentException"), ConfigurationError),
+        (lambda_error("RequestTooLargeException", 413), PayloadTooLargeError),
         (botocore.exceptions.NoCredentialsError(), ConfigurationError),
         (({"errorType": "KeyError", "errorMessage": "'x'", "stackTrace": []},), TallyError),
         (problem(PayloadTooLargeError("x")), PayloadTooLargeError),
@@ -218,8 +227,8 @@ def test_a_temporary_error_is_retried_with_the_same_key(said: Any, kind: type[Ta
         ([], ConfigurationError),
     ],
 )
-def test_a_lasting_error_is_not_retried(said: Any, kind: type[TallyError], pauses: list[float]) -> None:
-    tally_client, fake = tally(said)
+def test_a_lasting_error_is_not_retried(answer: Any, kind: type[TallyError], pauses: list[float]) -> None:
+    tally_client, fake = tally(answer)
     with pytest.raises(TallyError) as caught:
         tally_client.increment(*PLAY)
     (result,) = tally_client.batch([requests.increment(*PLAY)])
@@ -229,7 +238,7 @@ def test_a_lasting_error_is_not_retried(said: Any, kind: type[TallyError], pause
 
 
 def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list[float]) -> None:
-    tally_client, fake = tally(refused("TooManyRequestsException"), deadline_s=1000)
+    tally_client, fake = tally(lambda_error("TooManyRequestsException"), deadline_s=1000)
     for _ in range(20):
         fake.calls.clear()
         pauses.clear()
@@ -242,8 +251,8 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
         assert all(0 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
 
 
-def test_no_attempt_begins_that_could_last_beyond_the_deadline(pauses: list[float]) -> None:
-    """A read times out after a third of it."""
+def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[float]) -> None:
+    """Each read times out after a third of the deadline."""
     tally_client, fake = slow(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
     with pytest.raises(StoreUnreachableError):
         tally_client.increment(*PLAY)
@@ -251,24 +260,24 @@ def test_no_attempt_begins_that_could_last_beyond_the_deadline(pauses: list[floa
     assert sum(pauses) <= 3
 
 
-def test_a_batch_shares_one_deadline_and_what_it_does_not_get_to_is_busy(pauses: list[float]) -> None:
+def test_a_batch_shares_one_deadline_and_requests_that_are_not_sent_are_busy(pauses: list[float]) -> None:
     tally_client, fake = slow(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
     results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
     assert [type(result) for result in results] == [dict] * 300 + [StoreBusyError] * 150
     assert len(fake.calls) == 3
 
 
-def test_the_client_that_is_made_gives_up_after_a_third_of_the_deadline_and_does_not_retry_by_itself() -> None:
+def test_the_boto3_client_times_out_after_a_third_of_the_deadline_and_does_not_retry() -> None:
     config = Tally({}, deadline_s=9).lambda_client.meta.config
     assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)
-    hasty = Tally({}, deadline_s=3).lambda_client.meta.config
-    assert (hasty.connect_timeout, hasty.read_timeout) == (0.5, 0.5)
+    short = Tally({}, deadline_s=3).lambda_client.meta.config
+    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5)
 
 
-def test_a_key_is_made_for_each_request_and_stays_its_own(pauses: list[float]) -> None:
-    made = {requests.increment(*PLAY).idempotency_key for _ in range(100)}
-    assert len(made) == 100
-    for key in made:
+def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: list[float]) -> None:
+    keys = {requests.increment(*PLAY).idempotency_key for _ in range(100)}
+    assert len(keys) == 100
+    for key in keys:
         fields.idempotency_key(key, "key", anonymous=True)
     request = requests.increment(*PLAY)
     tally_client, fake = tally(PLAYED)
@@ -278,8 +287,8 @@ def test_a_key_is_made_for_each_request_and_stays_its_own(pauses: list[float]) -
     assert requests.get_counter(*PLAY).idempotency_key is None
 
 
-def test_a_caller_is_that_of_the_request_or_of_the_client() -> None:
-    """And what is not given is not sent."""
+def test_the_caller_of_a_request_replaces_the_caller_of_the_client() -> None:
+    """A field that is not given is not sent."""
     tally_client, fake = tally(PLAYED, caller="checkout")
     tally_client.increment("usage", "7c20", amount=0, idempotency_key="k")
     tally_client.increment(*PLAY, idempotency_key="k", caller="alice")
@@ -291,11 +300,13 @@ def test_a_caller_is_that_of_the_request_or_of_the_client() -> None:
     assert {call["FunctionName"] for call in fake.calls} == {"fn-increments"}
 
 
-def test_events_and_batches_are_handed_over_so_that_lambda_retries_them(pauses: list[float]) -> None:
-    alone, sent = tally(refused("TooManyRequestsException"), b"", caller="c")
-    alone.enqueue(requests.increment(*PLAY, idempotency_key="k"))
-    assert [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in sent.calls] == [("Event", "k")] * 2
-    tally_client, fake = tally(refused("TooManyRequestsException"), b"", caller="c")
+def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float]) -> None:
+    single_client, single_fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
+    single_client.enqueue(requests.increment(*PLAY, idempotency_key="k"))
+    assert [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in single_fake.calls] == [
+        ("Event", "k")
+    ] * 2
+    tally_client, fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
     tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
     assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4
@@ -307,7 +318,7 @@ def test_events_and_batches_are_handed_over_so_that_lambda_retries_them(pauses: 
     assert all(entry["caller"] == "c" for event in fake.events for entry in event["batch"])
 
 
-def test_batches_that_cannot_be_handed_over_in_time_say_so(pauses: list[float]) -> None:
+def test_a_batch_that_is_not_enqueued_within_the_deadline_raises_an_error(pauses: list[float]) -> None:
     tally_client, fake = slow(pauses, lambda _: b"")
     with pytest.raises(StoreBusyError, match="No time was left"):
         tally_client.enqueue_batch([requests.increment(*PLAY)] * 450)
@@ -322,14 +333,14 @@ for _ in range(100_000):
 
 
 class Broken:
-    """Its text raises."""
+    """An object whose text raises."""
 
     def __repr__(self) -> NoReturn:
         raise RuntimeError("broken")
 
 
 class BrokenList:
-    """Its members raise."""
+    """An iterable that raises."""
 
     def __iter__(self) -> NoReturn:
         raise RuntimeError("broken")
@@ -347,8 +358,10 @@ class BrokenList:
     ],
     ids=lambda odd: type(odd).__name__,
 )  # fmt: skip
-def test_a_request_that_json_cannot_hold_fails_alone_in_a_batch(odd: Any, kind: type[TallyError]) -> None:
-    """Whatever field has it. It is never sent, and what stands beside it is."""
+def test_a_request_that_json_cannot_hold_fails_and_the_others_of_its_batch_do_not(
+    odd: Any, kind: type[TallyError]
+) -> None:
+    """The bad value may be in any field. The request with it is never sent."""
     tally_client, fake = tally(
         lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED
     )
@@ -364,7 +377,7 @@ def test_a_request_that_json_cannot_hold_fails_alone_in_a_batch(odd: Any, kind: 
         with pytest.raises(kind):
             tally_client.enqueue(bad)
         assert fake.events == []
-        assert [type(one) for one in tally_client.batch([good, bad, good])] == [dict, kind, dict]
+        assert [type(result) for result in tally_client.batch([good, bad, good])] == [dict, kind, dict]
         with pytest.raises(kind):
             tally_client.enqueue_batch([bad, good, good])
         assert [len(event["batch"]) for event in fake.events] == [2, 2]
@@ -378,7 +391,7 @@ def test_a_generator_that_raises_is_not_sent_as_an_empty_list() -> None:
     assert fake.events == []
 
 
-def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> None:
+def test_decimals_are_sent_as_whole_numbers_and_uuids_as_text() -> None:
     uuid = UUID("5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
     entry = MappingProxyType({"counter": "stock", "id": uuid, "amount": Decimal("-2.0")})
     plain = {"counter": "stock", "id": str(uuid), "amount": -2}
@@ -393,27 +406,27 @@ def test_whole_numbers_and_uuids_of_other_types_are_sent_as_json_has_them() -> N
     assert [str(uuid)] in read.values()
 
 
-def test_a_batch_of_a_generator_answers_each_of_its_requests() -> None:
-    """It has no length. What it sent has counted, so an exception after that would make a caller count it again."""
+def test_a_batch_takes_a_generator_and_answers_each_request() -> None:
+    """A generator has no length. An error after requests were sent would make the caller count them twice."""
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     assert tally_client.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
     tally_client.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))
     assert [len(event["batch"]) for event in fake.events] == [100, 20, 3]
 
 
-def test_a_batch_is_cut_where_lambda_would_refuse_it() -> None:
+def test_a_batch_is_split_into_events_that_lambda_takes() -> None:
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     tally_client.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
     assert [len(event["batch"]) for event in fake.events] == [3, 3, 1]
 
 
-def test_a_function_that_was_not_given_is_named() -> None:
+def test_a_request_to_a_function_without_a_name_fails_with_the_name_of_its_module() -> None:
     (result,) = Tally({"posts": "x"}, lambda_client=FakeLambda(PLAYED)).batch([requests.increment(*PLAY)])
     assert isinstance(result, ConfigurationError)
     assert "'increments'" in result.detail
 
 
-def test_functions_are_named_by_the_environment() -> None:
+def test_from_environment_reads_the_names_of_the_functions() -> None:
     arn = "arn:aws:lambda:eu-west-1:123456789012:function:plays:live"
     variables = {"TALLY_FUNCTIONS": '{"reads": "a"}', "POLLS_FUNCTIONS": json.dumps({"plays": arn})}
     polls = Tally.from_environment(variables, variable="POLLS_FUNCTIONS", caller="c", deadline_s=6)
@@ -421,7 +434,7 @@ def test_functions_are_named_by_the_environment() -> None:
     assert Tally.from_environment(variables, lambda_client=object()).functions == {"reads": "a"}
     prefixed = Tally.from_environment({"TALLY_FUNCTION_PREFIX": "tally-prod-", "TALLY_FUNCTION_QUALIFIER": "live"})
     assert prefixed.functions["increments"] == "tally-prod-increments:live"
-    assert set(prefixed.functions) == set(client.FUNCTIONS) == {operation.module for operation in OFFERED}
+    assert set(prefixed.functions) == set(client.FUNCTIONS) == {operation.module for operation in CLIENT_OPERATIONS}
     assert Tally.from_environment({"TALLY_FUNCTION_PREFIX": ""}).functions["posts"] == "posts"
     with pytest.raises(ConfigurationError, match="Neither OTHER_FUNCTIONS nor TALLY_FUNCTION_PREFIX"):
         Tally.from_environment(variables, variable="OTHER_FUNCTIONS")
@@ -430,7 +443,7 @@ def test_functions_are_named_by_the_environment() -> None:
             Tally.from_environment({"TALLY_FUNCTIONS": bad})
 
 
-def test_a_batch_resends_only_what_met_a_503_with_the_same_keys_and_answers_in_order(pauses: list[float]) -> None:
+def test_a_batch_resends_only_the_requests_with_a_503_and_answers_in_order(pauses: list[float]) -> None:
     busy, reused = problem(StoreBusyError("x")), problem(errors.KeyReusedError("x"))
     replayed = {**PLAYED, "replayed": True}
     tally_client, fake = tally(

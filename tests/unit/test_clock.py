@@ -1,4 +1,4 @@
-"""The clock of a process follows what DynamoDB's answers say, and no further than they prove."""
+"""Each answer of DynamoDB corrects the clock of a process, by no more than the answer proves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tally.dynamo import client, clock
 from tally.dynamo.clock import CLOCK, Clock
 
 TRUE_S = 1_800_000_000.0
-REAL_DATE = inspect.unwrap(client._date)  # by default answers have the time that a test sets (tests/conftest.py)
+REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces it
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ REAL_DATE = inspect.unwrap(client._date)  # by default answers have the time tha
         (300, 20, 298),
         (-300, 0.01, -298.99),
         (-300, 20, -279),
-        (-10, 20, 0),  # it may have been right
+        (-10, 20, 0),  # the clock may be right
     ],
 )
-def test_an_answer_corrects_a_clock_by_what_it_proves(
+def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`Date` is written when the request arrives, and again an answer may take its time."""
+    """DynamoDB writes `Date` at some moment between the request and its answer."""
     process = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
     process.hear(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
@@ -42,7 +42,7 @@ def test_an_answer_corrects_a_clock_by_what_it_proves(
     assert process.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
 
 
-def test_a_clock_that_is_right_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_removes_the_correction_of_a_clock_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     process, date = Clock(), formatdate(TRUE_S, usegmt=True)
     monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
     process.hear(date, TRUE_S + 300)
@@ -54,8 +54,8 @@ def test_a_clock_that_is_right_again_is_left_alone(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "date", ["Fri Jan 15 08:00:00 2027", "Fri, 15 Jan 2027 08:00:00", "Fri, 15 Jan 2027 08:00:00 -0000"]
 )
-def test_a_date_without_a_zone_is_one_of_utc(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As C's asctime writes it, which HTTP allows; whichever zone the machine is in."""
+def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP allows the format of C's asctime, which has no zone. The machine's own zone does not matter."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     process = Clock()
@@ -85,21 +85,21 @@ def _real_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_real_answers")
 @pytest.mark.parametrize("off_s", [3600, -3600])
-def test_answers_of_the_engine_correct_the_process(
+def test_an_answer_of_the_engine_corrects_the_clock_of_the_process(
     off_s: float, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + off_s)
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + off_s)
     client.dynamodb_client(endpoint_url=engine.endpoint).list_tables()
     assert abs(abs(CLOCK.ahead_s) - 3600) < 60
-    assert abs(clock.now_s() - real()) < 60
+    assert abs(clock.now_s() - true_time()) < 60
 
 
 @pytest.mark.usefixtures("_real_answers")
-def test_an_error_corrects_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DynamoDB refuses a signature of a clock that is further off: that clock may be right a moment later."""
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+def test_an_error_answer_corrects_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a clock is far off, DynamoDB refuses the signature. The clock may be right a moment later."""
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
     with pytest.raises(ClientError):
         client.dynamodb_client(endpoint_url=engine.endpoint).describe_table(TableName="there-is-no-such-table")
     assert CLOCK.ahead_s == 0

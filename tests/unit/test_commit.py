@@ -1,4 +1,4 @@
-"""Which answers of a busy store spread a tally over more shards, and that conflicts are metered."""
+"""Only conflicts spread a tally over more shards, and conflicts are metered."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tally.settings import Settings
 
 
 @pytest.mark.parametrize("code", sorted(BUSY_CODES))
-def test_busy_answers_are_tried_again_and_only_conflicts_spread(code: str) -> None:
+def test_a_busy_answer_may_be_tried_again_and_only_a_conflict_spreads_the_tally(code: str) -> None:
     error = ClientError({"Error": {"Code": code, "Message": "no"}}, "UpdateItem")
     client = SimpleNamespace(transact_write_items=Mock(side_effect=error))
-    tried = transactions.send(client, [{}] * 2)  # type: ignore[arg-type]
-    assert tried.is_busy
-    assert tried.raise_unless_busy() is (code == "TransactionConflictException")
-    assert len(set(tried.codes)) == 1
-    assert len(tried.codes) == 2, "each write may have been in the way"
+    attempt = transactions.send(client, [{}] * 2)  # type: ignore[arg-type]
+    assert attempt.is_busy
+    assert attempt.raise_unless_busy() is (code == "TransactionConflictException")
+    assert len(set(attempt.codes)) == 1
+    assert len(attempt.codes) == 2, "each write may have had the conflict"
 
 
 def test_conflicts_are_metered(capsys: pytest.CaptureFixture[str]) -> None:

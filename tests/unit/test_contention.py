@@ -1,4 +1,4 @@
-"""Spread, Breaker and Retries, on clocks and chances of their own."""
+"""Spread, Breaker and Retries, with a clock that the test moves and with fixed pauses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_SHARDS = 16
 
 
 class Clock:
-    """Time that only the test moves."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -41,8 +41,8 @@ class Clock:
         self.now_s += pause_s
 
 
-class Longest(SystemRandom):
-    """Draws the longest pause."""
+class LongestPause(SystemRandom):
+    """A random source that always draws the longest pause."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
@@ -58,7 +58,7 @@ def spread(clock: Clock) -> Spread:
     return Spread(clock=clock)
 
 
-def test_tally_has_one_shard_until_there_is_a_conflict(spread: Spread) -> None:
+def test_a_tally_has_one_shard_until_there_is_a_conflict(spread: Spread) -> None:
     assert spread.width("a") == 1
     assert {spread.pick_shard("a", MAX_SHARDS) for _ in range(20)} == {0}
 
@@ -80,19 +80,19 @@ def test_shards_never_exceed_the_counters_limit(spread: Spread, limit: int, widt
     assert {spread.pick_shard("a", MAX_SHARDS) for _ in range(200)} <= set(range(limit))
 
 
-def test_shards_halve_for_each_calm_spell_and_not_before(spread: Spread, clock: Clock) -> None:
+def test_the_number_of_shards_halves_after_each_narrow_time_without_a_conflict(spread: Spread, clock: Clock) -> None:
     for _ in range(4):
         spread.widen("a", MAX_SHARDS)
-    seen = []
+    widths = []
     for _ in range(5):
         clock.now_s += NARROW_AFTER_S - 0.001
         before = spread.width("a")
         clock.now_s += 0.001
-        seen.append((before, spread.width("a")))
-    assert seen == [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)]
+        widths.append((before, spread.width("a")))
+    assert widths == [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)]
 
 
-def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
+def test_every_shard_is_picked_about_equally_often(spread: Spread) -> None:
     for _ in range(4):
         spread.widen("a", MAX_SHARDS)
     picked = Multiset(spread.pick_shard("a", MAX_SHARDS) for _ in range(3200))
@@ -101,13 +101,13 @@ def test_picks_take_in_every_shard_evenly(spread: Spread) -> None:
 
 
 @pytest.mark.parametrize("avoided", range(4))
-def test_pick_avoids_the_shard_of_the_conflict_and_takes_in_all_others(spread: Spread, avoided: int) -> None:
+def test_a_pick_avoids_the_shard_of_the_conflict_and_no_other(spread: Spread, avoided: int) -> None:
     spread.widen("a", MAX_SHARDS)
     spread.widen("a", MAX_SHARDS)
     assert {spread.pick_shard("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}
 
 
-def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: Spread) -> None:
+def test_a_spread_has_a_bounded_size_and_forgets_the_tally_whose_last_conflict_is_oldest(spread: Spread) -> None:
     spread.widen("first", MAX_SHARDS)
     spread.widen("second", MAX_SHARDS)
     spread.widen("first", MAX_SHARDS)
@@ -118,8 +118,8 @@ def test_map_is_bounded_and_forgets_the_tally_that_was_hot_longest_ago(spread: S
     assert spread.width("second") == 1
 
 
-def test_chance_is_the_systems_and_not_the_snapshots() -> None:
-    """SnapStart restores every environment with the same `random` state: they would all pick the same shards."""
+def test_random_numbers_come_from_the_system_and_not_from_a_snapshot() -> None:
+    """SnapStart restores every environment with one `random` state, so that all would pick the same shards."""
     assert isinstance(Spread().random, SystemRandom)
     assert isinstance(Retries(0.0).random, SystemRandom)
     assert contention.Random is SystemRandom
@@ -127,23 +127,23 @@ def test_chance_is_the_systems_and_not_the_snapshots() -> None:
 
 def test_pauses_double_up_to_their_limit_and_attempts_are_bounded(clock: Clock) -> None:
     pauses: list[float] = []
-    retries = Retries(clock.now_s + 60, random=Longest(), sleep=pauses.append, clock=clock)
+    retries = Retries(clock.now_s + 60, random=LongestPause(), sleep=pauses.append, clock=clock)
     assert sum(retries.sleep_before_retry() for _ in range(100)) == ATTEMPTS_MAX - 1
     assert pauses == [min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**number) for number in range(1, ATTEMPTS_MAX)]
 
 
-def test_pauses_are_drawn_from_all_of_their_range(clock: Clock) -> None:
-    drawn = []
+def test_pauses_are_drawn_from_their_whole_range(clock: Clock) -> None:
+    pauses_s = []
     for _ in range(200):
-        Retries(clock.now_s + 60, sleep=drawn.append, clock=clock).sleep_before_retry()
-    assert min(drawn) < 0.2 * 2 * BACKOFF_FIRST_S
-    assert max(drawn) > 0.8 * 2 * BACKOFF_FIRST_S
+        Retries(clock.now_s + 60, sleep=pauses_s.append, clock=clock).sleep_before_retry()
+    assert min(pauses_s) < 0.2 * 2 * BACKOFF_FIRST_S
+    assert max(pauses_s) > 0.8 * 2 * BACKOFF_FIRST_S
 
 
 @pytest.mark.parametrize("time_s", [0.05, 0.5, RETRY_S_MAX, 60.0])
-def test_waiting_ends_before_the_deadline_and_the_limit(clock: Clock, time_s: float) -> None:
+def test_retries_end_before_the_deadline_and_before_their_time_limit(clock: Clock, time_s: float) -> None:
     started_s = clock.now_s
-    retries = Retries(started_s + time_s, random=Longest(), sleep=clock.sleep, clock=clock)
+    retries = Retries(started_s + time_s, random=LongestPause(), sleep=clock.sleep, clock=clock)
     while retries.sleep_before_retry():
         pass
     assert clock.now_s - started_s < min(time_s, RETRY_S_MAX)
@@ -154,7 +154,7 @@ def breaker(clock: Clock) -> Breaker:
     return Breaker(clock)
 
 
-def test_a_tally_is_hot_from_its_tripping_until_one_change_may_try(breaker: Breaker, clock: Clock) -> None:
+def test_a_breaker_stays_open_until_one_change_may_probe(breaker: Breaker, clock: Clock) -> None:
     assert not breaker.is_open("a")
     breaker.trip("a")
     assert [breaker.is_open("a"), breaker.is_open("b")] == [True, False]
@@ -164,24 +164,24 @@ def test_a_tally_is_hot_from_its_tripping_until_one_change_may_try(breaker: Brea
     assert [breaker.is_open("a") for _ in range(3)] == [False, True, True]
 
 
-def test_a_change_that_gets_through_after_the_heat_ends_it_and_one_in_vain_renews_it(
+def test_a_probe_that_commits_closes_the_breaker_and_a_probe_that_fails_opens_it(
     breaker: Breaker, clock: Clock
 ) -> None:
-    for through in (False, True):
+    for commits in (False, True):
         breaker.trip("a")
         clock.sleep(BREAKER_OPEN_S)
         assert not breaker.is_open("a")
-        (breaker.close if through else breaker.trip)("a")
-        assert breaker.is_open("a") is not through
+        (breaker.close if commits else breaker.trip)("a")
+        assert breaker.is_open("a") is not commits
 
 
-def test_a_change_that_was_under_way_when_the_tally_became_hot_says_nothing_of_the_heat(breaker: Breaker) -> None:
+def test_a_change_that_began_before_the_breaker_opened_does_not_close_it(breaker: Breaker) -> None:
     breaker.trip("a")
     breaker.close("a")
     assert breaker.is_open("a")
 
 
-def test_hot_tallies_are_remembered_up_to_a_limit_the_latest_ones(breaker: Breaker) -> None:
+def test_a_breaker_has_a_bounded_size_and_forgets_the_tally_that_tripped_first(breaker: Breaker) -> None:
     for number in range(TRACKED_TALLIES_MAX):
         breaker.trip(f"{number}")
     breaker.trip("0")
@@ -191,7 +191,7 @@ def test_hot_tallies_are_remembered_up_to_a_limit_the_latest_ones(breaker: Break
     assert len(breaker.open_tallies) == TRACKED_TALLIES_MAX
 
 
-def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, clock: Clock) -> None:
+def test_only_one_of_many_threads_probes(breaker: Breaker, clock: Clock) -> None:
     breaker.trip("a")
     clock.sleep(BREAKER_OPEN_S)
     answers: list[bool] = []
@@ -203,7 +203,7 @@ def test_one_of_many_threads_tries_whether_the_heat_is_over(breaker: Breaker, cl
     assert answers.count(False) == 1
 
 
-RESTORED = """
+RESTORE_THREE_TIMES = """
 import random
 from snapshot_restore_py import get_after_restore
 import tally.dynamo.client
@@ -211,19 +211,19 @@ from tally.dynamo.clock import CLOCK
 
 CLOCK.ahead_s = 300.0
 snapshot = random.getstate()
-drawn = set()
+numbers = set()
 for _ in range(3):
     random.setstate(snapshot)
-    for function, given, named in get_after_restore():  # as the runtime does
-        function(*given, **named)
-    drawn.add(random.random())
-print(len(drawn), CLOCK.ahead_s)
+    for hook, arguments, options in get_after_restore():  # as the runtime does
+        hook(*arguments, **options)
+    numbers.add(random.random())
+print(len(numbers), CLOCK.ahead_s)
 """
 
 
-def test_environments_that_snapstart_restores_have_neither_one_chance_nor_the_snapshots_clock() -> None:
-    """botocore takes its waits between retries from `random`, whose state is in the snapshot."""
-    command = [sys.executable, "-P", "-c", RESTORED]  # of what is tested, wherever this runs
+def test_environments_that_snapstart_restores_draw_different_numbers_and_forget_the_clock_correction() -> None:
+    """botocore draws its waits between retries from `random`, whose state is in the snapshot."""
+    command = [sys.executable, "-P", "-c", RESTORE_THREE_TIMES]
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     run = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
     assert run.stdout == "3 0.0\n"

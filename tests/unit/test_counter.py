@@ -1,4 +1,4 @@
-"""Declarations are checked when they are made, and the message says which field of which counter and why."""
+"""A declaration is checked when it is made. The error names the counter and the field, and says why."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tally.errors import ConfigurationError
 from tally.items import Items
 from tally.notify import Notify
 
-GOOD: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
+MINIMAL: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
 LAMBDAS = Path(counters.__file__).parent
 
 
 def declare(**fields: Any) -> Counter:
-    return Counter(**(GOOD | fields))
+    return Counter(**(MINIMAL | fields))
 
 
-VALUES: list[tuple[str, list[Any], str]] = [
+INVALID_VALUES: list[tuple[str, list[Any], str]] = [
     ("name", ["", "Stock", "stock#1", "s" * 33, "stock\n", 7], "must have the form"),
     ("prefix", ["item", "ITEM#", "1TEM", "", "I" * 17], "must have the form"),
     ("prefix", ["HEARTBEAT"], "prefix of Tally itself"),
@@ -78,12 +78,8 @@ VALUES: list[tuple[str, list[Any], str]] = [
     ("notify", [(80,), {"at": 1}], "must be Notify("),
 ]  # fmt: skip
 UNIQUE = {"unique": True, "period": "day"}
-OF_ITEMS = {
-    "delta": 1, "start": 3, "floor": 0, "ceiling": 9, "numbered": True, "child": "A#", "period": "day", "pages": True,
-    "receipt_days": 5, "changes": "anyone", "retired": True,
-}  # fmt: skip
-KNOWN: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
-TOGETHER: list[tuple[str, dict[str, Any], str]] = [
+CONDITIONAL: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
+INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     (
         "limit_overrides",
         {"limit_overrides": True, "floor": 0, "delta": -1, "numbered": True},
@@ -94,8 +90,8 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "one limit and no delta"),
     *(("debt", {"debt": 5, "floor": 0, "changes": who}, "needs changes='service'") for who in ("anyone", "caller")),
-    *(("visible", {"visible": "soon", **more}, "changes depend on the number") for more in KNOWN),
-    *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in KNOWN),
+    *(("visible", {"visible": "soon", **more}, "changes depend on the number") for more in CONDITIONAL),
+    *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in CONDITIONAL),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),
     *(
         ("changes", {"child": "LIKE#", "changes": changes}, "its child must end with USER#")
@@ -107,10 +103,6 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     *(
         (field, {"child": "A#", field: value}, "it counts the items A#")
         for field, value in (("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9))
-    ),
-    *(
-        (field, {"items": Items("shop"), field: value}, "it counts the items of shop")
-        for field, value in OF_ITEMS.items()
     ),
     ("period", {"period": "day", "numbered": True, "delta": 1}, "for one tally for good"),
     ("period", {"period": "day", "child": "CALL#"}, "for one tally for good"),
@@ -132,70 +124,76 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         for zone in ("Europe/Atlantis", "Europe", "/etc/localtime", 1, "")
     ),
 ]
-OF = Items("shop")
-OF_ITEMS = [
+SHOP_ITEMS = Items("shop")
+FIELDS_WITHOUT_ITEMS = [
     ("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9), ("numbered", True), ("child", "A#"), ("period", "day"),
     ("pages", True), ("receipt_days", 2), ("changes", "anyone"), ("retired", True), ("notify", Notify(every=5)),
 ]  # fmt: skip
-TOGETHER += [
+INVALID_TOGETHER += [
     ("items", {"items": "shop"}, "must be Items(…)"),
-    *((field, {"items": OF, field: value}, "it counts the items of shop") for field, value in OF_ITEMS),
+    *(
+        (field, {"items": SHOP_ITEMS, field: value}, "it counts the items of shop")
+        for field, value in FIELDS_WITHOUT_ITEMS
+    ),
 ]
-WRONG = [*((field, {field: value}, why) for field, values, why in VALUES for value in values), *TOGETHER]
+INVALID = [
+    *((field, {field: value}, why) for field, values, why in INVALID_VALUES for value in values),
+    *INVALID_TOGETHER,
+]
 
 
-@pytest.mark.parametrize(("field", "fields", "why"), WRONG)
-def test_a_wrong_declaration_says_which_field_of_which_counter_and_why(
+@pytest.mark.parametrize(("field", "fields", "why"), INVALID)
+def test_an_invalid_declaration_raises_an_error_with_counter_field_and_reason(
     field: str, fields: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         declare(**fields)
-    name = (GOOD | fields)["name"]
-    value = (GOOD | fields).get(field)
+    name = (MINIMAL | fields)["name"]
+    value = (MINIMAL | fields).get(field)
     assert caught.value.detail.startswith(f"counter {name!r}: {field} is {value!r}, but ")
     assert why in caught.value.detail
 
 
-def test_a_visitor_is_one_who_joins_no_other_change_and_is_not_held() -> None:
+def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
     seats = declare(**UNIQUE, ceiling=25)
     assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
-    assert dataclasses.replace(seats) == seats, "what a deployment gives to functions is declared again"
+    assert dataclasses.replace(seats) == seats, "functions declare it a second time, from the deployment's values"
 
 
-def test_a_number_of_a_period_is_not_set() -> None:
-    """A version of today's tally says nothing of tomorrow's."""
+def test_the_number_of_a_period_cannot_be_set() -> None:
+    """The version of today's tally says nothing about tomorrow's tally."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
     assert (plain.may_be_set, plain.takes_holds) == (True, True)
     assert (daily.may_be_set, daily.takes_holds, daily.has_version) == (False, True, True)
 
 
-def test_nobody_but_its_items_moves_a_counter_of_items() -> None:
-    of_items = declare(items=OF)
+def test_only_its_items_move_a_counter_of_items() -> None:
+    of_items = declare(items=SHOP_ITEMS)
     assert of_items.visible == "soon"
     assert (of_items.is_batchable, of_items.may_roll_up, of_items.takes_holds, of_items.may_be_set) == (False,) * 4
 
 
-def test_the_digest_of_a_counter_of_items_says_what_counts_and_where_its_number_is() -> None:
+def test_the_digest_of_a_counter_of_items_depends_on_the_items_and_on_the_keys_of_the_tally() -> None:
     changes: list[dict[str, Any]] = [
         {"prefix": "OTHER"}, {"sort_key": "OTHER"}, {"attribute": "other"},
-        *({"items": dataclasses.replace(OF, **one)} for one in (
+        *({"items": dataclasses.replace(SHOP_ITEMS, **change)} for change in (
             {"table": "shop2"}, {"partition_key": "id"}, {"partition_prefix": "A"}, {"sort_key": "SK"},
             {"sort_key": "SK", "sort_prefix": "B"}, {"where": {"a": 1}}, {"where": {"a": True}}, {"where": {"a": "1"}},
             {"group_by": "a"}, {"amount": 2},
             {"amount": "a"}, {"amount": "a", "scale": 2},
         )),
     ]  # fmt: skip
-    digests = [declare(**{"items": OF, **change}).items_digest for change in ({}, *changes)]
+    digests = [declare(**{"items": SHOP_ITEMS, **change}).items_digest for change in ({}, *changes)]
     assert len(set(digests)) == len(digests)
-    assert declare(items=OF, read="anyone", max_shards=1, name="other").items_digest == digests[0]
+    assert declare(items=SHOP_ITEMS, read="anyone", max_shards=1, name="other").items_digest == digests[0]
 
 
 def test_every_field_of_a_declaration_is_checked() -> None:
-    assert {field for field, _, _ in WRONG} == {field.name for field in dataclasses.fields(Counter)}
+    assert {field for field, _, _ in INVALID} == {field.name for field in dataclasses.fields(Counter)}
 
 
-@pytest.mark.parametrize("fields", [*KNOWN, {"max_shards": 1}])
-def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [*CONDITIONAL, {"max_shards": 1}])
+def test_a_conditional_counter_has_one_shard_and_a_version(fields: dict[str, Any]) -> None:
     counter = declare(**fields)
     assert counter.max_shards == 1
     assert counter.has_version
@@ -203,7 +201,7 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
 
 
 @pytest.mark.parametrize(
-    ("fields", "holdable"),
+    ("fields", "takes_holds"),
     [
         ({"floor": 0}, True),
         ({"floor": -10, "start": 5}, True),
@@ -216,19 +214,19 @@ def test_a_counter_whose_number_decides_has_one_shard_and_a_version(fields: dict
         ({"floor": 0, "delta": -1, "numbered": True}, False),
     ],
 )
-def test_only_some_limited_counters_take_holds(fields: dict[str, Any], holdable: bool) -> None:
-    assert declare(**fields).takes_holds is holdable
+def test_a_counter_takes_holds_if_it_has_one_limit_and_no_delta(fields: dict[str, Any], takes_holds: bool) -> None:
+    assert declare(**fields).takes_holds is takes_holds
 
 
-def test_no_limit_and_no_step_that_came_later_keeps_holds_from_being_settled() -> None:
+def test_holds_can_be_settled_after_the_counter_got_a_second_limit_or_a_delta() -> None:
     for fields in ({"floor": 0, "ceiling": 10}, {"floor": 0, "delta": -1}, {"max_shards": 1}, {**UNIQUE, "ceiling": 9}):
         assert declare(**fields).may_settle_holds
     for fields in ({}, {"child": "LIKE#USER#", "max_shards": 1}, {"delta": 1, "numbered": True}):
-        assert not declare(**fields).may_settle_holds, "it never had one"
+        assert not declare(**fields).may_settle_holds, "such a counter never had a hold"
 
 
 @pytest.mark.parametrize(("shard", "key"), [(0, "STOCK"), (1, "STOCK#1"), (15, "STOCK#15"), (255, "STOCK#255")])
-def test_the_keys_of_a_tally(shard: int, key: str) -> None:
+def test_a_tally_has_a_partition_key_and_a_sort_key_for_each_shard(shard: int, key: str) -> None:
     counter = declare()
     assert counter.partition_start + "9f3a" == "ITEM#9f3a"
     assert counter.shard_key(shard) == key
@@ -237,8 +235,8 @@ def test_the_keys_of_a_tally(shard: int, key: str) -> None:
 
 
 @pytest.mark.parametrize("neighbour", ["META.BODY", "METAL", "META.", "LIKE#USER#7c20", "MET", "META#A", "META#:0"])
-def test_a_read_of_a_post_takes_in_the_shards_of_its_tally_alone(neighbour: str) -> None:
-    """The text of a post may have 10 KB: a read of the tally must not pay for it."""
+def test_a_read_of_a_tally_reads_none_of_the_items_beside_its_shards(neighbour: str) -> None:
+    """The text of a post may have 10 KB, and a read of the tally must not pay for it."""
     low, high = counters.LIKES.shard_range
     assert not low <= neighbour <= high
 
@@ -262,14 +260,14 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
          r"counter 'shelf': path '/a/\{id\}' is the path of 'stock'"),
     ],
 )  # fmt: skip
-def test_two_counters_of_one_name_item_or_path_are_refused(
+def test_two_counters_with_one_name_one_key_or_one_path_are_refused(
     own: dict[str, str], other: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=why):
         declared([declare(**own), declare(**other)])
 
 
-def test_a_counter_is_declared_by_four_fields() -> None:
+def test_a_counter_needs_four_fields_and_the_others_have_defaults() -> None:
     counter = declare()
     assert (counter.visible, counter.changes, counter.read, counter.has_version) == ("now", "service", "service", False)
     assert (counter.lists, counter.listed, declare(read="anyone").listed) == ("service", False, False)
@@ -281,21 +279,21 @@ def test_a_counter_is_declared_by_four_fields() -> None:
 
 
 @pytest.mark.parametrize("sort_key", ["META.BODY", "META.A", "LIKE#USER", "LIKE#USER#ALL"])
-def test_counter_among_what_belongs_to_another_is_refused_by_name(sort_key: str) -> None:
+def test_a_counter_whose_key_lies_among_the_items_of_another_is_refused_with_both_names(sort_key: str) -> None:
     likes = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#")
     other = Counter("other", prefix="POST", sort_key=sort_key, attribute="number")
-    for both in ([likes, other], [other, likes]):
+    for pair in ([likes, other], [other, likes]):
         with pytest.raises(ConfigurationError, match=r"other.*likes"):
-            declared(both)
+            declared(pair)
 
 
 @pytest.mark.parametrize(("one", "other"), [("A#", "A#"), ("A#", "A#B#")])
 def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: str) -> None:
     first = declare(name="first", child=one)
     second = declare(name="second", sort_key="SECOND", child=other)
-    for both in ([first, second], [second, first]):
+    for pair in ([first, second], [second, first]):
         with pytest.raises(ConfigurationError, match="both would count them"):
-            declared(both)
+            declared(pair)
     elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
 
@@ -305,13 +303,13 @@ _KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(
 
 
 @given(st.lists(_KEYS, min_size=2, max_size=4, unique_by=lambda keys: tuple(keys[0])))
-def test_counters_are_refused_just_if_two_of_them_are_in_each_others_way(keys: list[Any]) -> None:
-    """The rule for a pair, written out a second time."""
+def test_counters_are_refused_if_and_only_if_the_keys_of_two_overlap(keys: list[Any]) -> None:
+    """The test has its own version of the rule for a pair."""
     family = [
         declare(name=f"c{at}", sort_key="#".join(own), child=child and "#".join([*child, ""]))
         for at, (own, child) in enumerate(keys)
     ]
-    apart = all(
+    is_free_of_overlaps = all(
         owner.child is None
         or not (
             f"{one.sort_key}#".startswith(owner.child)
@@ -321,29 +319,29 @@ def test_counters_are_refused_just_if_two_of_them_are_in_each_others_way(keys: l
         for owner in family
         for one in family
     )
-    with contextlib.nullcontext() if apart else pytest.raises(ConfigurationError):
+    with contextlib.nullcontext() if is_free_of_overlaps else pytest.raises(ConfigurationError):
         assert list(declared(family)) == [one.name for one in family]
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_twice_as_many_counters_are_twice_the_work(children: bool) -> None:
-    """Each cold start declares them. Counted in calls of functions, which do not depend on the machine."""
+def test_twice_as_many_counters_take_twice_the_work(children: bool) -> None:
+    """Each cold start declares all counters. The work is measured in function calls, which are the same everywhere."""
     family = [
         declare(name=f"c{at}", sort_key=f"S{at:03}", child=f"K{at:03}#USER#" if children else None) for at in range(200)
     ]
-    assert calls_of(lambda: declared(family)) < 2.2 * calls_of(lambda: declared(family[:100]))
+    assert count_calls(lambda: declared(family)) < 2.2 * count_calls(lambda: declared(family[:100]))
 
 
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions some work calls, those of C too."""
+def count_calls(work: Callable[[], object]) -> int:
+    """Returns how many functions `work` calls, C functions included."""
     calls = 0
 
-    def seen(frame: object, event: str, argument: object) -> None:
+    def count_call(frame: object, event: str, argument: object) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
     before = sys.getprofile()
-    sys.setprofile(seen)
+    sys.setprofile(count_call)
     try:
         work()
     finally:
@@ -351,7 +349,7 @@ def calls_of(work: Callable[[], object]) -> int:
     return calls
 
 
-def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
+def test_a_table_has_at_most_as_many_counters_as_one_transaction_moves() -> None:
     every = [
         Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group_by="queue"))
         for number in range(COUNTERS_PER_TABLE_MAX + 1)
@@ -364,38 +362,42 @@ def test_a_table_has_as_many_counters_as_one_transaction_moves() -> None:
         declared(every)
 
 
-def test_numbers_of_the_team_may_have_names_that_begin_alike() -> None:
-    """Nobody names the key of such a counter, so nobody could give it another one."""
-    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
+def test_team_numbers_may_have_names_that_begin_alike() -> None:
+    """Watched makes the key of such a counter, and a declaration cannot choose another key."""
+    like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
-    assert list(declared(Watched(one, table="shop", attribute="n", items=of, at="META") for one in names)) == names
-    for name, items in (("x", "shop"), (None, of)):
+    assert (
+        list(declared(Watched(one, table="shop", attribute="n", items=like_items, at="META") for one in names)) == names
+    )
+    for name, items in (("x", "shop"), (None, like_items)):
         with pytest.raises(ConfigurationError, match=r"must be Items\(…\)"):
             Watched(name, table="shop", attribute="n", items=items, at="META")  # type: ignore[arg-type]
 
 
-def test_a_table_has_fewer_counters_that_hold_a_number_of_the_team() -> None:
-    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
-    watched = [Watched(f"w{number}", table="shop", attribute="n", items=of, at="META") for number in range(WATCHED_MAX)]
+def test_a_table_may_have_fewer_team_numbers_than_counters() -> None:
+    like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
+    watched = [
+        Watched(f"w{number}", table="shop", attribute="n", items=like_items, at="META") for number in range(WATCHED_MAX)
+    ]
     assert len(declared(watched)) == WATCHED_MAX
-    one = Counter("c", prefix="C", sort_key="N", attribute="n", items=of)
-    assert len(declared([*watched, one])) == WATCHED_MAX + 1
+    plain = Counter("c", prefix="C", sort_key="N", attribute="n", items=like_items)
+    assert len(declared([*watched, plain])) == WATCHED_MAX + 1
     with pytest.raises(ConfigurationError, match=f"too many counters .*, or {WATCHED_MAX} that `Watched` makes"):
-        declared([*watched, one, dataclasses.replace(one, name="d", prefix="D")])
+        declared([*watched, plain, dataclasses.replace(plain, name="d", prefix="D")])
 
 
 @pytest.mark.parametrize("attribute", ["recounted", "kept"])
-def test_an_attribute_that_scans_write_is_refused_as_the_number(attribute: str) -> None:
+def test_an_attribute_that_scans_write_cannot_hold_the_number(attribute: str) -> None:
     with pytest.raises(ConfigurationError, match="is an attribute that scans write"):
         Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))
     assert declare(attribute=attribute).attribute == attribute
 
 
-def test_counters_of_one_table_agree_whether_it_has_heartbeats() -> None:
-    """One that does not know of them would count them."""
-    beating = Counter("a", prefix="A", sort_key="N", attribute="n", items=Items("shop", heartbeats=True))
+def test_all_counters_of_one_table_must_agree_on_heartbeats() -> None:
+    """A counter that does not know of heartbeats would count them."""
+    with_heartbeats = Counter("a", prefix="A", sort_key="N", attribute="n", items=Items("shop", heartbeats=True))
     other = Counter("b", prefix="B", sort_key="N", attribute="n", items=Items("shop"))
     with pytest.raises(ConfigurationError, match="'b': heartbeats is False, but must be the same in all counters"):
-        declared([beating, other])
+        declared([with_heartbeats, other])
     elsewhere = dataclasses.replace(other, items=Items("social"))
-    assert list(declared([beating, elsewhere])) == ["a", "b"]
+    assert list(declared([with_heartbeats, elsewhere])) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""The demo against a small server that counts as Tally does, or fails in ways that the demo must notice."""
+"""The demo, against a small server that counts as Tally does, or that fails in a way that the demo must notice."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
 
 @dataclass
 class FakeTally:
-    """Counts visits, once for each key unless a field says otherwise."""
+    """A server that counts a visit once for each key, unless a field says otherwise."""
 
     port: int = 0
     health: dict[str, Any] = field(default_factory=lambda: dict(HEALTHY))
-    knows_keys: bool = True
+    counts_a_key_once: bool = True
     refuses_every: int = 0
+    """It refuses each request whose number is a multiple of this one; 0: none."""
     dies_after: int = 0
+    """The number of requests after which it closes each connection; 0: it never does."""
     status: int = 202
+    """The status of its answers to visits."""
     visits: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
     requests: int = 0
@@ -78,14 +81,14 @@ class FakeTally:
         if self.status != 202:
             return web.json_response({"detail": "no"}, status=self.status)
         self.keys[visit["key"]] += 1
-        replay = self.knows_keys and self.keys[visit["key"]] > 1
+        replay = self.counts_a_key_once and self.keys[visit["key"]] > 1
         self.visits[visit["url"]] += not replay
         return web.json_response(
             {"counted": True}, status=202, headers={"Idempotency-Replayed": "true"} if replay else {}
         )
 
 
-class Ran(NamedTuple):
+class DemoRun(NamedTuple):
     """One run of the demo: exit status, stdout, stderr."""
 
     status: int
@@ -94,12 +97,12 @@ class Ran(NamedTuple):
 
 
 Serve = Callable[..., FakeTally]
-Run = Callable[..., Ran]
+Run = Callable[..., DemoRun]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts servers on a loop in a thread, since the demo's main has a loop of its own."""
+    """Returns a function that starts a server, on an event loop in a thread: the demo's main has its own loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -114,7 +117,7 @@ def serve() -> Iterator[Serve]:
         tally.port = runners[-1].addresses[0][1]
 
     async def stop() -> None:
-        """Wait until the demo's connections are gone, also one that it gave up and that is accepted only now."""
+        """Wait until the demo's connections are closed. The server may still accept one that the demo has given up."""
         while len(asyncio.all_tasks()) > 1:  # CPython 3.11 leaves a socket open that a closed server accepts
             await asyncio.sleep(0.01)
         for runner in runners:
@@ -123,12 +126,12 @@ def serve() -> Iterator[Serve]:
     def wait(work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
 
-    def served(**how: Any) -> FakeTally:
-        tally = FakeTally(**how)
+    def start_server(**fields: Any) -> FakeTally:
+        tally = FakeTally(**fields)
         wait(start(tally))
         return tally
 
-    yield served
+    yield start_server
     wait(stop())
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -145,60 +148,70 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the demo, with short pauses, and without series and top list."""
+    """Returns a function that runs the demo with short pauses. It skips the series and the top list."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(replay, "SETTLE_S_MAX", PATIENCE_S)
     monkeypatch.setattr(replay, "SETTLE_LOOK_S", 0.001)
 
-    def run(tally: FakeTally) -> Ran:
+    def run(tally: FakeTally) -> DemoRun:
         status = demo.main(["--port", str(tally.port), "--log", str(log), "--quick"])
-        return Ran(status, *capsys.readouterr())
+        return DemoRun(status, *capsys.readouterr())
 
     return run
 
 
-def test_every_visit_counts_once_despite_doubles_lost_answers_and_a_busy_server(serve: Serve, run: Run) -> None:
+def test_every_visit_counts_once_despite_repeats_lost_answers_and_a_busy_server(serve: Serve, run: Run) -> None:
     tally = serve(refuses_every=5)
     ran = run(tally)
     assert ran.status == 0
     assert tally.visits.total() == len(tally.keys) == 200
-    assert tally.keys.total() >= 200 + 10 + 10  # ten lost answers, and doubles; a refusal takes some of these
+    assert tally.keys.total() >= 200 + 10 + 10  # ten lost answers and ten repeats at least
     assert "\nlost            0  visits\ndoubled         0  visits\n" in ran.out
 
 
 def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
-    ran = run(serve(knows_keys=False))
+    ran = run(serve(counts_a_key_once=False))
     assert ran.status == 1
     assert "differs: /page-" in ran.out
     assert "pages differ from the log" in ran.err
 
 
-AT = f"{SITE}/a"
-HOURS = HoursCompared({AT: 3}, {AT: 3}, {AT: 3}, 1.0)
+PAGE_URL = f"{SITE}/a"
+SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("how", "out", "err"),
+    ("fields", "out", "err"),
     [
         ({}, "All 1 pages have the log's count.", ""),
-        ({"counted": {AT: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
+        ({"counted": {PAGE_URL: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
         ({"settled_s": None}, "still differed from the log.", "right more than"),
         ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a: by -2", "1 tallies drifted"),
-        ({"hours": replace(HOURS, series={AT: 2})}, "3 in the log, 2 in the series, 3 in the top", "for 1 pages"),
-        ({"hours": replace(HOURS, top={AT: 2})}, "3 in the log, 3 in the series, 2 in the top", "for 1 pages"),
-        ({"hours": replace(HOURS, took_s=None)}, "minutes not yet judged", "did not reach the end of the run"),
+        (
+            {"hours": replace(SAME_HOURS, series={PAGE_URL: 2})},
+            "3 in the log, 2 in the series, 3 in the top",
+            "for 1 pages",
+        ),
+        (
+            {"hours": replace(SAME_HOURS, top={PAGE_URL: 2})},
+            "3 in the log, 3 in the series, 2 in the top",
+            "for 1 pages",
+        ),
+        ({"hours": replace(SAME_HOURS, took_s=None)}, "minutes not yet judged", "did not reach the end of the run"),
     ],
 )
-def test_what_differs_from_the_log_is_reported_and_fails(how: dict[str, Any], out: str, err: str) -> None:
-    good = ReplayOutcome(Weblog("log", (), 0), Counter({AT: 3}), {AT: 3}, RequestsSent(), 1.0, 1.0, [], HOURS)
-    outcome = replace(good, **how)
+def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[str, Any], out: str, err: str) -> None:
+    right = ReplayOutcome(
+        Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_HOURS
+    )
+    outcome = replace(right, **fields)
     assert outcome.right is not bool(err)
     assert out in "\n".join(report(outcome))
     assert err in "\n".join(complaints(outcome))
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("fields", "message"),
     [
         ({"health": {"hello": "world"}}, "not to Tally: set PORT"),
         ({"dies_after": 50}, "stopped answering"),
@@ -207,16 +220,16 @@ def test_what_differs_from_the_log_is_reported_and_fails(how: dict[str, Any], ou
         ({"status": 400}, "refused a visit with 400: no"),
     ],
 )
-def test_an_unusable_server_is_one_line(
-    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], says: str
+def test_an_unusable_server_gives_an_error_of_one_line(
+    serve: Serve, run: Run, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setattr(visitors, "PAUSE_MAX_S", 0.002)
-    ran = run(serve(**how))
+    ran = run(serve(**fields))
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
-    assert says in ran.err
+    assert message in ran.err
 
 
-def test_the_log_is_gzipped_or_plain_and_malformed_lines_count_apart(tmp_path: Path) -> None:
+def test_a_log_may_be_gzipped_or_plain_and_its_malformed_lines_are_counted_separately(tmp_path: Path) -> None:
     good = [
         LINE.format(path="/a"),
         LINE.format(path="/a").replace(" HTTP/1.0", ""),  # HTTP/0.9
@@ -238,18 +251,18 @@ def test_the_log_is_gzipped_or_plain_and_malformed_lines_count_apart(tmp_path: P
         }
 
 
-def test_sigterm_ends_it_as_ctrl_c_does_in_one_line(serve: Serve, log: Path) -> None:
+def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: Path) -> None:
     tally = serve(refuses_every=1)  # keeps the demo busy
     command = [sys.executable, "-m", "bench.demo", "--port", str(tally.port), "--log", str(log)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: tally.requests >= 20)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, *said) == (130, "", "tally: demo stopped; Tally keeps the visits it has counted\n")
+    printed = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, *printed) == (130, "", "tally: demo stopped; Tally keeps the visits it has counted\n")
 
 
 @pytest.mark.parametrize("content", [None, b"no log at all\n", gzip.compress(b"x" * 99, mtime=0)[:-9]])
-def test_an_unusable_log_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unusable_log_gives_an_error_of_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "other.log"
     if content is not None:
         path.write_bytes(content)
@@ -257,7 +270,7 @@ def test_an_unusable_log_is_one_line(tmp_path: Path, content: bytes | None) -> N
         read_log(path)
 
 
-def test_nasas_log_is_complete() -> None:
+def test_the_log_of_nasa_is_complete() -> None:
     path = demo.LOG
     log = read_log(path)
     assert (len(log.visits), log.malformed, len(log.recount())) == (1880, 0, 464)

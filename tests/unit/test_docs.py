@@ -1,4 +1,4 @@
-"""The links, files, functions and subpackages that the docs name exist, and their examples work."""
+"""The links, files, functions and subpackages that the pages name exist, and the examples of the pages work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDERS = ("bench", "docs", "events", "lambdas", "stacks", "tally", "tests")
 
 
 def without_code(page: Path) -> str:
-    """Returns the page without its code blocks. A line before a block that only names the block's file goes, too."""
+    """Returns the page without its code blocks, and without the line above a block that names the block's file."""
     return re.sub(r"^(?: *`[^`\n]*`\n\n)? *```.*?^ *```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
@@ -33,12 +33,12 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_a_file_and_a_heading_and_files_in_backquotes_exist(page: Path) -> None:
+def test_each_link_leads_to_a_file_and_a_heading_and_each_file_in_backquotes_exists(page: Path) -> None:
     text = without_code(page)
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", text):
-        found = page.parent / target if target else page
-        assert found.exists(), target
-        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
     for path in re.findall(
         rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text
     ):  # `tally/read` is a scope
@@ -57,7 +57,7 @@ def test_each_page_and_section_that_code_names_exists() -> None:
         path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".ts")
     ]
     named_pages = {
-        found for path in sources for found in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())
+        link for path in sources for link in re.findall(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?", path.read_text())
     }
     assert len(named_pages) > 10
     for page, anchor in named_pages:
@@ -111,9 +111,9 @@ def test_internals_lists_every_subpackage() -> None:
 def test_the_names_that_the_docstring_of_a_subpackage_lists_exist(subpackage: str) -> None:
     """The docstring has a line for each module that others use: `    receipts    `once`, `find_many`: …`."""
     docstring = importlib.import_module(f"tally.{subpackage}").__doc__ or ""
-    for name, listed in re.findall(r"^    (\w+) +(`.*)$", docstring, re.M):
+    for name, description in re.findall(r"^    (\w+) +(`.*)$", docstring, re.M):
         module = importlib.import_module(f"tally.{subpackage}.{name}")
-        assert [one for one in re.findall(r"`(\w+)`", listed) if not hasattr(module, one)] == [], name
+        assert [member for member in re.findall(r"`(\w+)`", description) if not hasattr(module, member)] == [], name
 
 
 def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
@@ -123,7 +123,7 @@ def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
     assert {(name, where) for name, where in named_targets if name not in targets} == set()
 
 
-def test_every_counter_that_a_page_declares_can_be_declared() -> None:
+def test_every_declaration_of_a_counter_on_a_page_is_valid() -> None:
     blocks = [
         (page.name, block)
         for page in PAGES
@@ -135,25 +135,25 @@ def test_every_counter_that_a_page_declares_can_be_declared() -> None:
         exec(block, {**vars(counter), "__name__": "counters"})
 
 
-def test_the_counters_of_own_tables_md_count_the_example_items() -> None:
+def test_the_counters_of_the_page_on_team_tables_count_its_example_items() -> None:
     text = (ROOT / "docs/own-tables.md").read_text()
     namespace: dict[str, Any] = {}
     counters: dict[str, Counter] = {}
-    for declared in (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "COUNTERS" in block):
-        exec(declared, namespace)
+    for block in (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "COUNTERS" in block):
+        exec(block, namespace)
         counters |= namespace["COUNTERS"]
     order = {"PK": "CUSTOMER#ann", "SK": "ORDER#1", "status": "open", "total": 12.5}
     ticket = {"PK": "TICKET#1", "status": "open", "queue": "hr desk"}
     like = {"PK": "POST#50", "SK": "LIKE#ann"}
-    counted = {
+    contributions = {
         name: [
-            one
+            contribution
             for item in (order, ticket, like)
-            if counter.items and (one := counter.items.contribution(items.to_wire(item)))
+            if counter.items and (contribution := counter.items.contribution(items.to_wire(item)))
         ]
         for name, counter in counters.items()
     }
-    assert counted == {
+    assert contributions == {
         "post_likes": [("50", 1)], "orders": [("ann", 1)], "spent": [("ann", 1250)], "tickets": [("hr~20desk", 1)],
     }  # fmt: skip
 
@@ -188,22 +188,22 @@ def test_no_page_has_more_words_than_its_budget() -> None:
     assert {page: count for page, count in words.items() if count > budgets[page]} == {}
 
 
-OLD_WORDS = (
+REPLACED_PHRASES = (
     "counts? no more", "takes? it not", "may be had", "anew", "whoever", "by now", "what stands", "stands? for",
     "held against", "made room", "journal pages?", "sets? aside", "passe[sd] over", "poison messages?",
     "ledger (has )?(not )?(begins?|begun) again", "limits? of (its|their) own(?! shards)", "limits? of an id",
     "plan of an id",
 )  # fmt: skip
-"""Patterns of phrases that the table of words in docs/internals.md and the rules of style have replaced."""
+"""Patterns of phrases that authors must not write. docs/internals.md has a table of the words to write instead."""
 
 
 def test_no_page_or_code_has_a_replaced_phrase() -> None:
     code = [path for path in (ROOT / "tally").rglob("*") if path.suffix in (".py", ".js", ".ts")]
     for path in (*PAGES, *code):
-        if "console" in path.parts:  # a change of these files, even of a comment, would need new screenshots
+        if "console" in path.parts:  # a change of a comment in these files would need new pictures
             continue
-        # The table of words may quote the phrases. A phrase may go on in the next line, also of a comment.
+        # The table of words may quote the phrases. A phrase may continue in the next line, even of a comment.
         text = re.sub(r"^\| [\w, ]+ \|.*", "", path.read_text("utf-8"), flags=re.MULTILINE)
         text = re.sub(r"\s+(?:(?:#|//|\*)\s)?\s*", " ", text)
-        found = re.finditer(rf".{{0,40}}\b(?:{'|'.join(OLD_WORDS)})\b", text, re.IGNORECASE)
-        assert [match[0] for match in found] == [], path
+        matches = re.finditer(rf".{{0,40}}\b(?:{'|'.join(REPLACED_PHRASES)})\b", text, re.IGNORECASE)
+        assert [match[0] for match in matches] == [], path

@@ -1,4 +1,4 @@
-"""The tests that fail on DynamoDB Local are listed, and CI runs the files that have one."""
+"""Each test that is listed as failing on DynamoDB Local exists, and CI runs its file on DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", KNOWN_FAILURES)
-def test_what_fails_on_dynamodb_local_is_a_test_that_ci_runs_on_it(name: str) -> None:
-    """A test that is renamed is not known to fail; and a file that CI leaves out begins to fail unnoticed."""
+def test_a_known_failure_is_a_test_that_ci_runs_on_dynamodb_local(name: str) -> None:
+    """A renamed test must be renamed in the list, too. If CI left the file out, nobody would notice a new failure."""
     file, _, test = name.partition("::")
     defined = f"def {test.partition('[')[0]}("
     (path,) = (path for path in (ROOT / "tests").glob(f"in*/{file}") if defined in path.read_text())

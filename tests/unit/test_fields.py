@@ -1,4 +1,4 @@
-"""Tally checks input before it becomes part of a key."""
+"""Input is checked before it becomes part of a key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tally import fields
 from tally.errors import ForbiddenError, InvalidInputError, TallyError
 from tally.pages import DROP_NOTHING
 
-ANONYMOUS_KEY = partial(fields.idempotency_key, anonymous=True)
-PAGE = partial(fields.page, pages=DROP_NOTHING)
+check_anonymous_key = partial(fields.idempotency_key, anonymous=True)
+check_page = partial(fields.page, pages=DROP_NOTHING)
 REFUSED: list[tuple[Callable[[object, str], object], list[object]]] = [
     (fields.identifier, ["", ".", "..", "..\n", "a#b", "a/b", "ä", "a" * 257, "\x00", "%23", 7, None, "\ud800"]),
-    (ANONYMOUS_KEY, ["k" * 21, "k" * 256, "with space in the middle", "comma,comma,comma,comma!", "é" * 22, 22, None]),
+    (check_anonymous_key,
+     ["k" * 21, "k" * 256, "with space in the middle", "comma,comma,comma,comma!", "é" * 22, 22, None]),
     (
-        PAGE,
+        check_page,
         [
             "", "/a", "//x/y", "ftp://x/y", "javascript:alert(1)", "http://", "http:///a", "http://user:pw@x/",
             "http://x:0/", "http://x:99999/", "http://x y/", "http://x/\n", "http://x\\y/", "http://" + "x" * 1025,
@@ -32,7 +33,7 @@ REFUSED: list[tuple[Callable[[object, str], object], list[object]]] = [
 
 
 @pytest.mark.parametrize(("check", "bad"), [(check, bad) for check, values in REFUSED for bad in values])
-def test_what_could_forge_or_mangle_a_key_or_is_no_page_is_refused(
+def test_input_that_could_forge_a_key_and_an_invalid_page_are_refused(
     check: Callable[[object, str], object], bad: object
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
@@ -42,18 +43,18 @@ def test_what_could_forge_or_mangle_a_key_or_is_no_page_is_refused(
 
 @settings(max_examples=300)
 @given(st.text(max_size=140))
-def test_no_text_gets_the_separator_into_a_key(text: str) -> None:
-    for check in (fields.identifier, fields.user, PAGE, fields.cursor):
+def test_no_input_puts_the_separator_into_a_key(text: str) -> None:
+    for check in (fields.identifier, fields.user, check_page, fields.cursor):
         with contextlib.suppress(InvalidInputError):
             assert "#" not in str(check(text, "x"))
 
 
-def test_anonymous_keys_are_too_long_to_guess_and_callers_own_ones_need_not_be() -> None:
-    assert ANONYMOUS_KEY("k" * 22, "key") == "k" * 22
+def test_the_idempotency_key_of_an_anonymous_caller_must_be_long_and_other_keys_may_be_short() -> None:
+    assert check_anonymous_key("k" * 22, "key") == "k" * 22
     assert fields.idempotency_key("k", "key", anonymous=False) == "k"
 
 
-def test_a_sub_may_hold_anything_and_comes_back_whole() -> None:
+def test_the_sub_of_a_user_may_have_any_characters_and_is_decoded_exactly() -> None:
     for name in ("auth0|123", "a#b", "ü", "x y", "%7C"):
         quoted = fields.user(name, "caller")
         assert "#" not in quoted
@@ -62,7 +63,7 @@ def test_a_sub_may_hold_anything_and_comes_back_whole() -> None:
         fields.user("ü" * 100, "caller")  # 600 bytes percent-encoded
 
 
-def test_only_pages_of_listed_hosts_are_counted() -> None:
+def test_only_a_page_of_a_listed_host_is_accepted() -> None:
     hosts = frozenset({"example.com"})
     assert fields.page_of_listed_host("https://EXAMPLE.com/a", "url", DROP_NOTHING, hosts) == "https://example.com/a"
     for other in ("https://example.com.evil.example/", "https://sub.example.com/", "https://evil.example/?example.com"):

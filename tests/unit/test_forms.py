@@ -1,4 +1,4 @@
-"""Which changes of a declaration fit what a counter has stored. tests/invariants/test_forms.py runs those that do."""
+"""Which changes of a declaration fit the stored items. tests/invariants/test_forms.py counts after each of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tally.notify import Notify
 from tally.streams import forms
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
-ONE = replace(PLAIN, floor=0, max_shards=0)
-STEPS = replace(ONE, delta=1)
+ONE_SHARD = replace(PLAIN, floor=0, max_shards=0)
+WITH_STEP = replace(ONE_SHARD, delta=1)
 DAILY = replace(PLAIN, period="day", keep_periods=9)
-UNKEPT = replace(PLAIN, period="day")
+KEPT_FOR_EVER = replace(PLAIN, period="day")
 CHILDREN = replace(PLAIN, child="LIKE#USER#")
 ITEMS = replace(PLAIN, items=Items("shop"), visible="soon")
 Change = tuple[Counter, dict[str, Any]]
@@ -25,17 +25,22 @@ Change = tuple[Counter, dict[str, Any]]
 FITTING: dict[str, list[Change]] = {
     "visible": [(PLAIN, {"visible": "soon"}), (replace(PLAIN, visible="soon"), {"visible": "now"})],
     "delta": [(PLAIN, {"delta": 1}), (replace(PLAIN, delta=1), {"delta": None})],
-    "start": [(ONE, {"start": 180}), (replace(ONE, start=180), {"start": 200}), (replace(ONE, start=5), {"start": 0})],
-    "floor": [(ONE, {"floor": -9}), (ONE, {"floor": None, "max_shards": 1})],
-    "limit_overrides": [
-        (replace(ONE, floor=0), {"limit_overrides": True}),
-    (replace(ONE, floor=0, limit_overrides=True), {"limit_overrides": False}),
+    "start": [
+        (ONE_SHARD, {"start": 180}), (replace(ONE_SHARD, start=180), {"start": 200}),
+        (replace(ONE_SHARD, start=5), {"start": 0}),
     ],
-    "ceiling": [(ONE, {"ceiling": 500}), (replace(ONE, ceiling=400), {"ceiling": None})],
-    "debt": [(ONE, {"debt": 50}), (replace(ONE, debt=50), {"debt": 0})],
+    "floor": [(ONE_SHARD, {"floor": -9}), (ONE_SHARD, {"floor": None, "max_shards": 1})],
+    "limit_overrides": [
+        (replace(ONE_SHARD, floor=0), {"limit_overrides": True}),
+    (replace(ONE_SHARD, floor=0, limit_overrides=True), {"limit_overrides": False}),
+    ],
+    "ceiling": [(ONE_SHARD, {"ceiling": 500}), (replace(ONE_SHARD, ceiling=400), {"ceiling": None})],
+    "debt": [(ONE_SHARD, {"debt": 50}), (replace(ONE_SHARD, debt=50), {"debt": 0})],
     "max_shards": [(PLAIN, {"max_shards": 2}), (replace(PLAIN, max_shards=2), {"max_shards": 64})],
     "path": [(PLAIN, {"path": "/c/{id}"})],
-    "notify": [(ONE, {"notify": Notify(at=(5,))}), (replace(ONE, notify=Notify(at=(5,))), {"notify": None})],
+    "notify": [
+        (ONE_SHARD, {"notify": Notify(at=(5,))}), (replace(ONE_SHARD, notify=Notify(at=(5,))), {"notify": None}),
+    ],
     "retired": [(PLAIN, {"retired": True})],
     "receipt_days": [(PLAIN, {"receipt_days": 2})],
     "changes": [(PLAIN, {"changes": "anyone"})],
@@ -52,71 +57,71 @@ REFUSED: dict[str, list[Change]] = {
     "attribute": [(PLAIN, {"attribute": "m"})],
     "visible": [(replace(PLAIN, visible="soon", max_shards=1), {"visible": "now"})],
     "start": [(PLAIN, {"start": 5, "max_shards": 0})],
-    "floor": [(PLAIN, {"floor": 0, "max_shards": 0}), (ONE, {"floor": None, "max_shards": 0})],
+    "floor": [(PLAIN, {"floor": 0, "max_shards": 0}), (ONE_SHARD, {"floor": None, "max_shards": 0})],
     "ceiling": [(PLAIN, {"ceiling": 9, "max_shards": 0})],
     "numbered": [
         (replace(PLAIN, delta=1), {"numbered": True, "max_shards": 0}),
-        (STEPS, {"numbered": True}), (replace(STEPS, numbered=True), {"numbered": False}),
+        (WITH_STEP, {"numbered": True}), (replace(WITH_STEP, numbered=True), {"numbered": False}),
     ],
     "max_shards": [(PLAIN, {"max_shards": 1}), (replace(PLAIN, max_shards=1), {"max_shards": 2})],
     "pages": [(PLAIN, {"pages": True})],
     "child": [(PLAIN, {"child": "LIKE#USER#"}), (CHILDREN, {"child": "FAN#USER#"}), (CHILDREN, {"child": None})],
-    "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (UNKEPT, {"period": None})],
+    "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (KEPT_FOR_EVER, {"period": None})],
     "keep_periods": [(DAILY, {"keep_periods": 10}), (DAILY, {"keep_periods": None})],
     "timezone": [(DAILY, {"timezone": "Europe/Paris"})],
     "items": [(PLAIN, {"items": Items("shop"), "visible": "soon"}), (ITEMS, {"items": None})],
 }  # fmt: skip
 
 
-def why(was: Counter, *now: Counter) -> list[str]:
-    found = forms.refused({was.name: forms.form(was)}, declared(now))
-    return [str(one) for one in found]
+def refusals(before: Counter, *after: Counter) -> list[str]:
+    return [str(refusal) for refusal in forms.refused({before.name: forms.form(before)}, declared(after))]
 
 
 def cases(changes: dict[str, list[Change]]) -> list[Any]:
-    return [pytest.param(*change, id=f"{field} {change[1]}") for field, some in changes.items() for change in some]
+    return [pytest.param(*change, id=f"{field} {change[1]}") for field, listed in changes.items() for change in listed]
 
 
-def test_a_change_of_each_field_is_judged() -> None:
-    """One that is new has to be listed above, with what was seen. What a number of items stands for is noted with their
-    scan (team/scan_state.py)."""
-    assert {one.name for one in fields(Counter)} == FITTING.keys() | REFUSED.keys() | {"items"}
+def test_each_field_of_a_counter_is_in_a_list_of_this_test() -> None:
+    """A new field must be listed above. A scan notes what a counter of items counts (team/scan_state.py)."""
+    assert {field.name for field in fields(Counter)} == FITTING.keys() | REFUSED.keys() | {"items"}
 
 
-@pytest.mark.parametrize(("was", "change"), cases(FITTING))
-def test_fields_outside_the_schema_fingerprint_may_change(was: Counter, change: dict[str, Any]) -> None:
-    assert why(was, replace(was, **change)) == []
+@pytest.mark.parametrize(("before", "change"), cases(FITTING))
+def test_a_change_that_keeps_the_form_of_the_counter_fits(before: Counter, change: dict[str, Any]) -> None:
+    assert refusals(before, replace(before, **change)) == []
 
 
-@pytest.mark.parametrize(("was", "change"), cases(REFUSED))
-def test_a_changed_schema_fingerprint_is_refused_with_the_counter_and_what_to_do(
-    was: Counter, change: dict[str, Any]
+@pytest.mark.parametrize(("before", "change"), cases(REFUSED))
+def test_a_change_of_the_form_is_refused_with_the_counter_and_what_to_do(
+    before: Counter, change: dict[str, Any]
 ) -> None:
-    now = replace(was, **change)
-    assert why(was, now)
+    after = replace(before, **change)
+    assert refusals(before, after)
     with pytest.raises(
         ConfigurationError, match=r"counter 'c' has counted .*: take that back, or declare a new counter"
     ):
-        forms.check({was.name: forms.form(was)}, declared([now]))
+        forms.check({before.name: forms.form(before)}, declared([after]))
 
 
-def test_fields_that_a_scan_recounts_by_may_change() -> None:
+def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> None:
     for change in ({"items": Items("crates")}, {"prefix": "D"}, {"name": "d"}):
-        assert why(ITEMS, replace(ITEMS, **change)) == []
-    assert why(ITEMS, Counter("d", prefix="D", sort_key="N", attribute="n")) == []
+        assert refusals(ITEMS, replace(ITEMS, **change)) == []
+    assert refusals(ITEMS, Counter("d", prefix="D", sort_key="N", attribute="n")) == []
 
 
 def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
     other = Counter("d", prefix="D", sort_key="N", attribute="n")
     stored = {one.name: forms.form(one) for one in (PLAIN, other)}
-    found = forms.refused(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
-    assert {one.counter for one in found if one.booked} == {"c", "d"}
+    refused = forms.refused(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
+    assert {refusal.counter for refusal in refused if refusal.booked} == {"c", "d"}
 
 
-def test_an_undeclared_counter_keeps_its_keys() -> None:
+def test_no_other_counter_may_use_the_keys_of_a_counter_that_is_not_declared_any_more() -> None:
     elsewhere = Counter("d", prefix="D", sort_key="N", attribute="n")
-    assert why(PLAIN, elsewhere) == []
-    assert why(PLAIN, elsewhere, PLAIN) == [], "and it may come back as it was"
-    assert why(PLAIN, replace(elsewhere, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
-    [clash] = why(replace(PLAIN, sort_key="N#USER#X"), replace(elsewhere, prefix="C", sort_key="M", child="N#USER#"))
+    assert refusals(PLAIN, elsewhere) == []
+    assert refusals(PLAIN, elsewhere, PLAIN) == [], "it may be declared a second time, as it was"
+    assert refusals(PLAIN, replace(elsewhere, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
+    [clash] = refusals(
+        replace(PLAIN, sort_key="N#USER#X"), replace(elsewhere, prefix="C", sort_key="M", child="N#USER#")
+    )
     assert "'c' has counted and is not declared any more, but counter 'c': sort_key 'N#USER#X'" in clash

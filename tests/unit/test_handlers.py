@@ -1,4 +1,4 @@
-"""Each handler as Lambda has it: alone in a process that has loaded nothing else of the package."""
+"""Each handler loads alone, in a process that has loaded nothing else of the package, as in Lambda."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tally import paths
 from tally.contract.declarations import Declarations
 from tests.patience import PATIENCE_S
 
-# One process loads the libraries, and forks one for each handler.
+# One process loads the libraries. It forks a process for each handler.
 SCRIPT = """
 import os, sys
 import boto3, aws_lambda_powertools.metrics
@@ -18,7 +18,7 @@ from aws_lambda_powertools.utilities import idempotency
 boto3.client("dynamodb")
 failed = []
 for name in sys.argv[1:]:
-    assert not [one for one in sys.modules if one.partition(".")[0] in ("tally", "handlers", "counters")]
+    assert not [module for module in sys.modules if module.partition(".")[0] in ("tally", "handlers", "counters")]
     pid = os.fork()
     if not pid:
         try:
@@ -29,7 +29,7 @@ for name in sys.argv[1:]:
             os._exit(1)
         os._exit(0)
     failed += [name] if os.waitpid(pid, 0)[1] else []
-sys.exit(f"not alone: {failed}" if failed else 0)
+sys.exit(f"these do not load alone: {failed}" if failed else 0)
 """
 VARIABLES = {
     "PYTHONPATH": f"{paths.LAMBDAS}:{paths.PACKAGE.parent}",
@@ -49,9 +49,8 @@ VARIABLES = {
 }
 
 
-def test_each_handler_is_made_alone_in_a_fresh_process() -> None:
-    declared = Declarations.load(paths.LAMBDAS / "counters.py")
-    names = declared.needs
+def test_each_handler_loads_alone_in_a_fresh_process() -> None:
+    names = Declarations.load(paths.LAMBDAS / "counters.py").needs
     assert {"increments", "rollup", "sweep"} <= names.keys()
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, *names], env=VARIABLES, capture_output=True, text=True, timeout=PATIENCE_S

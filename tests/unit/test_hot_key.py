@@ -1,4 +1,4 @@
-"""A hot key in the simulator of the bench: what Tally's write path does at the limit of one partition."""
+"""A hot key in the simulator of the benchmark: Tally's writes at the limit of one partition."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def client(tables: HotTables) -> Iterator[HotClient]:
 
 
 def run(hub: Hub, calls: int, call: Callable[[], Any]) -> list[Any]:
-    """What so many calls give, which begin together."""
-    found: list[Any] = []
+    """Returns the results of `calls` calls that begin at the same time."""
+    results: list[Any] = []
     for _ in range(calls):
-        hub.start(lambda: found.append(call()), hub.now_s)
+        hub.start(lambda: results.append(call()), hub.now_s)
     hub.run()
-    return found
+    return results
 
 
-def exhausted(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
-    """Use up the hot partition; it regains so much."""
+def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
+    """Use up the write capacity of the hot partition. `rate_per_s`: the write units that it regains in a second."""
     writes = tables.partition_of((TABLE, "VID#hot", "")).writes
     writes.rate_per_s, writes.left, writes.seen_s = rate_per_s, 0.0, hub.now_s
 
 
 @pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])
-def test_heat_is_written_alone_and_nothing_fails(counter: Any) -> None:
+def test_changes_of_a_hot_tally_spill_and_none_fails(counter: Any) -> None:
     hot = simulate(Load(counter, 1000, 3.0))
     assert (hot["failed"], hot["off by"]) == (0, 0)
     assert hot["conflicts"]
@@ -64,8 +64,8 @@ def test_heat_is_written_alone_and_nothing_fails(counter: Any) -> None:
     assert simulate(Load(counter, 1000, 3.0)) == hot  # a seed repeats every number
 
 
-def test_a_throttled_transaction_is_not_tried_again_but_written_alone(hub: Hub, tables: HotTables, client: Any) -> None:
-    exhausted(hub, tables, PARTITION_WCU_PER_S)  # but milliseconds later there is room again
+def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, tables: HotTables, client: Any) -> None:
+    exhaust(hub, tables, PARTITION_WCU_PER_S)  # milliseconds later the partition has room
     tables.items.add((TABLE, "POST#hot", "META"))
     store = Store(client, SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)
     call = Call(store, "reader", hub.now_s + 8)
@@ -73,22 +73,24 @@ def test_a_throttled_transaction_is_not_tried_again_but_written_alone(hub: Hub, 
     assert body["visible"] == "soon"
     assert tables.throttles == 1
     hub.now_s += BREAKER_THROTTLED_S - 1
-    assert store.breaker.is_open("POST#hot")  # longer than after conflicts: DynamoDB takes minutes to split a partition
+    assert store.breaker.is_open("POST#hot")  # DynamoDB takes minutes to split a partition
     hub.now_s += 1
     assert not store.breaker.is_open("POST#hot")
 
 
-def test_a_spilled_change_is_tried_for_longer_than_others(hub: Hub, tables: HotTables, client: Any) -> None:
-    exhausted(hub, tables)
+def test_the_write_of_a_spilled_change_is_retried_for_longer_than_other_writes(
+    hub: Hub, tables: HotTables, client: Any
+) -> None:
+    exhaust(hub, tables)
     store = Store(client, SETTINGS, clock=hub.clock, sleep=hub.sleep)
     put = {"TableName": TABLE, "Item": {"PK": {"S": "VID#hot"}, "SK": {"S": "x"}}}
 
-    def failing() -> float:
+    def seconds_until_failure() -> float:
         started_s = hub.now_s
         with pytest.raises(StoreBusyError):
             transactions.put_alone(Call(store, deadline_s=hub.now_s + 8), {"Put": put})
         return hub.now_s - started_s
 
-    took_s = statistics.mean(run(hub, 20, failing))
-    assert took_s > contention.RETRY_S_MAX + 2.5  # 7.0 +- 0.2, and 3.9 +- 0.2 for what is not
+    took_s = statistics.mean(run(hub, 20, seconds_until_failure))
+    assert took_s > contention.RETRY_S_MAX + 2.5  # about 7.0 s, and 3.9 s for other writes
     assert contention.SPILL_RETRY_S_MAX < CALL_TIME_DEFAULT_S

@@ -1,4 +1,4 @@
-"""Ids of any text: the typed client, the command and the JavaScript clients spell them alike."""
+"""Any text becomes an id. The typed client, the command and the JavaScript clients make the same id from one text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = [
     if not line.startswith("#")
 ]
 REFUSED = "!"
-IN_NODE = """
+NODE_SCRIPT = """
 const { Tally, idOf } = await import(process.argv[1]);
 const { TallyFunctions } = await import(process.argv[2]);
 let text = "", sent;
@@ -30,19 +30,19 @@ for await (const part of process.stdin) text += part;
 const Payload = Buffer.from('{"status":200,"body":{}}');
 const send = async ({ input }) => ((sent = JSON.parse(input.Payload)), { Payload });
 const tally = new TallyFunctions({ prefix: "t-", lambda: { send } });
-const ways = [];
+const ids = [];
 for (const name of JSON.parse(text)) {
   await tally.get_counter({ counter: "plays", id: name });
-  ways.push([idOf(name), Tally.prototype.of("plays", name).slice(6), sent.id]);
+  ids.push([idOf(name), Tally.prototype.of("plays", name).slice(6), sent.id]);
 }
-process.stdout.write(JSON.stringify(ways));
+process.stdout.write(JSON.stringify(ids));
 """
 ALPHABET = "aZ09._:~@-/%?&=+ !'()*|\"\\<>[]{}^`$,;éя語😀\u0301\u00a0\ufeff2FD0BF\u1112\u1161"
 PARTS = [*ALPHABET, "%20", "%2F", "%D0%BF", "%e9", "%7B", "%23", "~2F"]
 
 
-def spelled(name: str) -> list[str]:
-    """The id of a name on each way through the typed client."""
+def ids_in_python(name: str) -> list[str]:
+    """Returns the id that each method of the typed client makes from a name."""
     calls = [
         requests.increment("plays", name).fields["id"],
         requests.get_tallies([f"plays:{name}"]).fields["of"][0][6:],
@@ -53,13 +53,13 @@ def spelled(name: str) -> list[str]:
     return [ids.id_of(name), *calls]
 
 
-def in_javascript(names: list[str]) -> list[list[str]]:
-    """The same for the client of pages, and the client for functions."""
+def ids_in_javascript(names: list[str]) -> list[list[str]]:
+    """Returns, for each name, the ids that the client of pages and the client of functions make."""
     command = [
         "node",
         "--input-type=module",
         "-e",
-        IN_NODE,
+        NODE_SCRIPT,
         "--",
         str(CLIENT_FOLDER / "tally.js"),
         str(CLIENT_FOLDER / "lambda.js"),
@@ -71,32 +71,32 @@ def in_javascript(names: list[str]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "id_"), TABLE)
-def test_what_people_name_has_the_id_of_the_table(name: str, id_: str) -> None:
-    wanted = name if id_ == REFUSED else id_
-    assert set(spelled(name)) == {wanted}
+def test_each_name_of_the_table_becomes_the_id_beside_it(name: str, id_: str) -> None:
+    expected = name if id_ == REFUSED else id_
+    assert set(ids_in_python(name)) == {expected}
     if id_ == REFUSED:
         with pytest.raises(InvalidInputError):
-            fields.identifier(wanted, "id")
+            fields.identifier(expected, "id")
     else:
-        assert fields.identifier(wanted, "id") == id_
+        assert fields.identifier(expected, "id") == id_
 
 
-def test_all_clients_spell_alike_and_an_id_is_itself() -> None:
-    R = random.Random(1)
-    names = [name for name, _ in TABLE] + ["".join(R.choices(PARTS, k=R.randrange(1, 12))) for _ in range(20_000)]
-    wanted = [ids.id_of(name) for name in names]
-    assert [set(ways) for ways in in_javascript(names)] == [{id_} for id_ in wanted]
-    assert [ids.id_of(id_) for id_ in wanted] == wanted
-    assert all(ids.ID_FORM.fullmatch(id_) for id_ in wanted if id_ not in (".", "..") and "#" not in id_)
+def test_all_clients_make_the_same_id_and_an_id_stays_as_it_is() -> None:
+    rng = random.Random(1)
+    names = [name for name, _ in TABLE] + ["".join(rng.choices(PARTS, k=rng.randrange(1, 12))) for _ in range(20_000)]
+    expected = [ids.id_of(name) for name in names]
+    assert [set(made) for made in ids_in_javascript(names)] == [{id_} for id_ in expected]
+    assert [ids.id_of(id_) for id_ in expected] == expected
+    assert all(ids.ID_FORM.fullmatch(id_) for id_ in expected if id_ not in (".", "..") and "#" not in id_)
 
 
-def test_two_texts_have_one_id_only_if_browsers_and_unicode_write_them_alike() -> None:
-    R = random.Random(2)
-    meant: dict[str, str] = {}
-    for name in ("".join(R.choices(PARTS, k=R.randrange(1, 6))) for _ in range(20_000)):
-        if not ids.ID_FORM.fullmatch(name):  # an id is what it quotes
+def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode() -> None:
+    rng = random.Random(2)
+    text_by_id: dict[str, str] = {}
+    for name in ("".join(rng.choices(PARTS, k=rng.randrange(1, 6))) for _ in range(20_000)):
+        if not ids.ID_FORM.fullmatch(name):  # an id stays as it is
             text = unicodedata.normalize("NFC", ids._ENCODED.sub(ids._letters, name))
-            assert meant.setdefault(ids.id_of(name), text) == text
+            assert text_by_id.setdefault(ids.id_of(name), text) == text
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_two_texts_have_one_id_only_if_browsers_and_unicode_write_them_alike() -
         ("..", "not a dot or two"),
     ],
 )
-def test_the_api_takes_one_form_and_says_it(text: str, words: str) -> None:
+def test_the_api_refuses_other_spellings_of_an_id_and_names_the_right_one(text: str, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         fields.identifier(text, "id")
 
 
-def test_the_address_of_a_page_is_left_to_tally() -> None:
+def test_the_clients_send_the_address_of_a_page_unchanged() -> None:
     page = "https://example.com/a b"
     assert requests.get_tallies([f"visits:{page}"]).fields["of"] == [f"visits:{page}"]
     assert requests.get_details("page_visitors", page).fields["id"] == page

@@ -1,4 +1,4 @@
-"""What the functions import at a cold start: neither pydantic nor the tracer's SDK (130 to 300 ms each)."""
+"""At a cold start no function imports pydantic or the tracer's SDK, which would take 130 to 300 ms each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tally.contract.declarations import READERS, SCHEDULES, Declarations
 from tally.dynamo.client import dynamodb_client
 
 SERVING = sorted(Declarations.load(ROOT / "lambdas/counters.py").routes_by_function)
-UNATTENDED = [one.function for one in (*READERS, *SCHEDULES)]
+BACKGROUND = [entry.function for entry in (*READERS, *SCHEDULES)]
 
 
 def test_no_function_imports_anything_heavy() -> None:
-    every = "; ".join(f"handlers.{function}" for function in (*SERVING, *UNATTENDED))
+    every = "; ".join(f"handlers.{function}" for function in (*SERVING, *BACKGROUND))
     assert time_import(f"import handlers; {every}").heavy == []
 
 
-def test_garbage_collection_goes_on_without_what_a_cold_start_made() -> None:
-    gc.unfreeze()  # the tests' own
+def test_garbage_collection_skips_the_objects_of_the_cold_start() -> None:
+    gc.unfreeze()  # tests/conftest.py froze the objects of the tests
     dynamodb_client(**LOCAL).close()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000

@@ -1,4 +1,4 @@
-"""Which items of a team's table a counter counts, and the group and the amount of each."""
+"""The items of a team's table that a counter counts, and the group and the amount of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def order(**attributes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("where", "image", "counts"),
+    ("where", "image", "is_counted"),
     [
         ({}, order(), True),
         ({}, order(PK={"S": "TICKET#1"}), False),
@@ -47,17 +47,17 @@ def order(**attributes: Any) -> dict[str, Any]:
         ({"paid": True}, order(paid="not in wire form"), False),
     ],
 )
-def test_only_items_that_the_declaration_selects_count(where: Any, image: Any, counts: bool) -> None:
+def test_only_items_that_the_declaration_selects_count(where: Any, image: Any, is_counted: bool) -> None:
     items = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where=where)
-    assert items.contribution(image) == (Contribution("ann", 1) if counts else None)
+    assert items.contribution(image) == (Contribution("ann", 1) if is_counted else None)
 
 
 @pytest.mark.parametrize(
-    ("written", "amount"),
+    ("stored", "amount"),
     [("12.5", 1250), ("12.50", 1250), ("-0.05", -5), ("1E+2", 10_000), ("1000000000000", 10**14), ("0", None)],
 )
-def test_an_amount_is_multiplied_by_the_scale(written: str, amount: int | None) -> None:
-    image = {"PK": {"S": "a"}, "total": {"N": written}}
+def test_an_amount_is_multiplied_by_the_scale(stored: str, amount: int | None) -> None:
+    image = {"PK": {"S": "a"}, "total": {"N": stored}}
     assert TOTALS.contribution(image) == (Contribution("a", amount) if amount else None)
 
 
@@ -88,7 +88,7 @@ def test_an_item_without_its_amount_does_not_count(total: Any) -> None:
         ("12", "amount", "not a number"),
     ],
 )
-def test_an_amount_that_cannot_be_added_makes_a_fault(total: Any, kind: str, why: str) -> None:
+def test_an_amount_that_cannot_be_added_is_a_fault(total: Any, kind: str, why: str) -> None:
     image = {"PK": {"S": "a"}, "total": total}
     result = TOTALS.contribution_or_fault(image)
     assert isinstance(result, Fault)
@@ -117,7 +117,7 @@ def test_an_amount_that_cannot_be_added_makes_a_fault(total: Any, kind: str, why
         ({"watch": WATCH}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),
     ],
 )
-def test_a_fault_has_a_kind_and_a_missing_attribute_is_no_fault(fields: Any, image: Any, kind: str | None) -> None:
+def test_a_fault_has_a_kind_and_a_missing_attribute_is_not_a_fault(fields: Any, image: Any, kind: str | None) -> None:
     value = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **fields).contribution(
         image
     )
@@ -142,21 +142,21 @@ def test_the_group_is_a_text_number_or_boolean_attribute() -> None:
     assert Items("shop", partition_key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
     assert Items("shop", partition_key="id").contribution({"id": {"B": b"7"}}) is None
     done = Items("todos", partition_key="id", group_by="done")
-    assert [done.contribution({"id": {"S": "7"}, "done": {"BOOL": one}}) for one in (True, False)] == [
+    assert [done.contribution({"id": {"S": "7"}, "done": {"BOOL": value}}) for value in (True, False)] == [
         Contribution("true", 1), Contribution("false", 1),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("letter", ["x", "é", "返", "😀"])
-def test_the_length_limit_of_a_group_is_in_characters_before_encoding(letter: str) -> None:
+@pytest.mark.parametrize("character", ["x", "é", "返", "😀"])
+def test_the_length_limit_of_a_group_is_in_characters_before_encoding(character: str) -> None:
     items = Items("shop", partition_prefix="TICKET#", group_by="queue")
     for length in (128, 129):
-        value = items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": letter * length}})
-        assert value == (Contribution(encode_id(letter * 128), 1) if length == 128 else Contribution("~-group", 1))
-    assert len(encode_id(letter * 128)) <= GROUP_ID_CHARACTERS_MAX
+        value = items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": character * length}})
+        assert value == (Contribution(encode_id(character * 128), 1) if length == 128 else Contribution("~-group", 1))
+    assert len(encode_id(character * 128)) <= GROUP_ID_CHARACTERS_MAX
 
 
-def test_the_item_at_the_watched_sort_key_has_the_team_number_and_does_not_count() -> None:
+def test_the_item_with_the_team_number_does_not_count() -> None:
     items = Items(
         "shop", partition_prefix="CUSTOMER#", sort_key="SK", amount="total", watch=Watch("total", at="PROFILE")
     )

@@ -1,4 +1,4 @@
-"""Record classes, their tables, and a client that answers what a test says."""
+"""Record classes, a table for them, and a client that records calls and answers as a test says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST = ReadTimeoutError(endpoint_url="http://lost")
 
 @record
 class Customer:
-    """The Java client's test record: default, custom and decreasing counter."""
+    """The test record of the Java client: counters with defaults, with a start and step, and downwards."""
 
     id: str = partition_key()
     name: str | None = None
@@ -27,7 +27,7 @@ class Customer:
 
 @record
 class Note:
-    """No counters."""
+    """A record class without counters."""
 
     id: str = partition_key()
     text: str | None = None
@@ -37,31 +37,32 @@ class Note:
     address: dict[str, str] | None = None
 
 
-def counts(customer: Customer | None) -> tuple[int | None, ...]:
+def numbers_of(customer: Customer | None) -> tuple[int | None, ...]:
     assert customer is not None
     return customer.visits, customer.points, customer.left
 
 
 class RecordingClient:
-    """Stands before the store: `sent` has the calls. `instead` are the first answers of a call, in place of its own.
+    """A client of the store that records the calls in `sent`.
 
-    A LOST call arrives; another error is the answer; None is a call as usual.
+    `answers`: the answers to the first calls of each method. LOST: the call reaches the store, and its answer is lost.
+    Another error is raised without a call. None: an ordinary call.
     """
 
-    def __init__(self, store: Store, **instead: list[Any]) -> None:
+    def __init__(self, store: Store, **answers: list[Any]) -> None:
         self.sent: list[str] = []
-        self._client, self._instead = store.client, instead
+        self._client, self._answers = store.client, answers
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name)
 
     def _call(self, name: str, **parameters: Any) -> Any:
         self.sent.append(name)
-        left = self._instead.get(name)
-        instead = left.pop(0) if left else None
-        answer = getattr(self._client, name)(**parameters) if instead in (None, LOST) else instead
-        if isinstance(instead, Exception):
-            raise instead
+        prepared = self._answers.get(name)
+        prepared_answer = prepared.pop(0) if prepared else None
+        answer = getattr(self._client, name)(**parameters) if prepared_answer in (None, LOST) else prepared_answer
+        if isinstance(prepared_answer, Exception):
+            raise prepared_answer
         return answer
 
 
@@ -72,15 +73,15 @@ def table(store: Store) -> str:
 
 
 @pytest.fixture
-def between(store: Store) -> Any:
+def recorder(store: Store) -> Any:
     return RecordingClient(store)
 
 
 @pytest.fixture
-def customers(between: Any, table: str) -> Records[Customer]:
-    return Records(between, table, Customer)
+def customers(recorder: Any, table: str) -> Records[Customer]:
+    return Records(recorder, table, Customer)
 
 
 @pytest.fixture
-def notes(between: Any, table: str) -> Records[Note]:
-    return Records(between, table, Note)
+def notes(recorder: Any, table: str) -> Records[Note]:
+    return Records(recorder, table, Note)

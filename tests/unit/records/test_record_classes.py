@@ -1,4 +1,4 @@
-"""How record classes are declared, and what their values are in the store."""
+"""Declarations of record classes, and the values that the store keeps for each type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tally.records import (
     record,
     sort_key,
 )
-from tests.unit.records.conftest import Customer, Note, counts
+from tests.unit.records.conftest import Customer, Note, numbers_of
 
 
 @record
@@ -45,7 +45,7 @@ class Everything:
     raws: set[bytes] | None = None
     holes: list[int | None] | None = None
     required: int = 0
-    made: list[str] = field(default_factory=list)
+    with_factory: list[str] = field(default_factory=list)
 
 
 EVERYTHING = Everything(
@@ -53,16 +53,16 @@ EVERYTHING = Everything(
     mixed=[1, Decimal("1.5"), "a", True, None, b"b", {"x": [1]}, {"s"}], plain=[],
     prices={"a": Decimal("1.10"), "b": Decimal(2)}, tree={"a": {"b": [1, 2]}}, anything={"x": [1, None]},
     texts={"a", "b"}, wholes={1, 10**37}, exacts=frozenset({Decimal("0.5"), Decimal(1)}), raws={b"a"},
-    holes=[1, None], required=7, made=["x"],
+    holes=[1, None], required=7, with_factory=["x"],
 )  # fmt: skip
 
 
 @pytest.mark.sdk
-def test_every_type_comes_back_as_it_was_written(between: Any, table: str) -> None:
-    everything = Records(between, table, Everything)
+def test_every_type_is_read_as_it_was_written(recorder: Any, table: str) -> None:
+    everything = Records(recorder, table, Everything)
     assert everything.put_item(EVERYTHING) == everything.get_item("1") == EVERYTHING
-    again = replace(EVERYTHING, id="2")
-    assert everything.update_item(again) == again
+    updated = replace(EVERYTHING, id="2")
+    assert everything.update_item(updated) == updated
     read: Any = everything.get_item("2")
     for name in vars(EVERYTHING):
         assert type(getattr(read, name)) is type(getattr(EVERYTHING, name)), name
@@ -82,16 +82,16 @@ def test_every_type_comes_back_as_it_was_written(between: Any, table: str) -> No
         ("id", "\u00e4" * 1025, "1 to 2048 bytes"), ("id", "", "1 to 2048 bytes"),
     ],
 )  # fmt: skip
-def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
-    between: Any, table: str, name: str, value: object, why: str
+def test_a_value_of_another_type_is_refused_with_its_name_and_nothing_is_sent(
+    recorder: Any, table: str, name: str, value: object, why: str
 ) -> None:
-    everything = Records(between, table, Everything)
+    everything = Records(recorder, table, Everything)
     wrong = replace(EVERYTHING, **{name: value})  # type: ignore[arg-type]
     for write in (everything.put_item, everything.update_item):
         with pytest.raises(InvalidInputError, match=why) as refused:
             write(wrong)
         assert (refused.value.field or "").startswith(name)
-    assert between.sent == []
+    assert recorder.sent == []
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_values_of_another_type_are_refused_by_name_and_nothing_is_sent(
         ("\ud800", "surrogates"), (reduce(lambda inner, _: [inner], range(32), 1), "32 levels"),
     ],
 )  # fmt: skip
-def test_values_that_cannot_be_stored_exactly_are_refused_by_name(
-    between: Any, notes: Records[Note], value: object, why: str
+def test_a_value_that_cannot_be_stored_exactly_is_refused_with_its_name(
+    recorder: Any, notes: Records[Note], value: object, why: str
 ) -> None:
-    for how in ({"actions": [Action.set("number", value)]}, {"condition": Path("number").ne(value)}):
+    for options in ({"actions": [Action.set("number", value)]}, {"condition": Path("number").ne(value)}):
         with pytest.raises(InvalidInputError, match=why) as refused:
-            notes.update_item(Note(id="1"), **how)  # type: ignore[arg-type]
+            notes.update_item(Note(id="1"), **options)  # type: ignore[arg-type]
         assert refused.value.field == "number"
-    assert between.sent == []
+    assert recorder.sent == []
 
 
-def test_names_that_are_reserved_dotted_or_no_python_names(between: Any, table: str) -> None:
-    """The guard of put looks at the attribute of this name, too."""
+def test_attributes_may_have_reserved_and_dotted_names_and_names_that_python_lacks(recorder: Any, table: str) -> None:
+    """put_item checks whether the counter `count.of[0] #x` exists, so its condition must quote such names, too."""
 
     @record
     class Odd:
@@ -127,11 +127,11 @@ def test_names_that_are_reserved_dotted_or_no_python_names(between: Any, table: 
         shadow: dict[str, int] | None = attribute(name="a", default=None)
         count_: int | None = atomic_counter(name="count.of[0] #x")
 
-    odds = Records(between, table, Odd)
+    odds = Records(recorder, table, Odd)
     odd = Odd(id="1", status="new", size=1, dotted=2, dashed="x", shadow={"b": 3})
     odds.update_item(odd)
     assert odds.update_item(odd) == replace(odd, count_=1) == odds.get_item("1")
-    item = between.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]
+    item = recorder.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]
     assert item.keys() == {"id", "a.b", "e-mail #1", "a", "count.of[0] #x", "status", "size"}
     changed = odds.update_item(
         Odd(id="1"),
@@ -160,32 +160,32 @@ class Strict:
         (Strict, {}, "name must be str, and is None"),
     ],
 )
-def test_an_item_of_another_shape_is_told_by_name(
-    between: Any, table: str, cls: type, wire: dict[str, Any], why: str
+def test_an_item_that_does_not_fit_the_class_raises_an_error_with_the_attribute(
+    recorder: Any, table: str, cls: type, wire: dict[str, Any], why: str
 ) -> None:
-    between.put_item(TableName=table, Item={"id": {"S": "1"}, **wire})
+    recorder.put_item(TableName=table, Item={"id": {"S": "1"}, **wire})
     with pytest.raises(RecordMismatchError, match=why):
-        Records(between, table, cls).get_item("1")
+        Records(recorder, table, cls).get_item("1")
 
 
-def test_a_missing_or_null_attribute_is_none_or_the_default(between: Any, table: str) -> None:
+def test_a_missing_or_null_attribute_is_none_or_the_default(recorder: Any, table: str) -> None:
     item: Any = {"id": {"S": "1"}, "name": {"S": "n"}, "unknown": {"S": "x"}}
     for more in ({}, {"maybe": {"NULL": True}}):
-        between.put_item(TableName=table, Item=item | more)
-        assert Records(between, table, Strict).get_item("1") == Strict(id="1", name="n", maybe=None, always="default")
+        recorder.put_item(TableName=table, Item=item | more)
+        assert Records(recorder, table, Strict).get_item("1") == Strict(id="1", name="n", maybe=None, always="default")
 
 
-def test_a_record_or_a_key_of_another_class_is_refused(between: Any, customers: Records[Any]) -> None:
+def test_a_record_or_a_key_of_another_class_is_refused(recorder: Any, customers: Records[Any]) -> None:
     for write in (customers.put_item, customers.update_item):
         with pytest.raises(InvalidInputError, match="Note is not a Customer"):
             write(Note(id="1"))
     with pytest.raises(InvalidInputError, match="Customer has no sort key"):
         customers.get_item("1", "2")
-    assert between.sent == []
+    assert recorder.sent == []
 
 
 def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
-    """A record class of these attributes, each an annotation and perhaps a default; to be made later."""
+    """Returns a function that makes a record class. Each attribute has an annotation, and may have a default."""
     members = {name: declared[1] for name, declared in attributes.items() if len(declared) > 1}
     annotations = {name: declared[0] for name, declared in attributes.items()}
     return lambda: record(type("Bad", (), {"__annotations__": annotations, **members}))
@@ -199,7 +199,7 @@ def counting(**arguments: Any) -> Callable[[], type]:
     return keyed(int | None, atomic_counter(**arguments))
 
 
-def test_a_declaration_that_cannot_work_is_refused_by_name_when_the_class_is_made() -> None:
+def test_an_invalid_declaration_is_refused_with_its_name_when_the_class_is_made() -> None:
     for make, why in (
         (declare(id=(str,)), "one partition_key"),
         (declare(a=(str, partition_key()), b=(str, sort_key()), c=(str, sort_key())), "at most one sort_key"),
@@ -218,16 +218,16 @@ def test_a_declaration_that_cannot_work_is_refused_by_name_when_the_class_is_mad
             make()
 
 
-def test_records_are_of_record_classes_only_and_these_inherit(between: Any, table: str) -> None:
+def test_records_takes_only_record_classes_and_a_record_class_may_inherit(recorder: Any, table: str) -> None:
     class Undecorated(Customer):
-        """Its own attributes would be passed over."""
+        """Without @record the attribute `more` would be ignored."""
 
         more: str | None = None
 
     for cls in (Undecorated, str):
         with pytest.raises(ConfigurationError, match=f"{cls.__name__} is not a record class"):
-            Records(between, table, cls)
+            Records(recorder, table, cls)
     special: Any = record(Undecorated)
-    specials = Records(between, table, special)
+    specials = Records(recorder, table, special)
     for after in ((0, 10, -20), (1, 15, -21)):
-        assert counts(specials.update_item(special(id="1", more="x"))) == after
+        assert numbers_of(specials.update_item(special(id="1", more="x"))) == after

@@ -1,4 +1,4 @@
-"""Records with atomic counters: what the Java enhanced client documents, and what here is asked for by name."""
+"""Records with atomic counters: the promises of the Java enhanced client, and where an option must ask for its way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tally.records import (
     if_not_exists,
     list_append,
 )
-from tests.unit.records.conftest import LOST, Customer, Note, RecordingClient, counts
+from tests.unit.records.conftest import LOST, Customer, Note, RecordingClient, numbers_of
 
 DOCUMENT = File(__file__).resolve().parents[3] / "docs" / "records.md"
 BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", "Message": ""}}, "GetItem")
@@ -41,34 +41,34 @@ BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", 
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_first_write_writes_the_start_and_each_update_adds_delta(between: Any, table: str, exact: bool) -> None:
-    """Whoever counts at once. Without `exact` each update sees numbers of its own."""
-    customers = Records(between, table, Customer, exact=exact)
-    assert counts(customers.update_item(Customer(id="1"))) == counts(customers.get_item("1")) == (0, 10, -20)
-    assert counts(customers.put_item(Customer(id="2"))) == counts(customers.get_item("2")) == (0, 10, -20)
+def test_the_first_write_writes_the_start_and_each_update_adds_delta(recorder: Any, table: str, exact: bool) -> None:
+    """Many threads update at once. Without `exact` each update answers with another number."""
+    customers = Records(recorder, table, Customer, exact=exact)
+    assert numbers_of(customers.update_item(Customer(id="1"))) == numbers_of(customers.get_item("1")) == (0, 10, -20)
+    assert numbers_of(customers.put_item(Customer(id="2"))) == numbers_of(customers.get_item("2")) == (0, 10, -20)
     with ThreadPoolExecutor(16) as pool:
         after = list(pool.map(lambda n: customers.update_item(Customer(id="2", name=f"n{n}")), range(160)))
-    assert counts(customers.get_item("2")) == (160, 10 + 160 * 5, -20 - 160)
+    assert numbers_of(customers.get_item("2")) == (160, 10 + 160 * 5, -20 - 160)
     assert exact or sorted(customer.visits or 0 for customer in after) == list(range(1, 161))
 
 
-def test_a_counter_that_the_record_has_not_yet_begins_at_its_start(
-    between: Any, customers: Records[Customer], table: str
+def test_a_counter_that_the_stored_record_lacks_begins_at_its_start(
+    recorder: Any, customers: Records[Customer], table: str
 ) -> None:
-    between.put_item(TableName=table, Item={"id": {"S": "1"}, "visits": {"N": "7"}})
-    assert counts(customers.update_item(Customer(id="1"))) == (8, 10, -20)
+    recorder.put_item(TableName=table, Item={"id": {"S": "1"}, "visits": {"N": "7"}})
+    assert numbers_of(customers.update_item(Customer(id="1"))) == (8, 10, -20)
 
 
-def test_an_update_is_one_write_and_reads_itself_back(between: Any, customers: Records[Customer], table: str) -> None:
-    """Without `exact` it is one call, of half the price."""
-    for records in (customers, Records(between, table, Customer, exact=False)):
+def test_an_update_is_one_write_and_one_read(recorder: Any, customers: Records[Customer], table: str) -> None:
+    """Without `exact` an update is one call, at half the price."""
+    for records in (customers, Records(recorder, table, Customer, exact=False)):
         records.update_item(Customer(id="1"))
         records.put_item(Customer(id="1"), reset_counters=True)
-    assert between.sent == ["transact_write_items", "get_item", "transact_write_items", "update_item", "put_item"]
+    assert recorder.sent == ["transact_write_items", "get_item", "transact_write_items", "update_item", "put_item"]
 
 
-def test_a_counter_set_by_hand_is_refused_by_name_and_nothing_is_sent(
-    between: Any, customers: Records[Customer]
+def test_a_counter_that_the_caller_sets_is_refused_with_its_name_and_nothing_is_sent(
+    recorder: Any, customers: Records[Customer]
 ) -> None:
     for counter, number in (("visits", 0), ("points", 10), ("left", 10)):
         by_hand = Customer(id="1")
@@ -79,36 +79,37 @@ def test_a_counter_set_by_hand_is_refused_by_name_and_nothing_is_sent(
             assert refused.value.field == counter
         with pytest.raises(ExpressionError, match=rf"{counter} \(SET by AtomicCounterExtension\).*by the caller"):
             customers.update_item(Customer(id="1"), actions=[Action.set(counter, 7)])
-    assert between.sent == []
+    assert recorder.sent == []
 
 
-def test_a_record_that_was_read_can_be_changed_and_written_back_but_for_its_counters(
+def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
     customers: Records[Customer],
 ) -> None:
-    """The Java client first refused this, and changed it: aws-sdk-java-v2 pull request 4314."""
+    """The Java client refused such a write until aws-sdk-java-v2 pull request 4314."""
     customers.update_item(Customer(id="1", name="Ada"))
     read: Any = customers.get_item("1")
-    customers.update_item(Customer(id="1", name="Bob"))  # somebody else
+    customers.update_item(Customer(id="1", name="Bob"))  # another program
     read.name = "Eva"
     assert customers.update_item(read) == Customer(id="1", name="Eva", visits=2, points=20, left=-22)
-    assert counts(customers.update_item(pickle.loads(pickle.dumps(read)))) == (3, 25, -23)
+    assert numbers_of(customers.update_item(pickle.loads(pickle.dumps(read)))) == (3, 25, -23)
     with pytest.raises(InvalidInputError, match="points"):
-        customers.update_item(replace(read, visits=None))  # a new record: nobody read it
+        customers.update_item(replace(read, visits=None))  # replace makes a new record, which was not read
     read.visits = 41
     with pytest.raises(InvalidInputError, match="visits"):
         customers.update_item(read)
 
 
-# Asked for by name: put_item resets counters
+# put_item resets counters only if reset_counters is True
 
 
-def test_put_does_not_reset_counters_unless_it_is_asked_to(customers: Records[Customer], notes: Records[Note]) -> None:
-    """Nor does it put a record that was read over itself. One without counters is just overwritten."""
+def test_put_resets_counters_only_with_reset_counters(customers: Records[Customer], notes: Records[Note]) -> None:
+    """A record that was read is refused, too. A record without counters is overwritten."""
     customers.update_item(Customer(id="1"))
     read = customers.update_item(Customer(id="1", name="Ada"))
-    for again in (Customer(id="1", name="Eva"), read):
+    either = Attr("id").exists() | Attr("id").not_exists()  # always holds: put_item's own condition still refuses
+    for overwriting in (Customer(id="1", name="Eva"), read):
         with pytest.raises(RecordExistsError, match=r"id='1'.*visits, points, left.*reset_counters=True") as refused:
-            customers.put_item(again, condition=Attr("id").exists() | Attr("id").not_exists())  # no OR leaves the AND
+            customers.put_item(overwriting, condition=either)
         assert refused.value.status == 409
         kept = Customer(id="1", name="Ada", visits=1, points=15, left=-21)
         assert customers.from_item(refused.value.item) == customers.get_item("1") == kept
@@ -120,43 +121,45 @@ def test_put_does_not_reset_counters_unless_it_is_asked_to(customers: Records[Cu
     assert notes.put_item(Note(id="2", text="b")) == notes.get_item("2") == Note(id="2", text="b")
 
 
-def test_the_guard_of_put_is_in_the_write_itself(between: Any, customers: Records[Customer]) -> None:
-    """So it also holds in a transaction, and against whoever comes between."""
+def test_the_check_of_put_is_a_condition_of_the_write(recorder: Any, customers: Records[Customer]) -> None:
+    """So it also holds in a transaction, and if another write comes first."""
     writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
     for write in writes:
-        between.transact_write_items(TransactItems=[write])
+        recorder.transact_write_items(TransactItems=[write])
     with pytest.raises(ClientError) as cancelled:
-        between.transact_write_items(TransactItems=writes[:1])
+        recorder.transact_write_items(TransactItems=writes[:1])
     (reason,) = cancelled.value.response["CancellationReasons"]  # type: ignore[typeddict-item]
     assert reason["Code"] == "ConditionalCheckFailed"
-    assert counts(customers.from_item(reason["Item"])) == counts(customers.get_item("1")) == (1, 15, -21)
+    assert numbers_of(customers.from_item(reason["Item"])) == numbers_of(customers.get_item("1")) == (1, 15, -21)
 
 
 # Unset attributes
 
 
 def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
-    between: Any, notes: Records[Note], table: str
+    recorder: Any, notes: Records[Note], table: str
 ) -> None:
-    """What the class does not declare stays in any case."""
+    """An attribute that the class does not declare always stays."""
     for ignore_nulls in (False, True):
         item: Any = {"id": {"S": "1"}, "likeTally": {"N": "7"}, "text": {"S": "a"}, "tags": {"SS": ["x"]}}
-        between.put_item(TableName=table, Item=item)
+        recorder.put_item(TableName=table, Item=item)
         after = notes.update_item(Note(id="1", number=2), ignore_nulls=ignore_nulls)
         kept = Note(id="1", text="a", tags={"x"}, number=2) if ignore_nulls else Note(id="1", number=2)
         assert after == notes.get_item("1") == kept
-        assert between.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]["likeTally"] == {"N": "7"}
+        assert recorder.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]["likeTally"] == {"N": "7"}
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_an_update_makes_the_record_where_there_is_none_unless_it_only_removes(
+def test_an_update_makes_a_missing_record_unless_it_only_removes(
     store: Store, notes: Records[Note], table: str, exact: bool
 ) -> None:
-    """On DynamoDB, that is: aws-sdk-java-v2 issue 2761. The embedded engine makes one, so its answer is given here."""
+    """DynamoDB makes none then (aws-sdk-java-v2 issue 2761). The embedded engine does, so the test gives the answer."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
-    nothing: Any = RecordingClient(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
+    unanswered: Any = RecordingClient(
+        store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}]
+    )
     with pytest.raises(NotFoundError, match=r"Note id='2'.*only removes"):
-        Records(nothing, table, Note, exact=exact).update_item(Note(id="2"))
+        Records(unanswered, table, Note, exact=exact).update_item(Note(id="2"))
 
 
 # Conditions and actions
@@ -175,7 +178,7 @@ def test_a_condition_that_does_not_hold_writes_nothing(customers: Records[Custom
 
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_actions_change_parts_of_a_record_and_what_they_write_is_not_removed(
+def test_actions_change_parts_of_a_record_and_no_update_removes_these_parts(
     notes: Records[Note], ignore_nulls: bool
 ) -> None:
     notes.put_item(Note(id="1", steps=["a", "b"], tags={"x", "y"}, number=5, text="t", address={"a": "1", "b": "2"}))
@@ -201,21 +204,21 @@ def test_an_invalid_path_is_refused() -> None:
 
 
 def test_overlapping_paths_are_refused_as_the_engine_refuses_them(
-    between: Any, table: str, notes: Records[Note]
+    recorder: Any, table: str, notes: Records[Note]
 ) -> None:
-    """So the local check is no stricter than the store."""
+    """The local check refuses the same paths as the store."""
     item: Any = {"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}}
     for first, second in itertools.product(["a", "a.b", "a.c", "l", "l[0]", "l[1]"], repeat=2):
         actions = [Action.set(first, {"x": 1}), Action.set(second, {"x": 1})]
-        there, here = "", actions[0].overlaps(actions[1])
-        between.put_item(TableName=table, Item=item)
+        refusal, overlaps = "", actions[0].overlaps(actions[1])
+        recorder.put_item(TableName=table, Item=item)
         texts = {"UpdateExpression": f"SET {first} = :v, {second} = :v", "ExpressionAttributeValues": {":v": {"M": {}}}}
         try:
-            between.update_item(TableName=table, Key={"id": {"S": "1"}}, **texts)
+            recorder.update_item(TableName=table, Key={"id": {"S": "1"}}, **texts)
         except ClientError as error:
-            there = str(error)
-        assert ("overlap" in there) == here, (first, second)
-        if here:
+            refusal = str(error)
+        assert ("overlap" in refusal) == overlaps, (first, second)
+        if overlaps:
             with pytest.raises(ExpressionError, match="overlap"):
                 notes.update_item(Note(id="1"), actions=actions)
 
@@ -223,24 +226,26 @@ def test_overlapping_paths_are_refused_as_the_engine_refuses_them(
 # Extensions
 
 
-class Doing:
-    """An extension that makes one change to every write."""
+class Extension:
+    """An extension that makes the same change to every write."""
 
-    def __init__(self, does: Callable[[WriteContext], WriteModification | None]) -> None:
-        self.before_write = does
+    def __init__(self, change: Callable[[WriteContext], WriteModification | None]) -> None:
+        self.before_write = change
 
 
-def setting(*actions: Action) -> Doing:
-    return Doing(lambda _: WriteModification(actions=actions))
+def extension_of(*actions: Action) -> Extension:
+    return Extension(lambda _: WriteModification(actions=actions))
 
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
-def test_writes_of_extensions_are_merged_and_not_removed(between: Any, table: str, ignore_nulls: bool) -> None:
-    """Nor what they write in part. All conditions must hold."""
-    more, part = Action.set("number", if_not_exists("number", 0) + 5), Action.set("address.city", "Paris")
-    only = Doing(lambda _: WriteModification(condition=Attr("number").lt(12)))
-    notes = Records(between, table, Note, extensions=[setting(more), setting(part), only])
-    Records(between, table, Note).put_item(Note(id="1", address={"city": "Rome", "zip": "1"}, number=5))
+def test_changes_of_extensions_are_merged_and_no_update_removes_them(
+    recorder: Any, table: str, ignore_nulls: bool
+) -> None:
+    """An update keeps the other parts of an attribute that an extension changes in part. All conditions must hold."""
+    adding, moving = Action.set("number", if_not_exists("number", 0) + 5), Action.set("address.city", "Paris")
+    below_12 = Extension(lambda _: WriteModification(condition=Attr("number").lt(12)))
+    notes = Records(recorder, table, Note, extensions=[extension_of(adding), extension_of(moving), below_12])
+    Records(recorder, table, Note).put_item(Note(id="1", address={"city": "Rome", "zip": "1"}, number=5))
     for number in (10, 15):
         after = notes.update_item(Note(id="1", text="a"), ignore_nulls=ignore_nulls)
         assert after == Note(id="1", text="a", address={"city": "Paris", "zip": "1"}, number=number)
@@ -248,57 +253,65 @@ def test_writes_of_extensions_are_merged_and_not_removed(between: Any, table: st
         notes.update_item(Note(id="1"), ignore_nulls=ignore_nulls, condition=Attr("number").exists())
 
 
-def test_what_no_write_can_have_is_refused_by_name(between: Any, table: str) -> None:
-    """The Java client drops the actions of a put without a word. And keys stay as they are."""
-    one, losing = setting(Action.set("number", 1)), Doing(lambda _: WriteModification(item={"text": "a"}))
+def test_a_change_that_a_write_cannot_have_is_refused_with_its_name(recorder: Any, table: str) -> None:
+    """The Java client drops the actions of a put silently. A key cannot change."""
+    five, without_key = (
+        extension_of(Action.set("number", 1)),
+        Extension(lambda _: WriteModification(item={"text": "a"})),
+    )
     refusals: list[tuple[list[Any], str, Note, str]] = [
-        ([one], "update_item", Note(id="1", number=100), r"number \(SET by Doing\) and number \(SET by the record\)"),
-        ([one, one], "update_item", Note(id="1"), r"number \(SET by Doing\) and number \(SET by Doing\)"),
-        ([one], "put_item", Note(id="1"), "Doing.*put_item takes no actions"),
-        ([one], "put_write", Note(id="1"), "Doing.*put_item takes no actions"),
-        ([setting(Action.set("id", "2"))], "update_item", Note(id="1"), "id: a key cannot be changed"),
-        ([losing], "put_item", Note(id="1"), "id is a key of Note"),
-        ([losing], "update_item", Note(id="1"), "id is a key of Note"),
+        (
+            [five],
+            "update_item",
+            Note(id="1", number=100),
+            r"number \(SET by Extension\) and number \(SET by the record\)",
+        ),
+        ([five, five], "update_item", Note(id="1"), r"number \(SET by Extension\) and number \(SET by Extension\)"),
+        ([five], "put_item", Note(id="1"), "Extension.*put_item takes no actions"),
+        ([five], "put_write", Note(id="1"), "Extension.*put_item takes no actions"),
+        ([extension_of(Action.set("id", "2"))], "update_item", Note(id="1"), "id: a key cannot be changed"),
+        ([without_key], "put_item", Note(id="1"), "id is a key of Note"),
+        ([without_key], "update_item", Note(id="1"), "id is a key of Note"),
     ]
     for extensions, write, note, why in refusals:
         with pytest.raises(ExpressionError, match=why):
-            getattr(Records(between, table, Note, extensions=extensions), write)(note)
-    assert between.sent == []
+            getattr(Records(recorder, table, Note, extensions=extensions), write)(note)
+    assert recorder.sent == []
 
 
-def test_extensions_run_in_order_and_the_counters_go_first_unless_their_place_is_named(
-    between: Any, table: str
+def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_place(
+    recorder: Any, table: str
 ) -> None:
-    """They go in any case. In the Java client a list of extensions replaces the default one, and they stand still."""
-    seen: list[object] = []
+    """In the Java client a list of extensions replaces the default one, so that counters stand still."""
+    visits_seen: list[object] = []
 
-    def appending(letter: str) -> Doing:
-        return Doing(
+    def appending(letter: str) -> Extension:
+        return Extension(
             lambda context: WriteModification(item={**context.item, "name": f"{context.item['name']}{letter}"})
         )
 
-    look = Doing(lambda context: seen.append(context.item.get("visits", "nothing")))
-    first = Records(between, table, Customer, extensions=[look, *map(appending, "bcd")])
-    assert (first.put_item(Customer(id="1", name="a")).name, seen) == ("abcd", [0])
+    observer = Extension(lambda context: visits_seen.append(context.item.get("visits", "nothing")))
+    first = Records(recorder, table, Customer, extensions=[observer, *map(appending, "bcd")])
+    assert (first.put_item(Customer(id="1", name="a")).name, visits_seen) == ("abcd", [0])
     assert (first.update_item(Customer(id="1", name="x")).name, first.get_item("1")) == (
         "xbcd", Customer(id="1", name="xbcd", visits=1, points=15, left=-21),
     )  # fmt: skip
-    last = Records(between, table, Customer, extensions=[look, AtomicCounterExtension()])
-    assert (counts(last.put_item(Customer(id="2"))), seen[-1]) == ((0, 10, -20), "nothing")
+    last = Records(recorder, table, Customer, extensions=[observer, AtomicCounterExtension()])
+    assert (numbers_of(last.put_item(Customer(id="2"))), visits_seen[-1]) == ((0, 10, -20), "nothing")
 
 
-# What an atomic counter is worth
+# Lost answers, a busy store, and the examples of the page
 
 
-def test_what_a_caller_sends_again_counts_twice_and_with_a_version_once(store: Store, table: str) -> None:
-    """What docs/records.md says of atomic counters, and of how to make a caller's retry safe."""
+def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once(store: Store, table: str) -> None:
+    """docs/records.md says both, and how to make a retry safe."""
 
-    def losing() -> Records[Customer]:
-        instead: Any = RecordingClient(store, transact_write_items=[LOST])
-        return Records(instead, table, Customer)
+    def losing_an_answer() -> Records[Customer]:
+        losing_client: Any = RecordingClient(store, transact_write_items=[LOST])
+        return Records(losing_client, table, Customer)
 
     for condition in (None, Attr("visits").eq(1)):
-        customers = losing()
+        customers = losing_an_answer()
         with pytest.raises(StoreUnreachableError):
             customers.update_item(Customer(id="1"), condition=condition)
         if condition is None:
@@ -306,21 +319,21 @@ def test_what_a_caller_sends_again_counts_twice_and_with_a_version_once(store: S
         else:
             with pytest.raises(RecordChangedError):
                 customers.update_item(Customer(id="1"), condition=condition)
-    assert counts(customers.get_item("1")) == (2, 20, -22)
+    assert numbers_of(customers.get_item("1")) == (2, 20, -22)
 
 
-def test_a_read_waits_for_a_busy_store_and_one_that_was_cut_is_no_missing_record(
+def test_a_read_waits_for_a_busy_store_and_an_answer_that_was_cut_is_an_error(
     store: Store, customers: Records[Customer], table: str
 ) -> None:
-    """botocore gives an answer that was cut as an empty one."""
+    """If an answer was cut, botocore returns an empty one."""
     customers.put_item(Customer(id="1"))
     busy: Any = RecordingClient(store, get_item=[BUSY, BUSY, None, {}, {}], update_item=[{}])
     faulty = Records(busy, table, Customer)
-    assert counts(faulty.get_item("1")) == (0, 10, -20)
-    cheap = Records(busy, table, Customer, exact=False)
-    for cut in (faulty.update_item, lambda _: faulty.get_item("1"), cheap.update_item):
+    assert numbers_of(faulty.get_item("1")) == (0, 10, -20)
+    inexact = Records(busy, table, Customer, exact=False)
+    for call in (faulty.update_item, lambda _: faulty.get_item("1"), inexact.update_item):
         with pytest.raises(StoreUnreachableError):
-            cut(Customer(id="1"))
+            call(Customer(id="1"))
 
 
 def test_the_examples_of_the_documentation_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,9 +344,9 @@ def test_the_examples_of_the_documentation_run(store: Store, monkeypatch: pytest
     examples = ModuleType("examples_of_records")  # dataclasses look for the module of a class
     monkeypatch.setitem(sys.modules, examples.__name__, examples)
     examples.__dict__["client"] = store.client
-    ran = 0
+    examples_run = 0
     for example in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        above = "\n" * text.count("\n", 0, example.start(1))  # so that a failure tells its line
-        exec(compile(above + example[1], str(DOCUMENT), "exec"), examples.__dict__)
-        ran += 1
-    assert ran == text.count("```python") >= 8
+        lines_above = "\n" * text.count("\n", 0, example.start(1))  # so that a failure names its line of the page
+        exec(compile(lines_above + example[1], str(DOCUMENT), "exec"), examples.__dict__)
+        examples_run += 1
+    assert examples_run == text.count("```python") >= 8

@@ -1,24 +1,25 @@
-// A world with a clock, a network and chance of its own, in which tabs of one browser come and go, freeze, lose their
-// storage and their sign-in, while requests get lost, late, refused and made up. All of it follows from a seed.
+// A model of one browser with its own clock, network and random numbers. Tabs open, close, freeze, and lose their storage
+// and sign-in. Requests get lost, delayed, refused, or answered by another server. A seed determines everything.
 
 import { readFileSync } from "node:fs";
 
 export const API = "https://api.example.com";
 export const MINUTE_MS = 60e3;
 export const HOUR_MS = 3600e3;
-const LIFE_MS = 24 * HOUR_MS;
+const RECEIPT_LIFE_MS = 24 * HOUR_MS;
 const START_MS = Date.UTC(2026, 10, 23);
-const LATE_MS_MAX = 60e3;
+const DELAY_MS_MAX = 60e3;
 const PROBLEM = "urn:problem-type:tally:";
 
-// What a tab finds around it. The client takes them from its globals.
+// The globals that the client uses. The model gives each tab its own.
 const GLOBALS = [
   "globalThis", "setTimeout", "clearTimeout", "fetch", "Date", "Math", "performance", "crypto", "console", "localStorage", "document",
 ];
 const source = readFileSync(new URL("../../tally/javascript/tally.js", import.meta.url), "utf8");
-const load = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace(/^export (?!class)/gm, "").replace("export class", "return class"));
+const loadClient = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace(/^export (?!class)/gm, "").replace("export class", "return class"));
 
-/** Numbers from 0 to 1 by a seed: mulberry32. */
+/** Returns a generator of random numbers from a seed (mulberry32). `next`: from 0 to 1. `below`: a whole number.
+ * `one`: a member of a list. `often`: true for this share of the calls. */
 export const chance = (seed) => {
   const next = () => {
     seed = (seed + 0x6d2b79f5) | 0;
@@ -32,15 +33,16 @@ export const chance = (seed) => {
 
 export const token = (sub, nth) => `e30.${btoa(JSON.stringify({ sub, nth })).replace(/=/g, "")}.signature`;
 
-/** Tally itself, without faults. `applied`: how often each key was counted. */
+/** Tally without faults. `timesCounted`: how often each key was counted. */
 class Server {
-  applied = new Map();
+  timesCounted = new Map();
   likers = new Map();
-  /** The keys that are under way, and those of them that somebody asked for meanwhile: nobody can tell how they end. */
-  late = new Set();
-  overtaken = new Set();
-  /** The wishes that changed something, in their order. */
-  wishes = [];
+  /** The keys of requests that have not arrived. */
+  delayed = new Set();
+  /** The keys whose receipt was asked for while their request was delayed. The outcome of such a change is unknown. */
+  askedWhileDelayed = new Set();
+  /** The changes of likes that counted, in their order. */
+  likeChanges = [];
   receipts = new Map();
 
   constructor(clock) {
@@ -50,44 +52,44 @@ class Server {
   answer(request) {
     const { path, query, caller } = request;
     const headers = { date: new Date(START_MS + this.clock.ms).toUTCString() };
-    if (path === "/health") return [200, { receipts_live_s: { plays: LIFE_MS / 1e3, hearts: LIFE_MS / 1e3, usage: LIFE_MS / 1e3 } }, headers];
-    if (path.startsWith("/receipts")) return [200, { receipts: this.asked(query, path.endsWith("/own") ? caller : "") }, headers];
-    const who = request.secret ?? caller;
+    if (path === "/health") return [200, { receipts_live_s: { plays: RECEIPT_LIFE_MS / 1e3, hearts: RECEIPT_LIFE_MS / 1e3, usage: RECEIPT_LIFE_MS / 1e3 } }, headers];
+    if (path.startsWith("/receipts")) return [200, { receipts: this.receiptsOf(query, path.endsWith("/own") ? caller : "") }, headers];
+    const liker = request.secret ?? caller;
     if (path === "/anonymous") {
-      const asked = query.getAll("of").map((one) => one.split(":"));
-      return [200, { anonymous: asked.map(([counter, id]) => ({ counter, id, present: !!this.likers.get(`${who} ${id}`) })) }, headers];
+      const tallies = query.getAll("of").map((of) => of.split(":"));
+      return [200, { anonymous: tallies.map(([counter, id]) => ({ counter, id, present: !!this.likers.get(`${liker} ${id}`) })) }, headers];
     }
-    const [, , counter, id, what] = path.split("/");
+    const [, , counter, id, resource] = path.split("/");
     const present = request.method === "PUT";
-    if ((what === "mine" || counter === "usage") && !caller) return [401, { message: "Unauthorized" }, headers];
-    const of = what === "increments" ? "increment" : `${present ? "put" : "delete"}_${what}`;
-    const name = [of, `${counter}/${id}`, caller ?? "", request.key].join();
+    if ((resource === "mine" || counter === "usage") && !caller) return [401, { message: "Unauthorized" }, headers];
+    const operation = resource === "increments" ? "increment" : `${present ? "put" : "delete"}_${resource}`;
+    const name = [operation, `${counter}/${id}`, caller ?? "", request.key].join();
     const receipt = this.receipts.get(name);
     if (receipt && receipt.until > this.clock.ms) {
       if (receipt.amount !== request.amount) return [422, { type: `${PROBLEM}key-reused`, detail: "It is another change." }, headers];
       return [200, receipt.body, { ...headers, "idempotency-replayed": "true" }];
     }
     if (id === "closed") return [409, { type: `${PROBLEM}limit-reached`, detail: "It does not go further." }, headers];
-    const body = what === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true };
-    this.receipts.set(name, { amount: request.amount, body, until: this.clock.ms + LIFE_MS });
-    this.applied.set(request.key, (this.applied.get(request.key) ?? 0) + 1);
-    if (what !== "increments") this.likers.set(`${who} ${id}`, present);
-    if (what !== "increments") this.wishes.push({ of, id, key: request.key });
+    const body = resource === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true };
+    this.receipts.set(name, { amount: request.amount, body, until: this.clock.ms + RECEIPT_LIFE_MS });
+    this.timesCounted.set(request.key, (this.timesCounted.get(request.key) ?? 0) + 1);
+    if (resource !== "increments") this.likers.set(`${liker} ${id}`, present);
+    if (resource !== "increments") this.likeChanges.push({ operation, id, key: request.key });
     return [200, body, headers];
   }
 
-  asked(query, caller) {
+  receiptsOf(query, caller) {
     const targets = query.getAll("target");
     return query.getAll("key").map((key, at) => {
       const receipt = this.receipts.get([query.get("of"), targets[at], caller, key].join());
-      if (this.late.has(key)) this.overtaken.add(key);
+      if (this.delayed.has(key)) this.askedWhileDelayed.add(key);
       return receipt?.until > this.clock.ms ? { state: "counted", answer: receipt.body } : { state: "unknown" };
     });
   }
 }
 
-/** What else may answer, or nobody. */
-const MADE_UP = [
+/** Answers that do not come from a working Tally, such as those of a gateway or a captive portal. */
+const FALSE_ANSWERS = [
   [503, { type: `${PROBLEM}busy` }, { "retry-after": "7" }], [503, { message: "Service Unavailable" }], [429, { message: "Too many" }],
   [500, { message: "Internal Server Error" }], [504, null], [401, { message: "Unauthorized" }], [403, { message: "Forbidden" }],
   [404, { message: "Not Found" }], [400, "<h1>Bad request</h1>"], [200, "<h1>Sign in to the Wi-Fi</h1>"], [200, null], [200, []],
@@ -96,7 +98,8 @@ const MADE_UP = [
 ];
 
 export class Model {
-  /** How long the world, and its machine while it was awake, have run; by how much its clock was set; whether it is Node. */
+  /** `ms`: the time since the start. `sleptMs`: how long the machine slept. `setMs`: by how much its clock was set.
+   * `node`: whether the client runs in Node. */
   clock = { ms: 0, sleptMs: 0, setMs: 0, node: false };
   timers = new Set();
   items = new Map();
@@ -120,7 +123,7 @@ export class Model {
     return timer;
   }
 
-  /** Let `ms` pass, with all that falls due. */
+  /** Lets `ms` pass, and runs the timers that are due. */
   async pass(ms) {
     const end = this.clock.ms + ms;
     for (;;) {
@@ -135,7 +138,7 @@ export class Model {
     this.clock.ms = end;
   }
 
-  /** The machine sleeps: its tabs do nothing until it wakes, and what is under way to the server arrives. */
+  /** Lets the machine sleep. Its tabs do nothing until it wakes. Requests that were sent reach the server. */
   async sleep(ms) {
     const awake = this.alive.filter(({ frozen }) => !frozen);
     for (const tab of awake) this.freeze(tab);
@@ -148,7 +151,7 @@ export class Model {
 
   open(options) {
     const listeners = { storage: [], online: [], visibilitychange: [] };
-    const tab = { listeners, hears: new Map(), pending: [], at: this.tabs.length };
+    const tab = { listeners, outcomes: new Map(), pending: [] };
     const listen = (type, run) => listeners[type]?.push(run);
     const model = this;
     const random = this.chance;
@@ -156,7 +159,7 @@ export class Model {
       static now = () => START_MS + model.clock.ms + model.clock.setMs;
     };
     tab.storage = this.view(tab);
-    const around = {
+    const globals = {
       navigator: { locks: this.locksOf(tab), get onLine() { return model.online; } },
       document: { hidden: false, addEventListener: listen },
       addEventListener: listen,
@@ -170,10 +173,10 @@ export class Model {
       console: { warn: () => {} },
       localStorage: tab.storage,
     };
-    if (model.clock.node) Object.assign(around, { document: undefined, process: { getBuiltinModule: () => ({ uptime: () => model.clock.ms / 1000 }) } });
-    around.globalThis = around;
-    tab.client = new (load(...GLOBALS.map((name) => around[name])))({ api: API, storage: tab.storage, ...options });
-    tab.client.addEventListener("change", ({ detail: { entry, outcome } }) => outcome && tab.hears.set(entry.key, [...(tab.hears.get(entry.key) ?? []), outcome]));
+    if (model.clock.node) Object.assign(globals, { document: undefined, process: { getBuiltinModule: () => ({ uptime: () => model.clock.ms / 1000 }) } });
+    globals.globalThis = globals;
+    tab.client = new (loadClient(...GLOBALS.map((name) => globals[name])))({ api: API, storage: tab.storage, ...options });
+    tab.client.addEventListener("change", ({ detail: { entry, outcome } }) => outcome && tab.outcomes.set(entry.key, [...(tab.outcomes.get(entry.key) ?? []), outcome]));
     this.tabs.push(tab);
     return tab;
   }
@@ -185,7 +188,7 @@ export class Model {
   close(tab) {
     tab.dead = true;
     for (const timer of this.timers) if (timer.tab === tab) this.timers.delete(timer);
-    for (const queue of this.locks.values()) for (const waiting of queue.filter((one) => one.tab === tab)) this.leave(queue, waiting);
+    for (const queue of this.locks.values()) for (const waiting of queue.filter((request) => request.tab === tab)) this.leave(queue, waiting);
   }
 
   freeze(tab) {
@@ -194,7 +197,7 @@ export class Model {
 
   wake(tab) {
     tab.frozen = false;
-    for (const go of tab.pending.splice(0)) go();
+    for (const run of tab.pending.splice(0)) run();
   }
 
   thaw(tab) {
@@ -202,10 +205,10 @@ export class Model {
     for (const run of tab.listeners.visibilitychange) run();
   }
 
-  /** Give a tab what comes from outside, once it can take it. */
-  reach(tab, go) {
-    if (tab.frozen) tab.pending.push(go);
-    else if (!tab.dead) go();
+  /** Runs a callback of a tab. A frozen tab runs it when it wakes, and a closed tab never. */
+  runIn(tab, run) {
+    if (tab.frozen) tab.pending.push(run);
+    else if (!tab.dead) run();
   }
 
   // --- locks
@@ -218,7 +221,7 @@ export class Model {
           const queue = this.locks.get(name);
           const waiting = { tab, begin: () => Promise.resolve(run()).then(done, fail).finally(() => this.leave(queue, waiting)) };
           signal.addEventListener("abort", () => {
-            if (waiting.has) return;
+            if (waiting.isGranted) return;
             this.leave(queue, waiting);
             fail(signal.reason);
           });
@@ -235,17 +238,17 @@ export class Model {
   }
 
   grant([first]) {
-    if (!first || first.has) return;
-    first.has = true;
-    this.timer(null, () => this.reach(first.tab, first.begin), 0);
+    if (!first || first.isGranted) return;
+    first.isGranted = true;
+    this.timer(null, () => this.runIn(first.tab, first.begin), 0);
   }
 
   // --- storage
 
   view(tab) {
-    const guard = (run) => (...given) => {
+    const guard = (run) => (...values) => {
       if (tab.broken) throw new DOMException("denied", "SecurityError");
-      return run(...given);
+      return run(...values);
     };
     const view = {
       key: guard((at) => [...this.items.keys()][at] ?? null),
@@ -253,14 +256,14 @@ export class Model {
       setItem: guard((name, value) => {
         if (this.full && String(value).length > (this.items.get(name)?.length ?? 0)) throw new DOMException("full", "QuotaExceededError");
         this.items.set(name, String(value));
-        this.tell(tab, name, String(value));
+        this.notify(tab, name, String(value));
       }),
-      removeItem: guard((name) => this.items.delete(name) && this.tell(tab, name, null)),
+      removeItem: guard((name) => this.items.delete(name) && this.notify(tab, name, null)),
     };
     return Object.defineProperty(view, "length", { get: guard(() => this.items.size) });
   }
 
-  tell(from, key, newValue) {
+  notify(from, key, newValue) {
     for (const tab of this.alive)
       if (tab !== from && !tab.frozen)
         this.timer(tab, () => tab.listeners.storage.forEach((run) => run({ key, newValue })), 0);
@@ -268,7 +271,7 @@ export class Model {
 
   clear() {
     this.items.clear();
-    this.tell(null, null, null);
+    this.notify(null, null, null);
   }
 
   // --- network
@@ -283,24 +286,24 @@ export class Model {
     this.requests.push(request);
     return new Promise((done, fail) => {
       signal.addEventListener("abort", () => fail(signal.reason));
-      const lose = () => this.reach(tab, () => fail(new TypeError("fetch failed")));
-      const say = ([status, said, more = {}]) => {
-        const text = typeof said === "string" ? said : JSON.stringify(said);
-        this.reach(tab, () => done({ status, headers: new Headers(more), text: async () => text }));
+      const failFetch = () => this.runIn(tab, () => fail(new TypeError("fetch failed")));
+      const answer = ([status, body, fields = {}]) => {
+        const text = typeof body === "string" ? body : JSON.stringify(body);
+        this.runIn(tab, () => done({ status, headers: new Headers(fields), text: async () => text }));
       };
       const { chance: random } = this;
-      const soon = 1 + random.below(200);
-      if (!random.often(this.faults)) return this.timer(null, () => say(this.server.answer(request)), soon);
-      const kind = random.one(["lost", "lost", "unsent", "late", "hangs", "made up", "made up"]);
-      if (kind === "unsent") return this.timer(null, lose, soon);
-      if (kind === "made up") return this.timer(null, () => say(random.one(MADE_UP)), soon);
-      // It arrives, whoever waits for it.
-      this.server.late.add(request.key);
+      const delayMs = 1 + random.below(200);
+      if (!random.often(this.faults)) return this.timer(null, () => answer(this.server.answer(request)), delayMs);
+      const fault = random.one(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
+      if (fault === "request lost") return this.timer(null, failFetch, delayMs);
+      if (fault === "false answer") return this.timer(null, () => answer(random.one(FALSE_ANSWERS)), delayMs);
+      // The request arrives, although its page gets no answer.
+      this.server.delayed.add(request.key);
       this.timer(null, () => {
-        this.server.late.delete(request.key);
+        this.server.delayed.delete(request.key);
         this.server.answer(request);
-      }, kind === "late" ? random.below(LATE_MS_MAX) : 0);
-      if (kind === "lost") this.timer(null, lose, soon);
+      }, fault === "delayed" ? random.below(DELAY_MS_MAX) : 0);
+      if (fault === "answer lost") this.timer(null, failFetch, delayMs);
     });
   }
 }

@@ -1,94 +1,94 @@
-// The promises of the client, each by what a server saw and what a storage holds.
+// Tests what the client promises, by the requests that the server got and by the items that the storage holds.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Tally } from "../../tally/javascript/tally.js";
-import { API, HOUR_MS, World, json, lost, refusal, token, unsent } from "./world.js";
+import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost } from "./world.js";
 
 const ANN = { user: () => "ann", token: () => token("ann") };
 const portal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
-const silent = () => new Promise(() => {});
+const neverAnswers = () => new Promise(() => {});
 
-test("a change is stored before it is sent, in the task of the click", async () => {
+test("a change is stored in the task of the click, before it is sent", async () => {
   const world = new World();
   let stored;
-  world.server.plan = [() => ((stored = world.shared.entries), unsent())];
-  world.tab().increment("plays", "9f3a");
+  world.server.faults = [() => ((stored = world.shared.entries), requestLost())];
+  world.openTab().increment("plays", "9f3a");
   assert.equal(world.server.requests.length, 0);
   assert.equal(world.shared.entries.length, 1);
-  await world.now();
+  await world.runPending();
   assert.equal(stored[0].key, world.server.requests[0].key);
-  assert.ok(stored[0].sent > 0, "and that it is sent is stored before it is sent");
+  assert.ok(stored[0].sent > 0, "the time of sending is stored before the request");
 });
 
-test("a lost answer: the same key is sent again, and counts once", async () => {
+test("after a lost answer the same key is sent again, and counts once", async () => {
   const world = new World();
-  world.server.plan = [lost, unsent, lost];
-  const ended = await world.got(world.tab().increment("plays", "9f3a"));
-  assert.equal(ended.state, "counted");
-  assert.equal(ended.replayed, true);
+  world.server.faults = [answerLost, requestLost, answerLost];
+  const outcome = await world.resultOf(world.openTab().increment("plays", "9f3a"));
+  assert.equal(outcome.state, "counted");
+  assert.equal(outcome.replayed, true);
   assert.equal(new Set(world.server.sent.map(({ key }) => key)).size, 1);
   assert.equal(world.server.sent.length, 4);
   assert.equal(world.server.counts.get("9f3a"), 1);
   assert.deepEqual(world.shared.entries, []);
 });
 
-test("a page that is closed loses nothing: the next one sends what it left", async () => {
+test("a page that is closed loses no change, because the next page sends its changes", async () => {
   const world = new World();
-  world.server.plan = (request) => (request.path.includes("unsent") ? unsent : (one, server) => (server.answer(one), silent()));
-  const page = world.tab();
+  world.server.faults = (request) => (request.path.includes("unsent") ? requestLost : (_, server) => (server.answer(request), neverAnswers()));
+  const page = world.openTab();
   page.increment("plays", "counted");
   page.increment("plays", "unsent");
-  await world.now();
-  const next = world.close();
-  next.server.plan = [];
-  next.tab();
+  await world.runPending();
+  const next = world.closeTabs();
+  next.server.faults = [];
+  next.openTab();
   await next.until(() => !next.shared.entries.length);
   assert.deepEqual(Object.fromEntries(next.server.counts), { counted: 1, unsent: 1 });
 });
 
-for (const [what, answer] of Object.entries({
-  "a page of a captive portal": portal,
-  "JSON of somebody else": () => json(200, { ok: true, counted: true }),
+for (const [reply, answer] of Object.entries({
+  "the page of a captive portal": portal,
+  "JSON of another server": () => json(200, { ok: true, counted: true }),
   "an answer for another id": () => json(200, { counter: "plays", id: "other", counted: true }),
-  "a 500": () => json(500, { message: "Internal Server Error" }),
-  "Tally's own 503": () => refusal(503, "busy", { "retry-after": "1" }),
-  "a 429": () => json(429, { message: "Too Many Requests" }),
+  "a 500 of the gateway": () => json(500, { message: "Internal Server Error" }),
+  "a 503 of Tally": () => refusal(503, "busy", { "retry-after": "1" }),
+  "a 429 of the gateway": () => json(429, { message: "Too Many Requests" }),
 }))
-  test(`${what} settles nothing`, async () => {
+  test(`${reply} settles no change, and the client sends the change again`, async () => {
     const world = new World();
-    world.server.plan = [answer, answer];
-    const ended = await world.got(world.tab().increment("plays", "9f3a"));
-    assert.equal(ended.state, "counted");
+    world.server.faults = [answer, answer];
+    const outcome = await world.resultOf(world.openTab().increment("plays", "9f3a"));
+    assert.equal(outcome.state, "counted");
     assert.equal(world.server.counts.get("9f3a"), 1);
     assert.equal(world.server.sent.length, 3);
   });
 
-test("JSON of somebody else that no text can be made of denies one change, and holds up no other", async () => {
+test("JSON of another server that cannot become a string denies one change, and delays no other change", async () => {
   const world = new World();
-  world.server.plan = [() => json(400, { type: { toString: 1 } })];
-  const page = world.tab();
+  world.server.faults = [() => json(400, { type: { toString: 1 } })];
+  const page = world.openTab();
   const denied = page.increment("plays", "denied");
-  await world.now();
-  assert.equal((await world.got(page.increment("plays", "other"))).state, "counted");
-  assert.deepEqual(await world.got(denied), { state: "denied", status: 400 });
+  await world.runPending();
+  assert.equal((await world.resultOf(page.increment("plays", "other"))).state, "counted");
+  assert.deepEqual(await world.resultOf(denied), { state: "denied", status: 400 });
 });
 
-test("a refusal of Tally's ends a change, and says why", async () => {
+test("if Tally refuses a change, the outcome has Tally's reason", async () => {
   const world = new World();
-  world.server.plan = [() => refusal(409, "limit-reached")];
-  const ended = await world.got(world.tab().increment("plays", "9f3a"));
-  assert.equal(ended.state, "refused");
-  assert.equal(ended.answer.detail, "It is limit-reached.");
+  world.server.faults = [() => refusal(409, "limit-reached")];
+  const outcome = await world.resultOf(world.openTab().increment("plays", "9f3a"));
+  assert.equal(outcome.state, "refused");
+  assert.equal(outcome.answer.detail, "It is limit-reached.");
   assert.deepEqual(world.shared.entries, []);
 });
 
-test("a busy server is left alone for as long as it says", async () => {
+test("a busy server gets no request before its retry-after has passed", async () => {
   const world = new World();
-  world.server.plan = [() => refusal(503, "busy", { "retry-after": "40" })];
-  const page = world.tab();
+  world.server.faults = [() => refusal(503, "busy", { "retry-after": "40" })];
+  const page = world.openTab();
   page.increment("plays", "9f3a");
-  await world.now();
+  await world.runPending();
   const began = Date.now();
   page.increment("plays", "9f3b");
   await world.until(() => world.server.sent.length > 1);
@@ -96,48 +96,48 @@ test("a busy server is left alone for as long as it says", async () => {
   await world.until(() => world.server.counts.size === 2);
 });
 
-test("after a failure one change tries alone, so that a dead network leaves one in doubt", async () => {
+test("after a failure the client sends one change at a time, so a dead network leaves few changes in doubt", async () => {
   const world = new World();
-  const page = world.tab();
-  world.server.plan = () => unsent;
+  const page = world.openTab();
+  world.server.faults = () => requestLost;
   page.increment("plays", "first");
   await world.until(() => world.server.sent.length === 3);
-  for (let one = 0; one < 20; one++) page.increment("plays", "more");
+  for (let nth = 0; nth < 20; nth++) page.increment("plays", "more");
   await world.until(() => world.server.sent.length === 6);
   assert.equal(world.shared.entries.filter(({ sent }) => sent).length, 4);
 });
 
-test("what is in doubt for over an hour is asked: it counted, and is not sent again", async () => {
+test("a counted change without an answer is not sent again after an hour, because the client asks for its receipt", async () => {
   const world = new World();
-  world.server.plan = [lost];
-  const page = world.tab();
+  world.server.faults = [answerLost];
+  const page = world.openTab();
   page.increment("plays", "9f3a");
-  await world.now();
-  const next = world.close();
-  next.later(30 * HOUR_MS);
+  await world.runPending();
+  const next = world.closeTabs();
+  next.moveClock(30 * HOUR_MS);
   next.server.requests = [];
-  const ended = await next.got(
-    new Promise((done) => next.tab().addEventListener("change", ({ detail }) => detail.outcome && done(detail.outcome)))
+  const outcome = await next.resultOf(
+    new Promise((done) => next.openTab().addEventListener("change", ({ detail }) => detail.outcome && done(detail.outcome)))
   );
-  assert.equal(ended.state, "counted");
+  assert.equal(outcome.state, "counted");
   assert.deepEqual(next.server.sent, []);
   assert.equal(next.server.counts.get("9f3a"), 1);
 });
 
-for (const [what, hours, state, counts] of [
-  ["within the life of a receipt it is sent again", 22, "counted", 1],
-  ["after it nobody can tell, and it is not sent", 24, "doubt", undefined],
+for (const [claim, hours, state, counts] of [
+  ["is sent again while a receipt lives", 22, "counted", 1],
+  ["is in doubt, and is not sent, after a receipt has expired", 24, "doubt", undefined],
 ])
-  test(`what is in doubt and unknown to Tally: ${what}`, async () => {
+  test(`an unanswered change without a receipt ${claim}`, async () => {
     const world = new World();
-    world.server.plan = [unsent];
-    world.tab().increment("plays", "9f3a");
-    await world.now();
-    const next = world.close();
-    next.later(hours * HOUR_MS);
+    world.server.faults = [requestLost];
+    world.openTab().increment("plays", "9f3a");
+    await world.runPending();
+    const next = world.closeTabs();
+    next.moveClock(hours * HOUR_MS);
     next.server.requests = [];
     const outcomes = [];
-    next.tab().addEventListener("change", ({ detail }) => detail.outcome && outcomes.push(detail.outcome.state));
+    next.openTab().addEventListener("change", ({ detail }) => detail.outcome && outcomes.push(detail.outcome.state));
     await next.until(() => outcomes.length);
     assert.deepEqual(outcomes, [state]);
     assert.equal(next.server.counts.get("9f3a"), counts);
@@ -147,162 +147,162 @@ for (const [what, hours, state, counts] of [
 test("a change that was never sent is sent after a month", async () => {
   const world = new World();
   world.navigator.onLine = false;
-  world.tab().increment("plays", "9f3a");
-  await world.now();
+  world.openTab().increment("plays", "9f3a");
+  await world.runPending();
   assert.equal(world.server.requests.length, 0);
-  const next = world.close();
-  next.later(30 * 24 * HOUR_MS);
-  next.tab();
+  const next = world.closeTabs();
+  next.moveClock(30 * 24 * HOUR_MS);
+  next.openTab();
   await next.until(() => next.server.counts.get("9f3a") === 1);
   assert.equal(next.server.requests.length, 1);
 });
 
-test("a clock that was set back is noticed: the change is asked for", async () => {
+test("if the clock was set back, the client asks for the receipt of the change", async () => {
   const world = new World();
-  world.server.plan = [lost];
-  world.tab().increment("plays", "9f3a");
-  await world.now();
-  const next = world.close();
-  next.later(-5 * HOUR_MS);
-  next.tab();
+  world.server.faults = [answerLost];
+  world.openTab().increment("plays", "9f3a");
+  await world.runPending();
+  const next = world.closeTabs();
+  next.moveClock(-5 * HOUR_MS);
+  next.openTab();
   await next.until(() => !next.shared.entries.length);
   assert.equal(next.server.sent.length, 1);
   assert.equal(next.server.counts.get("9f3a"), 1);
 });
 
-test("ages are in the server's time: a clock that is a year behind, and set right, loses nothing", async () => {
+test("a clock that is a year behind, and is corrected, loses no change, because ages are in the server's time", async () => {
   const world = new World();
   const year = 365 * 24 * HOUR_MS;
   world.server.aheadMs = year;
-  const page = world.tab();
-  await world.got(page.increment("plays", "first"));
-  world.server.plan = [unsent];
+  const page = world.openTab();
+  await world.resultOf(page.increment("plays", "first"));
+  world.server.faults = [requestLost];
   page.increment("plays", "9f3a");
-  await world.now();
-  const next = world.close();
+  await world.runPending();
+  const next = world.closeTabs();
   next.server.aheadMs = 0;
-  next.later(year + 2 * HOUR_MS);
-  next.tab();
+  next.moveClock(year + 2 * HOUR_MS);
+  next.openTab();
   await next.until(() => !next.shared.entries.length);
   assert.equal(next.server.counts.get("9f3a"), 1);
 });
 
-test("offline nothing is sent and nothing is in doubt; online it goes at once", async () => {
+test("a change that is made offline is not sent and not in doubt, and is sent at once when the browser is online", async () => {
   const world = new World();
   world.navigator.onLine = false;
-  const ended = world.tab().increment("plays", "9f3a");
-  await world.now();
+  const outcome = world.openTab().increment("plays", "9f3a");
+  await world.runPending();
   assert.equal(world.shared.entries[0].sent, 0);
   world.navigator.onLine = true;
-  world.fire("online");
-  assert.equal((await ended).state, "counted");
+  world.fireEvent("online");
+  assert.equal((await outcome).state, "counted");
 });
 
-test("one change that always fails does not hold up the others", async () => {
+test("a change that always fails delays no other change", async () => {
   const world = new World();
-  world.server.plan = ({ path }) => (path.includes("poison") ? () => json(500, {}) : undefined);
-  const page = world.tab();
+  world.server.faults = ({ path }) => (path.includes("poison") ? () => json(500, {}) : undefined);
+  const page = world.openTab();
   page.increment("plays", "poison");
-  await world.now();
-  for (let one = 0; one < 20; one++) page.increment("plays", "9f3a");
-  await world.now();
+  await world.runPending();
+  for (let nth = 0; nth < 20; nth++) page.increment("plays", "9f3a");
+  await world.runPending();
   assert.equal(world.server.counts.get("9f3a"), 20);
 });
 
-test("likes are wishes in order: the last one wins, and a later one waits for the answer to an earlier", async () => {
+test("the last of the changes of a like wins, and a later change waits for the answer to an earlier change", async () => {
   const world = new World();
-  const page = world.tab(ANN);
+  const page = world.openTab(ANN);
   let answer;
-  world.server.plan = [(request, server) => new Promise((done) => (answer = () => done(server.answer(request))))];
-  const ended = [true, false, true, false].map((present) => page.like("hearts", "article-1", present));
-  await world.now();
-  assert.deepEqual(world.server.sent.map(({ method }) => method), ["DELETE"], "those that were never sent give way");
-  ended.push(page.like("hearts", "article-1", true));
-  await world.now();
+  world.server.faults = [(request, server) => new Promise((done) => (answer = () => done(server.answer(request))))];
+  const outcomes = [true, false, true, false].map((present) => page.like("hearts", "article-1", present));
+  await world.runPending();
+  assert.deepEqual(world.server.sent.map(({ method }) => method), ["DELETE"], "earlier changes that were never sent are superseded");
+  outcomes.push(page.like("hearts", "article-1", true));
+  await world.runPending();
   assert.equal(world.server.sent.length, 1);
   answer();
-  assert.deepEqual((await Promise.all(ended)).map(({ state }) => state), [
+  assert.deepEqual((await Promise.all(outcomes)).map(({ state }) => state), [
     "superseded", "superseded", "superseded", "counted", "counted",
   ]);
   assert.deepEqual([...world.server.likers], ["hearts/article-1/ann"]);
 });
 
-test("a wish in doubt is settled before the next one goes, also in a new page", async () => {
+test("a like without an answer is settled before the next change of this like is sent, also by a new page", async () => {
   const world = new World();
-  world.server.plan = [lost];
-  world.tab(ANN).like("hearts", "article-1");
-  await world.now();
-  const next = world.close();
-  next.server.plan = [unsent, lost];
-  const ended = next.tab(ANN).like("hearts", "article-1", false);
-  assert.equal((await next.got(ended)).state, "counted");
+  world.server.faults = [answerLost];
+  world.openTab(ANN).like("hearts", "article-1");
+  await world.runPending();
+  const next = world.closeTabs();
+  next.server.faults = [requestLost, answerLost];
+  const outcome = next.openTab(ANN).like("hearts", "article-1", false);
+  assert.equal((await next.resultOf(outcome)).state, "counted");
   assert.deepEqual(next.server.sent.map(({ method }) => method), ["PUT", "PUT", "PUT", "PUT", "DELETE"]);
   assert.deepEqual([...next.server.likers], []);
 });
 
-test("wishes keep their order when the clock is set back between them", async () => {
+test("changes of a like keep their order if the clock is set back between the changes", async () => {
   const world = new World();
   world.navigator.onLine = false;
-  const page = world.tab(ANN);
+  const page = world.openTab(ANN);
   page.like("hearts", "article-1", true);
-  world.later(-HOUR_MS);
-  const ended = page.like("hearts", "article-1", false);
+  world.moveClock(-HOUR_MS);
+  const outcome = page.like("hearts", "article-1", false);
   world.navigator.onLine = true;
-  world.fire("online");
-  assert.equal((await world.got(ended)).state, "counted");
+  world.fireEvent("online");
+  assert.equal((await world.resultOf(outcome)).state, "counted");
   assert.deepEqual(world.server.sent.map(({ method }) => method), ["DELETE"]);
 });
 
-test("who signs in while another user's changes are under way sends none of those", async () => {
+test("a user who signs in while another user's changes are being sent sends no change of the other user", async () => {
   const world = new World();
-  const who = { user: "ann" };
-  const page = world.tab({ user: () => who.user, token: () => token(who.user) });
+  const session = { user: "ann" };
+  const page = world.openTab({ user: () => session.user, token: () => token(session.user) });
   const answers = [];
-  world.server.plan = (request) => (request.caller === "ann" ? (_, server) => new Promise((done) => answers.push(() => done(server.answer(request)))) : undefined);
-  for (let one = 0; one < 6; one++) page.like("hearts", `post-${one}`);
-  await world.now();
-  assert.equal(answers.length, 4, "so many go together");
-  who.user = "bob";
+  world.server.faults = (request) => (request.caller === "ann" ? (_, server) => new Promise((done) => answers.push(() => done(server.answer(request)))) : undefined);
+  for (let nth = 0; nth < 6; nth++) page.like("hearts", `post-${nth}`);
+  await world.runPending();
+  assert.equal(answers.length, 4, "the client sends 4 changes at a time");
+  session.user = "bob";
   page.like("hearts", "bobs");
   for (const answer of answers) answer();
   await world.until(() => world.server.likers.has("hearts/bobs/bob"));
-  assert.deepEqual([...world.server.likers].filter((one) => one.endsWith("/bob")), ["hearts/bobs/bob"]);
+  assert.deepEqual([...world.server.likers].filter((liker) => liker.endsWith("/bob")), ["hearts/bobs/bob"]);
   assert.deepEqual(page.waiting().map(({ id, user }) => `${id} ${user}`).sort(), ["post-4 ann", "post-5 ann"]);
 });
 
-test("a like goes with its own user's token, and with nobody else's", async () => {
+test("a like is sent only with a token of the user who made the like", async () => {
   const world = new World();
-  const who = { user: "ann", token: token("bob") };
-  let asked = 0;
-  const page = world.tab({ user: () => who.user, token: () => (asked++, who.token) });
-  const ended = page.like("hearts", "article-1");
+  const session = { user: "ann", token: token("bob") };
+  let tokenCalls = 0;
+  const page = world.openTab({ user: () => session.user, token: () => (tokenCalls++, session.token) });
+  const outcome = page.like("hearts", "article-1");
   await world.until(() => world.server.sent.length === 0 && Date.now() > Date.UTC(2026, 10, 23, 0, 5));
-  assert.ok(asked > 1);
-  Object.assign(who, { user: "bob", token: token("bob") });
-  asked = 0;
+  assert.ok(tokenCalls > 1);
+  Object.assign(session, { user: "bob", token: token("bob") });
+  tokenCalls = 0;
   page.retry();
-  await world.now();
+  await world.runPending();
   assert.deepEqual(world.server.requests, []);
-  assert.equal(asked, 0, "while somebody else is signed in");
-  Object.assign(who, { user: "ann", token: token("ann") });
+  assert.equal(tokenCalls, 0, "another user is signed in");
+  Object.assign(session, { user: "ann", token: token("ann") });
   page.retry();
-  assert.equal((await world.got(ended)).state, "counted");
+  assert.equal((await world.resultOf(outcome)).state, "counted");
   assert.deepEqual(world.server.sent.map(({ caller }) => caller), ["ann"]);
 });
 
-test("an expired token is asked for once more, fresh", async () => {
+test("if a token has expired, the client asks once for a fresh token", async () => {
   const world = new World();
-  const asked = [];
-  world.server.plan = [() => json(401, { message: "Unauthorized" })];
-  const page = world.tab({ user: () => "ann", token: (fresh) => (asked.push(fresh), token("ann")) });
+  const freshFlags = [];
+  world.server.faults = [() => json(401, { message: "Unauthorized" })];
+  const page = world.openTab({ user: () => "ann", token: (fresh) => (freshFlags.push(fresh), token("ann")) });
   page.like("hearts", "article-1");
-  await world.now();
-  assert.deepEqual(asked, [false, true]);
+  await world.runPending();
+  assert.deepEqual(freshFlags, [false, true]);
   assert.equal(world.server.likers.size, 1);
 });
 
-test("who is not signed in is told so, and so is who names a wrong counter or id", () => {
-  const page = new World().tab();
+test("a call without a signed-in user throws, and so does a call with a malformed counter or id", () => {
+  const page = new World().openTab();
   assert.throws(() => page.like("hearts", "article-1"), /nobody is signed in/);
   assert.throws(() => page.increment("usage", "7c20", { signed: true }), /nobody is signed in/);
   assert.throws(() => page.increment("plays"), /undefined is no counter or id/);
@@ -312,151 +312,151 @@ test("who is not signed in is told so, and so is who names a wrong counter or id
 
 test("a play needs no preflight", async () => {
   const world = new World();
-  world.tab(ANN).increment("plays", "9f3a", { amount: 1 });
-  await world.now();
+  world.openTab(ANN).increment("plays", "9f3a", { amount: 1 });
+  await world.runPending();
   assert.deepEqual(world.server.sent.map(({ headers, path }) => [headers, path]), [[{}, "/counters/plays/9f3a/increments"]]);
 });
 
-for (const [what, spoil] of Object.entries({
+for (const [failure, breakStorage] of Object.entries({
   "is full": ({ shared }) => (shared.full = true),
-  "is forbidden": (world) => (world.shared.tab = () => ({ listeners: [] })),
-  "has nonsense in it": ({ shared }) => shared.items.set(`tally1 ${API} x`, "{nonsense"),
+  "is forbidden": (world) => (world.shared.openView = () => ({ listeners: [] })),
+  "has an unreadable item": ({ shared }) => shared.items.set(`tally1 ${API} x`, "{nonsense"),
 }))
-  test(`while the page lives it counts exactly, although the storage ${what}`, async () => {
+  test(`an open page counts exactly, although the storage ${failure}`, async () => {
     const world = new World();
-    spoil(world);
-    world.server.plan = [lost, unsent];
-    const page = world.tab(ANN);
-    const ended = await world.got(Promise.all([page.increment("plays", "9f3a"), page.like("hearts", "article-1")]));
-    assert.deepEqual(ended.map(({ state }) => state), ["counted", "counted"]);
+    breakStorage(world);
+    world.server.faults = [answerLost, requestLost];
+    const page = world.openTab(ANN);
+    const outcomes = await world.resultOf(Promise.all([page.increment("plays", "9f3a"), page.like("hearts", "article-1")]));
+    assert.deepEqual(outcomes.map(({ state }) => state), ["counted", "counted"]);
     assert.equal(world.server.counts.get("9f3a"), 1);
     assert.deepEqual(page.waiting(), []);
   });
 
-test("a storage that is cleared loses no count, and undoes no wish", async () => {
+test("clearing the storage loses no increment, and reverts no later change of a like", async () => {
   const world = new World();
-  const page = world.tab(ANN);
-  world.server.plan = () => unsent;
-  const ended = Promise.all([page.increment("plays", "9f3a"), page.like("hearts", "article-1")]);
-  await world.now();
+  const page = world.openTab(ANN);
+  world.server.faults = () => requestLost;
+  const outcomes = Promise.all([page.increment("plays", "9f3a"), page.like("hearts", "article-1")]);
+  await world.runPending();
   world.shared.clear();
-  world.server.plan = [];
-  const [count, wish] = await world.got(ended);
-  assert.equal(count.state, "counted");
-  assert.equal(wish.state, "superseded");
+  world.server.faults = [];
+  const [increment, like] = await world.resultOf(outcomes);
+  assert.equal(increment.state, "counted");
+  assert.equal(like.state, "superseded");
   assert.equal(world.server.counts.get("9f3a"), 1);
 });
 
-test("one tab sends at a time, and each tab learns how its changes ended", async () => {
+test("one tab sends at a time, and each tab learns the outcomes of its changes", async () => {
   const world = new World();
-  const tabs = [world.tab(), world.tab(), world.tab()];
-  let flying = 0;
-  let most = 0;
-  world.server.plan = () => async (request, server) => {
-    most = Math.max(most, ++flying);
+  const tabs = [world.openTab(), world.openTab(), world.openTab()];
+  let openRequests = 0;
+  let mostOpen = 0;
+  world.server.faults = () => async (request, server) => {
+    mostOpen = Math.max(mostOpen, ++openRequests);
     await new Promise(setImmediate);
-    flying--;
+    openRequests--;
     return server.answer(request);
   };
-  const ended = tabs.flatMap((tab) => Array.from({ length: 20 }, () => tab.increment("plays", "9f3a")));
-  const states = (await world.got(Promise.all(ended))).map(({ state, replayed }) => [state, replayed].join());
+  const outcomes = tabs.flatMap((tab) => Array.from({ length: 20 }, () => tab.increment("plays", "9f3a")));
+  const states = (await world.resultOf(Promise.all(outcomes))).map(({ state, replayed }) => [state, replayed].join());
   assert.deepEqual([...new Set(states)], ["counted,false"]);
   assert.equal(world.server.sent.length, 60);
   assert.equal(world.server.counts.get("9f3a"), 60);
-  assert.equal(most, 4);
+  assert.equal(mostOpen, 4);
 });
 
-test("without locks it counts exactly too", async () => {
+test("two tabs count exactly in a browser without locks", async () => {
   const world = new World();
   delete world.navigator.locks;
-  const tabs = [world.tab(), world.tab()];
-  world.server.plan = (request) => (request.key.charCodeAt(0) % 2 ? undefined : [lost, unsent][world.server.requests.length % 2]);
-  const ended = tabs.flatMap((tab) => Array.from({ length: 20 }, () => tab.increment("plays", "9f3a")));
+  const tabs = [world.openTab(), world.openTab()];
+  world.server.faults = (request) => (request.key.charCodeAt(0) % 2 ? undefined : [answerLost, requestLost][world.server.requests.length % 2]);
+  const outcomes = tabs.flatMap((tab) => Array.from({ length: 20 }, () => tab.increment("plays", "9f3a")));
   await world.until(() => world.server.sent.length > 60);
-  world.server.plan = [];
-  await world.got(Promise.all(ended));
+  world.server.faults = [];
+  await world.resultOf(Promise.all(outcomes));
   assert.equal(world.server.counts.get("9f3a"), 40);
 });
 
-test("a tab that ends between an answer and its removal leaves nothing to send", async () => {
+test("a change whose stored text has an outcome is not sent, because its tab closed before it removed the change", async () => {
   const world = new World();
   const entry = { counter: "plays", id: "9f3a", key: "k", at: Date.now(), sent: Date.now(), tries: 1 };
   world.shared.items.set(`tally1 ${API}  plays 9f3a k`, JSON.stringify({ ...entry, outcome: { state: "counted" } }));
-  assert.deepEqual(world.tab().waiting(), []);
-  await world.now();
+  assert.deepEqual(world.openTab().waiting(), []);
+  await world.runPending();
   assert.deepEqual(world.server.requests, []);
   assert.deepEqual(world.shared.entries, []);
 });
 
-test("a key of the caller's own counts once, and keeps when it was sent", async () => {
+test("a key that the caller gives counts once, and its change keeps the time when it was sent", async () => {
   const world = new World();
   const key = "playback-0000000000000001";
-  world.server.plan = [lost];
-  const page = world.tab();
+  world.server.faults = [answerLost];
+  const page = world.openTab();
   assert.equal(page.increment("plays", "9f3a", { key }), page.increment("plays", "9f3a", { key }));
-  await world.now();
-  const next = world.close();
-  next.later(2 * HOUR_MS);
+  await world.runPending();
+  const next = world.closeTabs();
+  next.moveClock(2 * HOUR_MS);
   next.server.requests = [];
-  assert.equal((await next.got(next.tab().increment("plays", "9f3a", { key }))).state, "counted");
-  assert.deepEqual(next.server.sent, [], "it was asked for");
+  assert.equal((await next.resultOf(next.openTab().increment("plays", "9f3a", { key }))).state, "counted");
+  assert.deepEqual(next.server.sent, [], "the client asked for the receipt");
   assert.equal(next.server.counts.get("9f3a"), 1);
 });
 
-test("a server that never answers is given up on, and asked again", async () => {
+test("if the server does not answer in time, the client sends the change again", async () => {
   const world = new World();
-  world.server.plan = [({ signal }) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason)))];
-  assert.equal((await world.got(world.tab().increment("plays", "9f3a"), 1000)).state, "counted");
+  world.server.faults = [({ signal }) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason)))];
+  assert.equal((await world.resultOf(world.openTab().increment("plays", "9f3a"), 1000)).state, "counted");
 });
 
-test("who signs out on a shared machine leaves nothing", async () => {
+test("forget(user) removes the changes of this user, and no anonymous change", async () => {
   const world = new World();
   world.navigator.onLine = false;
-  const page = world.tab(ANN);
-  const ended = page.like("hearts", "article-1");
+  const page = world.openTab(ANN);
+  const outcome = page.like("hearts", "article-1");
   page.increment("plays", "9f3a");
   page.forget("ann");
-  assert.equal((await ended).state, "forgotten");
+  assert.equal((await outcome).state, "forgotten");
   assert.deepEqual(page.waiting().map(({ counter }) => counter), ["plays"]);
 });
 
-// JSON of any size, as Tally writes it: JSON.stringify cannot.
-const written = (text) => () => new Response(text, { status: 200 });
+// JSON.stringify cannot write numbers beyond 2^53, as Tally does, so these answers are texts.
+const textAnswer = (text) => () => new Response(text, { status: 200 });
 const LARGE = 2n ** 53n + 1n;
 
-test("a number that no Number holds is exact, and every other one is a Number", async () => {
+test("a whole number beyond 2^53 is read as a BigInt, and every other number as a Number", async () => {
   const world = new World();
-  const said = `"1234567890123456789, \\" 12345678901234567890"`;
-  world.server.plan = [written(`{"tallies":[{"value":${LARGE}},{"value":-${LARGE}},{"value":${2 ** 53 - 1}},{"value":12345678901234567.5,"id":${said}}]}`)];
-  const values = await world.tab().values(["plays:a", "plays:b", "plays:c", "plays:d"]);
+  const quotedId = `"1234567890123456789, \\" 12345678901234567890"`;
+  world.server.faults = [textAnswer(`{"tallies":[{"value":${LARGE}},{"value":-${LARGE}},{"value":${2 ** 53 - 1}},{"value":12345678901234567.5,"id":${quotedId}}]}`)];
+  const values = await world.openTab().values(["plays:a", "plays:b", "plays:c", "plays:d"]);
   assert.deepEqual(values.map(({ value }) => value), [LARGE, -LARGE, 2 ** 53 - 1, 12345678901234567.5]);
-  assert.equal(values[3].id, JSON.parse(said));
+  assert.equal(values[3].id, JSON.parse(quotedId));
 });
 
-test("a limited number says its limit, what is left and until when", async () => {
+test("the value of a limited counter has its limit, the amount that is left and the end of its period", async () => {
   const world = new World();
-  const said = { counter: "calls", id: "a", value: 30, limit: 1000, resets_at: 1795392000 };
-  world.server.plan = [written(JSON.stringify({ tallies: [said] }).replace('"limit"', `"left":-${LARGE},"limit"`))];
-  assert.deepEqual(await world.tab().values(["calls:a"]), [{ ...said, left: -LARGE }]);
+  const value = { counter: "calls", id: "a", value: 30, limit: 1000, resets_at: 1795392000 };
+  world.server.faults = [textAnswer(JSON.stringify({ tallies: [value] }).replace('"limit"', `"left":-${LARGE},"limit"`))];
+  assert.deepEqual(await world.openTab().values(["calls:a"]), [{ ...value, left: -LARGE }]);
 });
 
-test("the answer to a change has such a number, here and in another tab", async () => {
+test("an answer's number beyond 2^53 is a BigInt, in this tab and in another tab", async () => {
   const world = new World();
-  const [page, other] = [world.tab(), world.tab()];
-  const heard = [];
-  other.addEventListener("change", ({ detail: { outcome } }) => outcome && heard.push(outcome.answer.number));
-  world.server.plan = [written(`{"counter":"ticket","id":"desk","counted":true,"number":${LARGE}}`)];
-  const { answer } = await world.got(page.increment("ticket", "desk"));
-  await world.now();
-  assert.deepEqual([answer.number, ...heard], [LARGE, LARGE]);
+  const [page, other] = [world.openTab(), world.openTab()];
+  const numbersHeard = [];
+  other.addEventListener("change", ({ detail: { outcome } }) => outcome && numbersHeard.push(outcome.answer.number));
+  world.server.faults = [textAnswer(`{"counter":"ticket","id":"desk","counted":true,"number":${LARGE}}`)];
+  const { answer } = await world.resultOf(page.increment("ticket", "desk"));
+  await world.runPending();
+  assert.deepEqual([answer.number, ...numbersHeard], [LARGE, LARGE]);
 });
 
-test("numbers and one's own likes are what Tally said; anything else is an error", async () => {
+test("reads return the numbers and likes in Tally's answer, and reject if another server answers", async () => {
   const world = new World();
-  const page = world.tab(ANN);
-  const said = [{ counter: "plays", id: "9f3a", value: 42 }];
-  world.server.plan = [() => json(200, { tallies: said }), portal, () => refusal(400, "invalid-input"), unsent];
-  assert.deepEqual(await page.values(["plays:9f3a", "plays:9f3b"]), said);
+  const page = world.openTab(ANN);
+  const values = [{ counter: "plays", id: "9f3a", value: 42 }];
+  world.server.faults = [() => json(200, { tallies: values }), portal, () => refusal(400, "invalid-input"), requestLost];
+  assert.deepEqual(await page.values(["plays:9f3a", "plays:9f3b"]), values);
   assert.deepEqual(world.server.requests[0].query.getAll("of"), ["plays:9f3a", "plays:9f3b"]);
   await assert.rejects(page.values(["plays:9f3a"]), /answered 200/);
   await assert.rejects(page.values(["plays:9f3a"]), /It is invalid-input/);

@@ -1,5 +1,6 @@
-// A world of one test: a clock that only the test moves, a server that counts by keys as Tally does, storage that tabs
-// share, and locks. What a request meets is `plan`: a function of the request, or a list for the first ones.
+// The world of one test: a clock that only the test moves, a server that counts each key once as Tally does, a storage
+// that tabs share, and locks. `faults` says how the server misbehaves: a list for the first requests, or a function that
+// returns the fault of a request. Without a fault the server answers.
 
 import { mock } from "node:test";
 import { Tally } from "../../tally/javascript/tally.js";
@@ -12,9 +13,10 @@ const PROBLEM = "urn:problem-type:tally:";
 export const json = (status, body, headers = {}) => new Response(JSON.stringify(body), { status, headers });
 export const refusal = (status, slug, headers = {}) =>
   json(status, { type: PROBLEM + slug, title: slug, status, detail: `It is ${slug}.` }, headers);
-/** The request never arrives; the work is done and the answer is lost. */
-export const unsent = () => Promise.reject(new TypeError("fetch failed"));
-export const lost = (request, server) => (server.answer(request), unsent());
+/** A fault: the request never reaches the server. */
+export const requestLost = () => Promise.reject(new TypeError("fetch failed"));
+/** A fault: the server handles the request, and its answer never arrives. */
+export const answerLost = (request, server) => (server.answer(request), requestLost());
 
 export const token = (sub) => `e30.${Buffer.from(JSON.stringify({ sub })).toString("base64url")}.signature`;
 
@@ -23,8 +25,8 @@ export class Server {
   counts = new Map();
   receipts = new Map();
   likers = new Set();
-  plan = [];
-  livesS = { plays: 24 * 3600, hearts: 24 * 3600 };
+  faults = [];
+  receiptsLiveS = { plays: 24 * 3600, hearts: 24 * 3600 };
   aheadMs = 0;
 
   fetch = async (url, { method = "GET", body, headers = {}, signal } = {}) => {
@@ -36,7 +38,7 @@ export class Server {
     const secret = headers["tally-secret"];
     const request = { method, path: at.pathname, query: at.searchParams, key, caller, secret, headers, amount: fields.amount, signal };
     this.requests.push(request);
-    const fault = typeof this.plan === "function" ? this.plan(request) : this.plan.shift();
+    const fault = typeof this.faults === "function" ? this.faults(request) : this.faults.shift();
     return fault ? fault(request, this) : this.answer(request);
   };
 
@@ -46,42 +48,43 @@ export class Server {
 
   answer({ method, path, query, key, caller, secret, amount = 1 }) {
     const date = { date: new Date(Date.now() + this.aheadMs).toUTCString() };
-    if (path === "/health") return json(200, { receipts_live_s: this.livesS }, date);
+    if (path === "/health") return json(200, { receipts_live_s: this.receiptsLiveS }, date);
     if (path.startsWith("/receipts")) {
-      const who = path.endsWith("/own") ? caller : "";
+      const user = path.endsWith("/own") ? caller : "";
       const targets = query.getAll("target");
-      const receipts = query.getAll("key").map((one, at) => {
-        const found = this.receipts.get([query.get("of"), targets[at] ?? targets[0], who, one].join());
-        return found ? { state: "counted", answer: found } : { state: "unknown" };
+      const receipts = query.getAll("key").map((receiptKey, at) => {
+        const answer = this.receipts.get([query.get("of"), targets[at] ?? targets[0], user, receiptKey].join());
+        return answer ? { state: "counted", answer } : { state: "unknown" };
       });
       return json(200, { receipts }, date);
     }
     if (path === "/anonymous") {
-      const asked = query.getAll("of").map((one) => one.split(":"));
-      const own = asked.map(([counter, id]) => ({ counter, id, present: this.likers.has(`${counter}/${id}/${secret}`) }));
-      return json(200, { anonymous: own }, date);
+      const tallies = query.getAll("of").map((of) => of.split(":"));
+      const likes = tallies.map(([counter, id]) => ({ counter, id, present: this.likers.has(`${counter}/${id}/${secret}`) }));
+      return json(200, { anonymous: likes }, date);
     }
-    const [, , counter, id, what] = path.split("/");
+    const [, , counter, id, resource] = path.split("/");
     const present = method === "PUT";
-    const of = what === "increments" ? "increment" : `${present ? "put" : "delete"}_${what}`;
-    const name = [of, `${counter}/${id}`, what === "mine" ? caller : "", key].join();
-    const replay = this.receipts.get(name);
+    const operation = resource === "increments" ? "increment" : `${present ? "put" : "delete"}_${resource}`;
+    const receipt = [operation, `${counter}/${id}`, resource === "mine" ? caller : "", key].join();
+    const replay = this.receipts.get(receipt);
     if (replay) return json(200, replay, { ...date, "idempotency-replayed": "true" });
-    const likers = `${counter}/${id}/${what === "mine" ? caller : secret}`;
-    if (what === "increments") this.counts.set(id, (this.counts.get(id) ?? 0) + amount);
-    else present ? this.likers.add(likers) : this.likers.delete(likers);
-    this.receipts.set(name, what === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true });
-    return json(200, this.receipts.get(name), date);
+    const liker = `${counter}/${id}/${resource === "mine" ? caller : secret}`;
+    if (resource === "increments") this.counts.set(id, (this.counts.get(id) ?? 0) + amount);
+    else present ? this.likers.add(liker) : this.likers.delete(liker);
+    this.receipts.set(receipt, resource === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true });
+    return json(200, this.receipts.get(receipt), date);
   }
 }
 
-/** A storage that tabs share. `tab()` is one tab's view: others hear of its changes, as browsers have it. */
-export class Shared {
+/** A storage that tabs share. `openView()` returns the view of one tab. The listeners of all other views get an event for
+ * each write, as in a browser. */
+export class SharedStorage {
   items = new Map();
   tabs = new Set();
   full = false;
 
-  tab() {
+  openView() {
     const shared = this;
     const view = {
       listeners: [],
@@ -93,51 +96,51 @@ export class Shared {
       setItem: (name, text) => {
         if (shared.full) throw new DOMException("full", "QuotaExceededError");
         shared.items.set(name, String(text));
-        shared.tell(view, name, String(text));
+        shared.notify(view, name, String(text));
       },
-      removeItem: (name) => shared.items.delete(name) && shared.tell(view, name, null),
+      removeItem: (name) => shared.items.delete(name) && shared.notify(view, name, null),
     };
     this.tabs.add(view);
     return view;
   }
 
-  tell(from, key, newValue) {
+  notify(from, key, newValue) {
     for (const view of this.tabs)
       if (view !== from) for (const listener of view.listeners) queueMicrotask(() => listener({ key, newValue }));
   }
 
   clear() {
     this.items.clear();
-    this.tell(null, null, null);
+    this.notify(null, null, null);
   }
 
   get entries() {
-    const kept = [...this.items].filter(([name]) => name.startsWith("tally1 "));
-    return kept.map(([, text]) => JSON.parse(text)).filter((entry) => entry.key);
+    const texts = [...this.items].filter(([name]) => name.startsWith("tally1 "));
+    return texts.map(([, text]) => JSON.parse(text)).filter((entry) => entry.key);
   }
 }
 
-/** Locks that pages of one origin share, in the order in which they are asked for. */
+/** Locks that pages of one origin share. Pages get a lock in the order of their requests. */
 export const locks = () => {
   const last = new Map();
   return {
     request: async (name, { signal }, run) => {
-      const before = last.get(name);
-      const got = new Promise((done, fail) => {
+      const previous = last.get(name);
+      const granted = new Promise((done, fail) => {
         signal.addEventListener("abort", () => fail(signal.reason));
-        (before ?? Promise.resolve()).then(done);
+        (previous ?? Promise.resolve()).then(done);
       });
-      // Who gives up leaves the queue: those behind wait for those before.
-      const held = got.then(run);
-      last.set(name, held.catch(() => before));
-      return held;
+      const released = granted.then(run);
+      // If a page aborts its request, the next request waits for the previous one.
+      last.set(name, released.catch(() => previous));
+      return released;
     },
   };
 };
 
 export class World {
   server = new Server();
-  shared = new Shared();
+  shared = new SharedStorage();
   users = {};
   navigator = { onLine: true, locks: locks() };
   windowListeners = {};
@@ -151,45 +154,45 @@ export class World {
     globalThis.document = { hidden: false, addEventListener: globalThis.addEventListener };
   }
 
-  /** A new page. A closed one stays silent: its listeners are gone with it, and its timers are no more. */
-  tab(options = {}) {
-    const storage = this.shared.tab();
+  openTab(options = {}) {
+    const storage = this.shared.openView();
     this.windowListeners.storage = storage.listeners;
     return new Tally({ api: API, storage, ...options });
   }
 
-  /** All pages are closed: what they had in memory is gone. Answers that are under way reach nobody. */
-  close() {
+  /** Closes all tabs, and returns a world with the same server and stored items. The closed tabs get no event, no answer
+   * and no timer. */
+  closeTabs() {
     const server = this.server;
     this.server = new Server();
-    this.server.plan = () => () => new Promise(() => {});
+    this.server.faults = () => () => new Promise(() => {});
     mock.timers.reset();
     mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
     const next = new World();
-    return Object.assign(next, { server, shared: Object.assign(new Shared(), { items: this.shared.items }) });
+    return Object.assign(next, { server, shared: Object.assign(new SharedStorage(), { items: this.shared.items }) });
   }
 
-  fire(type) {
+  fireEvent(type) {
     this.windowListeners[type]?.forEach((listener) => listener({}));
   }
 
-  /** Let everything happen that needs no time. */
-  async now() {
+  /** Runs everything that is ready, and moves no clock. */
+  async runPending() {
     for (let turn = 0; turn < 30; turn++) await new Promise(setImmediate);
   }
 
-  /** Let time pass until the condition holds. */
+  /** Moves the clock until the condition holds. */
   async until(condition, stepMs = 250) {
     for (let step = 0; step < STEPS_MAX; step++) {
-      await this.now();
+      await this.runPending();
       if (await condition()) return;
       mock.timers.tick(stepMs);
     }
-    throw new Error(`not within ${(STEPS_MAX * stepMs) / 1000} s of the test's clock`);
+    throw new Error(`The condition did not hold within ${(STEPS_MAX * stepMs) / 1000} s of the test's clock.`);
   }
 
-  /** The result of a promise that needs time. */
-  async got(promise, stepMs) {
+  /** Moves the clock until the promise settles, and returns its result. */
+  async resultOf(promise, stepMs) {
     let result;
     promise.then((value) => (result = { value }), (error) => (result = { error }));
     await this.until(() => result, stepMs);
@@ -197,8 +200,8 @@ export class World {
     return result.value;
   }
 
-  /** Set the clock: `ms` later, without a timer. */
-  later(ms) {
+  /** Sets the clock by `ms`, and runs no timer. */
+  moveClock(ms) {
     mock.timers.setTime(Date.now() + ms);
   }
 }

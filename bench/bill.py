@@ -19,7 +19,7 @@ from tally.contract.deployment import DELIVERY
 from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tests.engines import new_engine
 from tests.invariants.deployment import Deployment
-from tests.invariants.simulation import CALM, Clock, TimedWire, seed_randomness
+from tests.invariants.simulation import UNDISTURBED, Clock, TimedWire, seed_randomness
 from tests.invariants.stream_model import ModelledShard
 
 from . import cost
@@ -53,15 +53,15 @@ class LambdaDeployment(Deployment):
     wire_type = MeteredWire
     wire: MeteredWire
 
-    def _wake(self, consumer: str, shard: ModelledShard, after_s: float | None = None) -> None:
+    def _schedule_poll(self, consumer: str, shard: ModelledShard, after_s: float | None = None) -> None:
         window_s = BOOKKEEPER.window_s if consumer == BOOKKEEPER.function else DELIVERY.batch_window_s
-        super()._wake(consumer, shard, window_s if after_s is None else after_s)
+        super()._schedule_poll(consumer, shard, window_s if after_s is None else after_s)
 
     def _deliver(self, consumer: str, shard: ModelledShard) -> None:
-        way = self.delivery_to(consumer, shard)
-        batch = way.batch(DELIVERY.batch_records)
+        delivery = self.delivery_to(consumer, shard)
+        batch = delivery.batch(DELIVERY.batch_records)
         if not batch or self._invoke(consumer, shard, batch):
-            way.advance(None, DELIVERY.batch_records)
+            delivery.advance(None, DELIVERY.batch_records)
 
     def plays(self, seconds: int, a_minute: float, spread_s: float, chance: random.Random) -> None:
         """Let time pass with so many plays a minute, each minute's within its first `spread_s`."""
@@ -77,10 +77,11 @@ class LambdaDeployment(Deployment):
 def _stage() -> Iterator[LambdaDeployment]:
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED), redirect_stdout(StringIO()):
-        stage = LambdaDeployment(engine, clock, SEED, replace(CALM, window_s=float(BOOKKEEPER.window_s)), cost.SHARDS)
+        disturbances = replace(UNDISTURBED, window_s=float(BOOKKEEPER.window_s))
+        stage = LambdaDeployment(engine, clock, SEED, disturbances, cost.SHARDS)
         stage.sweep_each_minute()
         stage.run(12)  # until every shard has its heartbeat, and the first minutes are judged
-        assert stage.judged > 0
+        assert stage.last_judged_minute > 0
         yield stage
         stage.wire.close()
 

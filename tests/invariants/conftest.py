@@ -25,8 +25,8 @@ from tests.invariants.streaming import EngineStreams, StreamWorld
 from tests.invariants.world import World
 from tests.sync_wire import SyncWire
 
-HASTY_READ_S = 1.0  # read time-out where a test waits for it
-SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s, doubled for each retry
+HASTY_READ_S = 1.0  # read time-out of a client in tests that wait for the time-out
+SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s; each retry doubles the pause
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +39,13 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """The streams show which children were written alone (`World.spilled_children`)."""
+    """The tables that have streams. The stream of `counts` shows which children spilled (`World.spilled_children`)."""
     return ("counts", "receipts")
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing spills, so that retries and shards are tested."""
+def no_spilling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No change spills, so that the test reaches retries and shards."""
     monkeypatch.setattr(Counter, "may_spill", property(lambda _: False))
 
 
@@ -57,7 +57,7 @@ def proxy(engine: Engine) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterator[Callable[..., World]]:
-    """Make a world. `hasty`: its client has a short read timeout. `spread`: the spread to use."""
+    """Makes worlds. `hasty`: the client of the world has a short read time-out. `spread`: the spread of the store."""
     clients, raw = [], SyncWire(engine.port)
 
     def make(*, hasty: bool = False, spread: Spread | None = None) -> World:
@@ -66,8 +66,8 @@ def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterato
         return World(Store(clients[-1], settings, spread or Spread()), raw, proxy=proxy)
 
     yield make
-    for each in (*clients, raw):
-        each.close()
+    for client in (*clients, raw):
+        client.close()
 
 
 @pytest.fixture
@@ -82,27 +82,27 @@ def stream(store: Store) -> StreamWorld:
 
 @pytest.fixture
 def streams(world: World) -> EngineStreams:
-    """Both consumers, over the engine's own streams of the world's tables."""
+    """Both consumers, which read the streams that the engine has for the tables of `world`."""
     return EngineStreams(replace(world.store, client=world.raw), world.raw)
 
 
 @pytest.fixture
-def lossy(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """The requests of its handlers go through the proxy, without the SDK's tokens."""
+def proxied_stream(store: Store, proxy: FaultProxy) -> StreamWorld:
+    """A world of consumers whose requests go through the proxy, without the SDK's idempotency tokens."""
     proxy.strip_tokens = True
     return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
 
 
 @pytest.fixture
-def judged(world: World, engine: Engine) -> Iterator[Deployment]:
+def deployment(world: World, engine: Engine) -> Iterator[Deployment]:
     """A deployment whose minutes are judged. Its writes go through the proxy of `world`."""
-    with deployed(engine=engine, store=world.store) as made:
-        yield made
+    with deployed(engine=engine, store=world.store) as running:
+        yield running
 
 
 @pytest.fixture
 def reconciler(world: Deployment) -> Reconciler:
-    """The command, in a test file whose world is a deployment."""
+    """The reconcile command. Only for a test file that overrides `world` with a deployment."""
     return world.reconciler()
 
 
@@ -114,6 +114,6 @@ def counting(world: World) -> Counting:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Stops the clock until the test lets time pass."""
-    made = Clock(int(time.time()))
-    monkeypatch.setattr(time, "time", made)
-    return made
+    stopped = Clock(int(time.time()))
+    monkeypatch.setattr(time, "time", stopped)
+    return stopped

@@ -1,4 +1,4 @@
-"""Counters, numbers and holds in a world: changes as the handlers make them, and the stored items."""
+"""Changes counters, numbers and holds in a world as the handlers do, and reads the stored items."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Counting:
     ) -> Outcome:
         """Change a counter. Returns the body, and whether it is a replay."""
         call = self.world.call(caller, deadline_s=self.world.store.clock() + within_s)
-        given = {"amount": amount, "used": used, "idempotency_key": key or new_key()}
-        answer = handler.increment(call, counter=counter, id=id_, **given)
+        fields = {"amount": amount, "used": used, "idempotency_key": key or new_key()}
+        answer = handler.increment(call, counter=counter, id=id_, **fields)
         return answer.body, answer.replayed
 
     def set(self, counter: Counter, value: int, version: int, key: str | None = None, caller: str = "ann") -> Outcome:
-        """Compare-and-set."""
+        """Set a number if its version is `version`. Returns the body, and whether it is a replay."""
         answer = handler.set_counter(
             self.world.call(caller), counter=counter, id=ITEM, value=value, version=version, idempotency_key=key
         )
         return dict(answer.body), answer.replayed
 
     def read(self, counter: Counter, id_: str = ITEM) -> dict[str, Any]:
-        """A counter through the core."""
+        """Returns what a caller reads of a counter."""
         answer: Answer = reads.get_counter(self.world.call(), counter=counter, id=id_)
         return dict(answer.body)
 
@@ -64,10 +64,10 @@ class Counting:
         return self.world.tally(counter, id_) if self.world.shards(counter, id_) else counter.start
 
     def stock(self, amount: int) -> None:
-        """Put an amount in stock."""
+        """Add an amount to the stock."""
         self.increment(counters.STOCK, amount)
 
-    def take(
+    def place_hold(
         self,
         amount: int = 1,
         ttl_s: int = 60,
@@ -81,57 +81,57 @@ class Counting:
         call = call or self.world.call("ann")
         return holds.place(call, counter, id_, amount, ttl_s, operation="hold", key=key or new_key())
 
-    def change(
+    def change_hold(
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
     ) -> Outcome:
         """Change the amount or the time of a hold of the stock."""
         call, how = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
         return changing.change_hold(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
 
-    def settle(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
+    def settle_hold(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
         """Commit, release or void a hold of the stock."""
         return settling.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
 
     def sweep(self) -> int:
         """Run the sweep. Returns how many holds it released."""
-        return self.swept().returned
+        return self.sweep_until().returned
 
-    def swept(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
-        """Run the sweep, within a minute or until `until_s` on the store's clock."""
+    def sweep_until(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
+        """Run the sweep until `until_s` on the store's clock, by default for a minute."""
         store = store or self.world.store
         return expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60 if until_s is None else until_s)
 
-    def ledger(self) -> list[Item]:
+    def stored_holds(self) -> list[Item]:
         """Returns the stored holds, and the stored records of settled holds."""
         return [item for item in self.world.rows("HOLDS#") if item["state"] != {"S": hold_items.MOVED}]
 
-    def hold(self) -> Item:
-        """The only hold there is, as it is stored."""
-        (hold,) = self.ledger()
+    def only_hold(self) -> Item:
+        """Returns the stored item of the only hold."""
+        (hold,) = self.stored_holds()
         return hold
 
     def states(self) -> dict[str, str]:
-        """The state of each hold, by its id; no hold is stored twice."""
-        ledger = self.ledger()
-        states = {item["hold_id"]["S"]: item["state"]["S"] for item in ledger}
-        assert len(states) == len(ledger)
+        """Returns the state of each hold, by its id. Asserts that no hold is stored twice."""
+        stored = self.stored_holds()
+        states = {item["hold_id"]["S"]: item["state"]["S"] for item in stored}
+        assert len(states) == len(stored)
         return states
 
-    def expected(self) -> int:
-        """Returns the expected tallies, by the receipts only."""
+    def sum_of_receipts(self) -> int:
+        """Returns the sum of the amounts of all receipts."""
         return sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
 
-    def amounts(self) -> dict[str, int]:
-        """Returns the amounts of the holds, by their state."""
+    def amounts_by_state(self) -> dict[str, int]:
+        """Returns the sum of the amounts of the holds in each state."""
         sums: dict[str, int] = {}
-        for item in self.ledger():
+        for item in self.stored_holds():
             state = item["state"]["S"]
             sums[state] = sums.get(state, 0) + abs(int(item["amount"]["N"]))
         return sums
 
 
-def neighbour() -> str:
-    """Another item, whose holds are in the same bucket."""
+def id_in_same_bucket() -> str:
+    """Returns the id of another item whose holds are in the same bucket as those of `ITEM`."""
     bucket = hold_items.bucket(counters.STOCK, ITEM)
     return next(id_ for id_ in map(str, range(500)) if hold_items.bucket(counters.STOCK, id_) == bucket)
 
@@ -142,7 +142,7 @@ def new_key() -> str:
 
 
 def buy(counting: Counting, counter: Counter, amount: int | None, key: str | None = None) -> dict[str, Any] | int:
-    """Take an amount, and retry with the same key. Returns the body, or what is left if the limit is reached."""
+    """Change a counter, and retry with the same key. Returns the body, or the amount left if the limit is reached."""
     try:
         return retry_until_final(partial(counting.increment, counter, amount, key or new_key()))[0]
     except LimitReachedError as refused:
@@ -152,7 +152,7 @@ def buy(counting: Counting, counter: Counter, amount: int | None, key: str | Non
 
 
 def refusal(change: Any) -> CallerError:
-    """Returns the error of a rejected change."""
+    """Returns the error of a refused change."""
     with pytest.raises(CallerError) as caught:
         change()
     return caught.value

@@ -1,4 +1,4 @@
-"""A calm deployment whose minutes are judged: what people do to it, and its state."""
+"""A deployment without faults, whose minutes are judged: the actions of people, and the stored state."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tally.dynamo.transactions import put_receipt
 from tally.maintenance.reconcile import Reconciler
 from tally.streams import watermark
 from tests.engines import new_engine
-from tests.invariants.simulation import CALM, Clock, Stall, World, seed_randomness
+from tests.invariants.simulation import UNDISTURBED, Clock, Stall, World, seed_randomness
 from tests.invariants.stream_model import TABLES
 from tests.invariants.streaming import CONSUMERS
 
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
-DELIVERED_S = 10.0  # records come within 0.2 s and are read within 3; then what the rollup wrote of them
+DELIVERED_S = 10.0  # a record is in its shard within 0.2 s, and read within 3 s; so are the rollup's own records
 
 
 class Deployment(World):
-    """A calm world: every process does its work at once, without an interruption."""
+    """A world in which every process does its work at once, and nothing interrupts it."""
 
     def run(self, minutes: float, each: Callable[[], object] = lambda: None) -> None:
         """Let time pass in steps of half a minute. Each step begins with a call of `each`."""
@@ -40,19 +40,19 @@ class Deployment(World):
             self.sleep(30)
 
     def sleep(self, pause_s: float) -> None:
-        """Let the deployment run on while a command waits."""
-        self.others_wrote()
+        """Let time pass. The processes of the deployment run on."""
+        self.collect_all_records()
         self.run_until(self.clock.now_s + max(pause_s, 0.001))
 
     def skip(self, seconds: float) -> None:
-        """Let a long time pass without a delivery."""
-        self.others_wrote()
+        """Let time pass while no process runs."""
+        self.collect_all_records()
         self.clock.now_s += seconds
 
-    def others_wrote(self) -> None:
-        """Take what was written by whatever client."""
+    def collect_all_records(self) -> None:
+        """Take the new stream records, also those of writes by other clients."""
         if self.store.client is not self.wire:  # type: ignore[comparison-overlap]
-            self.wire.wrote |= {self.name(table) for table in TABLES}
+            self.wire.written_tables |= {self.name(table) for table in TABLES}
         self.take_written()
 
     def deliver(self) -> None:
@@ -61,24 +61,24 @@ class Deployment(World):
 
     def sweep_each_minute(self) -> None:
         self.schedule_in(self.settings.minute_s, self.sweep_each_minute)
-        self.others_wrote()
+        self.collect_all_records()
         self.sweep()
         self.take_written()
 
     def stall(self, consumer: str | None = None, table: str | None = None) -> None:
-        """Stop the invocations of a consumer. `None`: of every consumer, in every table."""
+        """Stop the invocations of a consumer (None: of every consumer) for a table (None: for every table)."""
         self.stalls.append(Stall(0, float("inf"), consumer, table))
 
     def resume(self) -> None:
         """Every consumer is invoked again."""
         self.stalls.clear()
 
-    def lose(self) -> None:
-        """Consumers are invoked again. What those that stood still have not seen is gone from the streams."""
+    def trim_and_resume(self) -> None:
+        """Trim the records that stalled consumers have not seen, and invoke every consumer again."""
         for table, shards in self.streams.shards.items():
             for number, shard in enumerate(shards):
                 for consumer in CONSUMERS:
-                    if any(one.holds(self.now_s, consumer, table, number) for one in self.stalls):
+                    if any(stall.stops(self.now_s, consumer, table, number) for stall in self.stalls):
                         self.delivery_to(consumer, shard).position = len(shard.records)
         self.resume()
 
@@ -87,7 +87,7 @@ class Deployment(World):
         return self.clock.now_s
 
     @property
-    def judged(self) -> int:
+    def last_judged_minute(self) -> int:
         return watermark.last_judged_minute(self.store)
 
     def as_of(self) -> float | None:
@@ -96,10 +96,10 @@ class Deployment(World):
         return watermark.as_of(Call(self.store))
 
     def reconciler(self, client: Any = None) -> Reconciler:
-        """The command of somebody."""
+        """Returns the reconcile command, as an operator runs it."""
         return Reconciler(self.with_client(client), clock=self.clock, sleep=self.sleep)
 
-    # ---- what people do ----
+    # ---- actions of people ----
 
     def play(self, video: str = "v", times: int = 1, counter: Counter = PLAYS) -> None:
         for _ in range(times):
@@ -109,17 +109,17 @@ class Deployment(World):
     def spill(
         self, target: str = "v", times: int = 1, counter: Counter = PLAYS, at: int | None = None, amount: int = 1
     ) -> None:
-        """Count a play that spills."""
+        """Count a play that spills. `at`: the minute of the writer's clock; None: now."""
         for _ in range(times):
             call, key = Call(self.store), secrets.token_hex(12)
-            stamp = receipts.draft_receipt(call, receipts.ReceiptKey("play", target, key, {}))
+            draft = receipts.draft_receipt(call, receipts.ReceiptKey("play", target, key, {}))
             facts = tallies.receipt_facts(counter, target, amount, tallies.minute_now(call) if at is None else at)
-            put_receipt(call, stamp.pending_receipt(call, {}, **facts))
+            put_receipt(call, draft.pending_receipt(call, {}, **facts))
 
     def like(self, user: str, liked: bool = True, post: str = "p", counter: Counter = LIKES) -> None:
         children.set_child(Call(self.store), counter, post, user, liked)
 
-    def like_alone(self, user: str, counter: Counter = LIKES) -> None:
+    def spill_like(self, user: str, counter: Counter = LIKES) -> None:
         self.add_child(user, counter, nonce={"S": user}, rollup={"BOOL": True})
 
     def add_child(self, user: str, counter: Counter = LIKES, **more: Any) -> None:
@@ -137,8 +137,8 @@ class Deployment(World):
         for number in range(likers):
             self.like(f"u{number}", post=post)
 
-    def assert_even(self, minutes: int = 6) -> None:
-        """Every change so far is judged, and no tally drifts, nor did any at any look."""
+    def assert_no_drift(self, minutes: int = 6) -> None:
+        """Let some minutes pass, until the judge has judged each change. Fails if any tally drifts at any step."""
         self.run(minutes, lambda: None if not self.drifts() else pytest.fail(f"{self.drifts()}"))
         assert self.drifts() == {}
 
@@ -148,17 +148,17 @@ class Deployment(World):
 
 @contextmanager
 def deployed(engine: Engine | None = None, store: Store | None = None) -> Iterator[Deployment]:
-    """A deployment that has judged its first minutes, by default on its own engine."""
+    """Starts a deployment, which has judged its first minutes. `engine` is None: on a new engine."""
     clock = Clock()
     with nullcontext(engine) if engine else new_engine() as running, seed_randomness(clock, SEED):
-        made = Deployment(running, clock, SEED, CALM, 1, store)
-        made.sweep_each_minute()
+        deployment = Deployment(running, clock, SEED, UNDISTURBED, 1, store)
+        deployment.sweep_each_minute()
         for _ in range(20):
-            made.run(1)
-            if made.judged > 0:
+            deployment.run(1)
+            if deployment.last_judged_minute > 0:
                 break
         else:
-            raise AssertionError("nothing was judged")
-        yield made
-        made.wire.close()
-        assert "a consumer failed" not in made.bad
+            raise AssertionError("no minute was judged")
+        yield deployment
+        deployment.wire.close()
+        assert "a consumer failed" not in deployment.failures

@@ -1,4 +1,4 @@
-"""Processes that die or sleep at a write: their client raises or waits before or after its n-th write."""
+"""Processes that die or sleep at a write. The client of the process raises or waits before or after its n-th write."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Crash(BaseException):
 
 
 class WatchedClient:
-    """A client that calls `before(number, name, parameters)` and `after(number)` around each write, and counts them.
+    """A client that counts its writes, and calls `before(number, name, parameters)` and `after(number)` around each.
 
-    `calls`: other operations to watch instead of writes.
+    `calls`: the operations to watch instead of the writes.
     """
 
     def __init__(self, client: Any, calls: frozenset[str] = WRITES) -> None:
@@ -44,7 +44,7 @@ class WatchedClient:
 
 
 def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
-    """A client whose process dies at its write number `at` (from 0), before or after it is committed."""
+    """Returns a client whose process dies at its write number `at` (from 0). `committed`: DynamoDB has the write."""
     watched = WatchedClient(client)
 
     def die(number: int, *_: object) -> None:
@@ -59,7 +59,7 @@ def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
 
 
 def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> WatchedClient:
-    """Returns a client. Just before its write number `at`, another process acts."""
+    """Returns a client that calls `act` just before its write number `at` (from 0), as another process would act."""
     watched = WatchedClient(client)
 
     def before(number: int, *_: object) -> None:
@@ -71,10 +71,10 @@ def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> Watch
 
 
 class Sleeper:
-    """A process that sleeps before its write number `at`, until it is woken. Only one of them runs at any time."""
+    """A process that sleeps before its write number `at` until `wake`. The sleeper and its caller never run at once."""
 
     def __init__(self, client: Any, at: int, run: Callable[[Any], object]) -> None:
-        """Run it until it sleeps or ends. `run` gets its client."""
+        """Start the process, and wait until it sleeps or ends. `run`: its work, with the client as argument."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         watched = WatchedClient(client)

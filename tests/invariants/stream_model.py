@@ -1,7 +1,8 @@
-"""Models what the engine's streams lack: shards that split, roll over and are listed late; DynamoDB's stamps.
+"""Models what the engine's streams lack: shards that split, roll over and are listed late, and DynamoDB's stamps.
 
-The engine has one shard a table. Its records are put into modelled shards by their keys. A table's keys lie between 0
-and 1, and a shard covers an interval. An item collection is an interval too, so that a split may cut it by sort key.
+The engine has one stream shard for each table. The model puts each record into a modelled shard, by the key of its
+item. Each key has a position between 0 and 1, and a shard covers an interval. An item collection covers an interval,
+too, so a split may cut the collection by sort key.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 from tally.dynamo.shards import ShardTree
 
 TABLES = ("counts", "receipts")
-COLLECTIONS = 40  # places of item collections on the line of keys
-OPEN_MAX = 7  # shards of a table: each more is a heartbeat, four deliveries and two checkpoints a minute
-SMALLEST_STEP = 1e-9  # no two items of the counts are as near
+COLLECTIONS = 40  # intervals of item collections between the positions 0 and 1
+OPEN_MAX = 7  # open shards of a table: each one costs a heartbeat, four deliveries and two checkpoints a minute
+SMALLEST_STEP = 1e-9  # the positions of any two items of the counts differ by more
 Record = dict[str, Any]
 
 
 @dataclass
 class ModelledShard:
-    """A stream shard. `alone`: what was written alone and is not in its tally yet, by tally, in order. `trimmed`: how
-    many of its records are gone."""
+    """A stream shard. `spilled`: by tally, the spilled changes that the rollup has not added, oldest first, each as
+    number and amount. `trimmed`: how many records the stream has trimmed."""
 
     id: str
     parent: ModelledShard | None
@@ -38,7 +39,7 @@ class ModelledShard:
     records: list[Record] = field(default_factory=list)
     last_s: int = 0
     trimmed: int = 0
-    alone: defaultdict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=lambda: defaultdict(deque))
+    spilled: defaultdict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=lambda: defaultdict(deque))
 
 
 @dataclass
@@ -48,29 +49,29 @@ class Streams:
     chance: random.Random
     clock: Callable[[], float]
     """The true time."""
-    begin: int | None = None
-    """How many shards each table has at first; None: one to three."""
+    shards_at_start: int | None = None
+    """How many shards each table has at the start; None: one to three."""
     shards: dict[str, list[ModelledShard]] = field(default_factory=lambda: {table: [] for table in TABLES})
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _sequences: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
         for table in TABLES:
-            number = self.begin or self.chance.randint(1, 3)
+            number = self.shards_at_start or self.chance.randint(1, 3)
             for part in range(number):
                 self._add(table, None, part / number, (part + 1) / number)
 
     def _add(self, table: str, parent: ModelledShard | None, low: float, high: float) -> None:
-        late_s = self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent else 0.0
-        made = ModelledShard(f"shard-{table}-{next(self._numbers):03}", parent, table, low, high, self.clock() + late_s)
-        self.shards[table].append(made)
+        listed_s = self.clock() + (self.chance.choice([0.0, self.chance.uniform(0, 45)]) if parent else 0.0)
+        shard_id = f"shard-{table}-{next(self._numbers):03}"
+        self.shards[table].append(ModelledShard(shard_id, parent, table, low, high, listed_s))
 
     def open_shards(self, table: str) -> list[ModelledShard]:
         """Returns the shards that take records."""
         return [shard for shard in self.shards[table] if shard.is_open]
 
     def split(self) -> None:
-        """Split a shard in two, perhaps inside an item collection, or roll it over."""
+        """Split a shard in two, perhaps inside an item collection, or replace it by one shard."""
         table = self.chance.choice(TABLES)
         shard = self.chance.choice(self.open_shards(table))
         shard.is_open = False
@@ -80,31 +81,31 @@ class Streams:
         self.split_at(shard, self.chance.uniform(shard.low, shard.high))
 
     def split_at(self, shard: ModelledShard, middle: float) -> None:
-        """Split a shard in two at a place."""
+        """Split a shard in two at a position."""
         shard.is_open = False
         self._add(shard.table, shard, shard.low, middle)
         self._add(shard.table, shard, middle, shard.high)
 
-    def carve(self) -> None:
-        """Split off a part of an item collection that has no key of the sweep."""
-        place = self.chance.randrange(COLLECTIONS)
+    def split_off_part_of_collection(self) -> None:
+        """Give a part of an item collection its own shard, in which the sweep knows no heartbeat key."""
+        collection = self.chance.randrange(COLLECTIONS)
         for part in (0.55, 0.75):
-            at = (place + part) / COLLECTIONS
-            self.split_at(self._at("counts", at), at)
+            edge = (collection + part) / COLLECTIONS
+            self.split_at(self._shard_at("counts", edge), edge)
 
-    def carve_item(self, key: dict[str, dict[str, str]]) -> None:
-        """Split off one item of the counts. A tally's item has changes only, and no records for the rollup."""
-        for at in (position(key) - SMALLEST_STEP, position(key) + SMALLEST_STEP):
-            self.split_at(self._at("counts", at), at)
+    def split_off_item(self, key: dict[str, dict[str, str]]) -> None:
+        """Give one item of the counts its own shard. The shard of a tally's item has no records for the rollup."""
+        for edge in (position(key) - SMALLEST_STEP, position(key) + SMALLEST_STEP):
+            self.split_at(self._shard_at("counts", edge), edge)
 
-    def _at(self, table: str, position: float) -> ModelledShard:
-        """Returns the open shard at a place."""
-        (shard,) = (one for one in self.open_shards(table) if one.low <= position < one.high)
+    def _shard_at(self, table: str, position: float) -> ModelledShard:
+        """Returns the open shard that covers a position."""
+        (shard,) = (shard for shard in self.open_shards(table) if shard.low <= position < shard.high)
         return shard
 
     def append(self, table: str, record: Record) -> ModelledShard:
-        """Put a record into its shard, with a sequence number and a stamp of the shard's node in whole seconds."""
-        shard = self._at(table, position(record["dynamodb"]["Keys"]))
+        """Put a record into its shard, with a sequence number and, in whole seconds, the time of the shard's node."""
+        shard = self._shard_at(table, position(record["dynamodb"]["Keys"]))
         node_skew_s = int(hashlib.md5(shard.id.encode()).hexdigest()[:4], 16) % 200 / 100 - 1
         shard.last_s = max(shard.last_s, int(self.clock() + node_skew_s))
         change = record["dynamodb"] | {"SequenceNumber": f"{next(self._sequences)}"}
@@ -112,26 +113,27 @@ class Streams:
         return shard
 
     def list_shards(self, table: str) -> ShardTree:
-        """List shards as DescribeStream does: a child some seconds after its split, and its sister sooner."""
-        known = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
-        return {shard.id: shard.parent.id if shard.parent else None for shard in known}
+        """List shards as DescribeStream does: each child of a split at its own time, up to 45 s after the split."""
+        listed = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
+        return {shard.id: shard.parent.id if shard.parent else None for shard in listed}
 
     def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
-        """Returns the records of a shard after a sequence number, or all. Sometimes the first answer is empty."""
-        (shard,) = (one for one in self.shards[table] if one.id == shard_id)
+        """Returns the records of a shard after a sequence number; None: all records. The first pages may be empty."""
+        (shard,) = (shard for shard in self.shards[table] if shard.id == shard_id)
         after = int(sequence or 0)
         yield from [[]] * self.chance.randrange(3)
-        there = shard.records[shard.trimmed :]
-        yield [one for one in there if int(one["dynamodb"]["SequenceNumber"]) > after]
+        kept = shard.records[shard.trimmed :]
+        yield [record for record in kept if int(record["dynamodb"]["SequenceNumber"]) > after]
 
 
 def position(keys: dict[str, dict[str, str]]) -> float:
-    """Returns where a key lies: a receipt at its own point, an item of the counts in its item collection."""
+    """Returns the position of a key: of a receipt by its id, of an item of the counts within its item collection."""
     if "id" in keys:
-        return _part(keys["id"]["S"])
-    place = int(_part(keys["PK"]["S"]) * COLLECTIONS)
-    return (place + _part(keys["SK"]["S"])) / COLLECTIONS
+        return _hash_fraction(keys["id"]["S"])
+    collection = int(_hash_fraction(keys["PK"]["S"]) * COLLECTIONS)
+    return (collection + _hash_fraction(keys["SK"]["S"])) / COLLECTIONS
 
 
-def _part(text: str) -> float:
+def _hash_fraction(text: str) -> float:
+    """Returns a hash of the text, from 0 to below 1."""
     return int(hashlib.md5(text.encode()).hexdigest()[:8], 16) / 2**32

@@ -1,4 +1,4 @@
-"""Single stream records in DynamoDB's wire form, and segments."""
+"""Makes single stream records, in the JSON that DynamoDB sends, and writes journal segments."""
 
 from __future__ import annotations
 
@@ -16,44 +16,52 @@ MINUTE = int(NOW_S // 60)
 
 
 def play(
-    sequence: int | str, video: str = "v", amount: object = 1, made: int = MINUTE, at: int | None = None, **more: Any
+    sequence: int | str,
+    video: str = "v",
+    amount: object = 1,
+    record_minute: int = MINUTE,
+    at: int | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The record of a play that was written alone. `made`: its minute; `at`: that of its writer's clock, if another."""
+    """Makes the record of a spilled play. `record_minute`: the minute of the record. `at`: the minute of the writer's
+    clock; None: the same."""
     image = {
         "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
-        "amount": {"N": str(amount)}, "at": {"N": str(made if at is None else at)}, "rollup": {"BOOL": True},
+        "amount": {"N": str(amount)}, "at": {"N": str(record_minute if at is None else at)}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (made - MINUTE))
+    return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (record_minute - MINUTE))
 
 
 def record(sequence: int, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
+    """Makes a record. `name`: the name of its event."""
     stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
     return {"eventName": name, "dynamodb": stamped}
 
 
 def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
+    """Makes the record of a spilled like, or of its removal. `name`: the name of the event."""
     keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
     image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
     return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
 
 
 def heartbeat(sequence: int, key: str = "7", created_s: float = NOW_S) -> dict[str, Any]:
-    """A heartbeat in the receipts."""
+    """Makes the record of a heartbeat in the receipts."""
     keys = {"id": {"S": f"heartbeat#{key}"}}
     image = {**keys, "at": {"N": "1"}}
     return record(sequence, "MODIFY", {"Keys": keys, "NewImage": image}, created_s)
 
 
-BAD = play(50, amount="x")
+POISON_PLAY = play(50, amount="x")
 
 
 def bucket_of(shard: str) -> int:
-    """The bucket of a stream shard."""
+    """Returns the journal bucket of a stream shard."""
     return BatchContext("receipts", shard).bucket
 
 
 def book(
     store: Store, minute: int, *entries: JournalEntry, name: str = "s#1", bucket: int = 0, now_s: float = 0
 ) -> None:
-    """Write the segment of a minute."""
+    """Write the segment of a minute into the journal."""
     assert try_commit(store, [segments.segment_write(store.settings, minute, bucket, name, entries, now_s)])

@@ -1,4 +1,4 @@
-"""The world of stream consumers: tables, a bucket, the handlers of both consumers, and their stored items."""
+"""The world of stream consumers: the tables, a bucket, the handlers of both consumers, and the stored items."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from tests.invariants.stream_model import TABLES
 from tests.sync_wire import SyncWire
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
-DECLARED = {one.function: one for one in READERS}
+DECLARED = {reader.function: reader for reader in READERS}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", visible="soon", retired=True)
 REDECLARED = {**counters.COUNTERS, "retired": RETIRED}
-LONG = "x" * 2100  # more than a key of DynamoDB's has bytes
+LONG_TEXT = "x" * 2100  # longer than a key of DynamoDB may be
 NOW_S = 1_795_000_000.0
 
 
 class Bucket:
-    """A small S3. `failing`: so many puts fail."""
+    """A bucket of a small S3. `failing`: how many of the next puts fail."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -65,7 +65,7 @@ class Bucket:
 
 
 def journal_entries(page: Item) -> list[JournalEntry]:
-    """Returns the entries of a page of the journal: plain changes, and halves of unlikes."""
+    """Returns the entries of a page of the journal: changes, and the halves of removed children."""
     entries = segments.removal_halves(page)
     for counter, (ids, *columns) in segments.columns(page).items():
         entries += [JournalEntry(counter, id_, "", *amounts) for id_, *amounts in zip(ids, *columns, strict=True)]
@@ -74,12 +74,12 @@ def journal_entries(page: Item) -> list[JournalEntry]:
 
 @dataclass
 class ConsumerWorld:
-    """The tables of a store, a bucket, and consumers. Every handler is a process of its own."""
+    """The tables of a store, a bucket, and consumers. Each handler is a separate process."""
 
     store: Store
-    """What handlers use."""
+    """The store of the handlers."""
     raw: Any
-    """A client of the tests' own, which nothing gets in the way of."""
+    """The client of the test. No fault meets its requests."""
     bucket: Bucket = field(default_factory=Bucket)
 
     @property
@@ -95,8 +95,8 @@ class ConsumerWorld:
     ) -> streams.Handler:
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
-    def has_counted(self, counter: Counter) -> None:
-        """Note the form of a counter, as its first booked change does: what follows writes nothing but its effects."""
+    def note_form(self, counter: Counter) -> None:
+        """Store the form of a counter, as its first booked change does. Later batches then do not write the form."""
         Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, WatchedClient]:
@@ -109,7 +109,7 @@ class ConsumerWorld:
         return replace(self.store, client=client) if client else self.store
 
     def name(self, table: str) -> str:
-        """The name of `counts` or `receipts`."""
+        """Returns the name of a table. `table`: `counts`, `receipts` or `ledger`."""
         return str(getattr(self.store.settings, f"{table}_table"))
 
     def scan(self, table: str) -> list[Item]:
@@ -120,21 +120,21 @@ class ConsumerWorld:
         """Delete the expired items of the ledger, as DynamoDB does sooner or later."""
         for item in self.scan("ledger"):
             if int(item.get("expiration", {"N": "9" * 12})["N"]) <= now_s:
-                name = {part: item[part] for part in ("PK", "SK")}
-                self.raw.delete_item(TableName=self.store.settings.ledger_table, Key=name)
+                key = {part: item[part] for part in ("PK", "SK")}
+                self.raw.delete_item(TableName=self.store.settings.ledger_table, Key=key)
 
-    # ---- what somebody does by hand, around Tally ----
+    # ---- manual edits, without Tally ----
 
     def put(self, item: Item) -> None:
         """Put an item into the counts."""
         self.raw.put_item(TableName=self.name("counts"), Item=item)
 
     def delete(self, key: Item) -> None:
-        """Delete an item."""
+        """Delete an item of the counts."""
         self.raw.delete_item(TableName=self.name("counts"), Key=key)
 
     def edit(self, amount: int, counter: Counter = counters.LIKES, target: str = "p", shard: int = 0) -> None:
-        """Edit a tally."""
+        """Add an amount to a tally, without a receipt: an edit, which the judge should find."""
         self.raw.update_item(
             TableName=self.name("counts"),
             Key=tallies.key(counter, target, shard),
@@ -143,80 +143,79 @@ class ConsumerWorld:
             ExpressionAttributeValues={":amount": {"N": str(amount)}},
         )
 
-    # ---- what is stored ----
+    # ---- the stored items ----
 
     def tallies(self) -> dict[tuple[str, str], int]:
-        """(counter, target) -> the sum of its shards, as stored; zeros left out."""
-        found: defaultdict[tuple[str, str], int] = defaultdict(int)
+        """Returns the stored sum of the shards of each tally (counter, target), without zeros."""
+        sums: defaultdict[tuple[str, str], int] = defaultdict(int)
         for item in self.scan("counts"):
             prefix, _, target = item["PK"]["S"].partition("#")
             for counter in REDECLARED.values():
                 low, high = counter.shard_range
                 if counter.prefix == prefix and low <= item["SK"]["S"] <= high and counter.attribute in item:
-                    found[counter.name, target] += int(item[counter.attribute]["N"])
-        return {key: number for key, number in found.items() if number}
+                    sums[counter.name, target] += int(item[counter.attribute]["N"])
+        return {tally: number for tally, number in sums.items() if number}
 
     def rows(self, prefix: str) -> list[Item]:
+        """Returns the items of the ledger whose partition key has this prefix."""
         return [item for item in self.scan("ledger") if item["PK"]["S"].startswith(prefix)]
 
     def segments(self) -> list[tuple[int, str, list[JournalEntry]]]:
-        """The minute of each page, its sort key, and its entries."""
-        found = []
-        for row in self.rows("SEGMENT#"):
-            found.append((int(row["PK"]["S"].split("#")[1]), row["SK"]["S"], journal_entries(row)))
-        return found
+        """Returns the minute of each page of the journal, its sort key, and its entries."""
+        pages = self.rows("SEGMENT#")
+        return [(int(page["PK"]["S"].split("#")[1]), page["SK"]["S"], journal_entries(page)) for page in pages]
 
     def ledger(self) -> dict[tuple[str, str, int], list[int]]:
-        """(counter, target, minute) -> expected and observed, summed over the pages; zeros left out."""
-        found: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        """Returns the sums [expected, observed] of the journal by (counter, target, minute), without zeros."""
+        booked: defaultdict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
         for minute, _, entries in self.segments():
             for entry in entries:
-                sums = found[entry.counter, entry.id, minute]
+                sums = booked[entry.counter, entry.id, minute]
                 sums[0] += entry.expected
                 sums[1] += entry.observed
-        return {key: sums for key, sums in found.items() if any(sums)}
+        return {place: sums for place, sums in booked.items() if any(sums)}
 
     def put_judged(self, minute: int) -> None:
-        """Store that the minutes up to this one are judged."""
+        """Store a watermark by which every minute up to `minute` is judged."""
         item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
-        """The attributes of a checkpoint; empty if there is none."""
+        """Returns the attributes of a checkpoint; empty if no checkpoint is stored. `name`: the consumer."""
         key = keys.key(*keys.checkpoint_key(name, table, shard))
         item = queries.get(self.raw, self.name("ledger"), key)
         return {name: str(next(iter(value.values()))) for name, value in item.items()}
 
     def dead_letter_sequences(self) -> dict[str, set[str]]:
-        """Sequence numbers of the dead letters, by consumer."""
-        found: dict[str, set[str]] = {name: set() for name in CONSUMERS}
+        """Returns the sequence numbers of each consumer's dead letters. Asserts that the bucket has each object."""
+        sequences: dict[str, set[str]] = {name: set() for name in CONSUMERS}
         for marker in dead_letters.list_markers(Call(replace(self.store, client=self.raw))):
             consumer, *_, sequence = marker.sort_key.split("#")
-            found[consumer].add(sequence)
+            sequences[consumer].add(sequence)
             assert marker.object in self.bucket.objects
-        return found
+        return sequences
 
     def redrive(
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[str]:
-        """Redrive every dead letter, or these. Returns the result of each."""
+        """Redrive the dead letters of `markers`, by default all. Returns the result of each."""
         return [outcome for outcome, _ in self.redrive_with_reasons(declared, markers)]
 
     def redrive_with_reasons(
         self, declared: Mapping[str, Counter] = REDECLARED, markers: Iterable[DeadLetterMarker] | None = None
     ) -> list[tuple[str, str]]:
-        """Returns the results of `redrive` with their reasons."""
-        call, known = Call(self.store), stream_records.CounterIndex(declared)
-        done = [
-            dead_letters.redrive(call, self.objects, CONSUMERS, known, marker)
+        """Redrive dead letters as `redrive` does. Returns the result of each, with the reason."""
+        call, index = Call(self.store), stream_records.CounterIndex(declared)
+        results = [
+            dead_letters.redrive(call, self.objects, CONSUMERS, index, marker)
             for marker in (list(dead_letters.list_markers(call)) if markers is None else markers)
         ]
-        return [(outcome.value, why) for outcome, why in done]
+        return [(outcome.value, reason) for outcome, reason in results]
 
 
 @dataclass
 class StreamWorld(ConsumerWorld):
-    """Delivers made-up records of any time: the ledger began before all of them."""
+    """Delivers made-up records of any time. The ledger began before every record."""
 
     def __post_init__(self) -> None:
         self.put_judged(-1)
@@ -226,12 +225,12 @@ class StreamWorld(ConsumerWorld):
         return delivery.event(records, shard, self.name(table))
 
     def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
-        """Deliver a batch. Returns the failed sequence number, or None."""
+        """Deliver a batch to the consumer `name`. Returns the failed sequence number; None: every record is applied."""
         return failed_sequence(self.handler(name, **how)(self.event(table, shard, records), LambdaContext()))
 
 
 class EngineStreams(ConsumerWorld):
-    """The engine's own streams of the tables, and both consumers. `wire`: a client of the engine, for the consumers."""
+    """Both consumers, which read the engine's streams. `wire`: the client of the consumers, straight to the engine."""
 
     def __init__(self, store: Store, wire: SyncWire) -> None:
         super().__init__(store, wire)
@@ -248,20 +247,20 @@ class EngineStreams(ConsumerWorld):
         """Returns the new records of a table's stream."""
         return self._streams[table].read_new()
 
-    def forget(self) -> None:
-        """Lose the new records, as if the streams were off or had trimmed them."""
+    def drop_new_records(self) -> None:
+        """Drop the new records, as if the streams were off or had trimmed them."""
         for table in TABLES:
             list(self.records(table))
 
-    def off_by(self) -> dict[tuple[str, str], int]:
-        """Returns observed minus expected, by tally, without zeros."""
-        found: Multiset[tuple[str, str]] = Multiset()
+    def drift_by_tally(self) -> dict[tuple[str, str], int]:
+        """Returns the drift of each tally, observed less expected, without zeros."""
+        drifts: Multiset[tuple[str, str]] = Multiset()
         for (counter, id_, _), (expected, observed) in self.ledger().items():
-            found[counter, id_] += observed - expected
-        return {tally: drift for tally, drift in found.items() if drift}
+            drifts[counter, id_] += observed - expected
+        return {tally: drift for tally, drift in drifts.items() if drift}
 
     def drain(self) -> None:
-        """Hand both consumers what the streams have, twice: the rollup writes for the bookkeeper."""
+        """Deliver the new records to both consumers, twice, because the rollup's writes make records as well."""
         for table in TABLES * 2:
             records = list(self.records(table))
             for consumer in CONSUMERS:

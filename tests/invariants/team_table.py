@@ -1,4 +1,4 @@
-"""A team's own table: its writes, the consumer of its stream, its scans, and the true numbers of its items."""
+"""A team table: the team's writes, the consumer of its stream, scans, and the true numbers of its items."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.invariants.streaming import Bucket
 from tests.sync_wire import SyncWire
 
 _numbers = itertools.count()
-LATER_S = 600  # by then a scan that has ended is settled, and every leaf is quiet
+LATER_S = 600  # long enough to settle a scan that has ended, and without a record in any shard
 
 
 @dataclass
 class Team:
-    """The team's table, with what counts it. `counters`: those of its items, which call the table `name`."""
+    """A team table, and the processes that count its items. `name`: the table's name in the declarations."""
 
     base: Store
     wire: SyncWire
     counters: Mapping[str, Counter]
     name: str
     endpoint: str
-    """Of the engine."""
+    """The endpoint of the engine."""
     view: str = "NEW_AND_OLD_IMAGES"
     bucket: Bucket = field(default_factory=Bucket)
     store: Store = field(init=False)
@@ -53,8 +53,8 @@ class Team:
             StreamSpecification={"StreamEnabled": True, "StreamViewType": self.view},
         )  # fmt: skip
         self.stream = Stream(self.wire, self.table)
-        own = {self.name: TeamTable(self.table, self.stream.arn)}
-        self.store = replace(self.base, settings=self.base.settings._replace(team_tables=own))
+        tables = {self.name: TeamTable(self.table, self.stream.arn)}
+        self.store = replace(self.base, settings=self.base.settings._replace(team_tables=tables))
         self.handler = self.process()
 
     def process(self, client: Any = None) -> ItemsHandler:
@@ -69,39 +69,39 @@ class Team:
         self.wire.delete_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})
 
     def read_stream(self) -> None:
-        """Read the next records of the stream."""
+        """Read the next records of the stream, to be delivered later."""
         name = self.stream.shard
-        deliver = Delivery(lambda event, context: self.handler(event, context), self.table, name)
-        self.shards.setdefault(name, deliver).records.extend(self.stream.read_new())
+        delivery = Delivery(lambda event, context: self.handler(event, context), self.table, name)
+        self.shards.setdefault(name, delivery).records.extend(self.stream.read_new())
 
     def drain(self) -> None:
-        """Deliver everything."""
+        """Deliver every record of the stream."""
         self.read_stream()
         for shard in self.shards.values():
             shard.all(LambdaContext())
 
-    def begin(self, name: str, *groups: str) -> Recount:
-        """Begin a scan."""
+    def begin_scan(self, name: str, *groups: str) -> Recount:
+        """Begin a scan. `groups`: only of these groups; empty: of all."""
         scan = scan_state.begin(self.store, self.counters[name], time.time(), groups)
         assert scan is not None
         return self.recount(name, scan)
 
     def recount(self, name: str, scan: Scan | None = None) -> Recount:
-        """Returns the open scan."""
+        """Returns a process that continues a scan. `scan` is None: the open scan."""
         return Recount(self.store, self.counters[name], scan or scan_state.read_scan(self.store, name))
 
-    def note_all_passed(self, later_s: float = LATER_S) -> None:
-        """Run the sweep some minutes later, which stores how far the consumer has come."""
-        arns = {name: own.stream for name, own in self.store.settings.team_tables.items()}
+    def sweep_later(self, later_s: float = LATER_S) -> None:
+        """Run the sweep `later_s` later. The sweep stores how far the consumer has come."""
+        arns = {name: table.stream for name, table in self.store.settings.team_tables.items()}
         shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.endpoint))
         progress.note_progress(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
         """Count the stored items, as `tally scan` does."""
-        recount = self.begin(name)
+        recount = self.begin_scan(name)
         self.finish_reading(recount)
-        for off in recount.set_many(list(recount.all_differences())):
-            assert recount.set_number(off)
+        for difference in recount.set_many(list(recount.all_differences())):
+            assert recount.set_number(difference)
         recount.close(counted=True)
 
     def finish_reading(self, recount: Recount) -> None:
@@ -109,33 +109,32 @@ class Team:
         for _ in recount.run_steps():
             pass
         self.drain()
-        self.note_all_passed()
+        self.sweep_later()
         assert recount.is_complete()
 
     def numbers(self, name: str) -> dict[str, int]:
-        """Returns the numbers of a counter, by group, without zeros."""
+        """Returns the stored number of each group of a counter, without zeros."""
         counter = self.counters[name]
-        found: Multiset[str] = Multiset()
+        numbers: Multiset[str] = Multiset()
         for item in self.wire.scan(TableName=self.store.settings.counts_table, ConsistentRead=True)["Items"]:
             prefix, _, group = item["PK"]["S"].partition("#")
             if prefix == counter.prefix and counter.shard_of(item["SK"]["S"]) is not None:
-                found[group] += tallies.stored_number(counter, item, 0)
-        return {group: number for group, number in found.items() if number}
+                numbers[group] += tallies.stored_number(counter, item, 0)
+        return {group: number for group, number in numbers.items() if number}
 
     def truth(self, name: str) -> dict[str, int]:
-        """Returns the true numbers, counted from the items."""
-        of = self.counters[name].items
-        assert of is not None
-        found: Multiset[str] = Multiset()
+        """Returns the true number of each group, counted from the items, without zeros."""
+        declared_items = self.counters[name].items
+        assert declared_items is not None
+        numbers: Multiset[str] = Multiset()
         for item in self.items():
-            if value := of.contribution(item):
-                found[value.group] += value.amount
-        return {group: number for group, number in found.items() if number}
+            if contribution := declared_items.contribution(item):
+                numbers[contribution.group] += contribution.amount
+        return {group: number for group, number in numbers.items() if number}
 
     def items(self) -> list[Item]:
         """Returns every item of the table."""
-        pages = self._pages()
-        return list(itertools.chain.from_iterable(pages))
+        return list(itertools.chain.from_iterable(self._pages()))
 
     def _pages(self) -> Any:
         start: dict[str, Any] = {}
@@ -148,14 +147,14 @@ class Team:
 
     def item(self, pk: str, sk: str) -> Item:
         """Returns one item of the table."""
-        found: Item = self.wire.get_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})["Item"]
-        return found
+        item: Item = self.wire.get_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})["Item"]
+        return item
 
     def tally_items(self, name: str, id_: str) -> list[Item]:
-        """Returns the items of a tally."""
+        """Returns the stored shards of a tally."""
         return tallies.read_shards(Call(self.store), self.counters[name], id_)
 
     def read(self, name: str, id_: str) -> int:
-        """Returns the number that a caller reads. Raises NotCountedError."""
+        """Returns the number that a caller reads. Raises NotCountedError until a scan has counted the items."""
         scan_state.as_of(self.store, self.counters[name])
         return tallies.read(Call(self.store), self.counters[name], id_)

@@ -1,6 +1,6 @@
-"""Concurrent turns on a team's table: writes, consumers and scans that die, overlap, repeat and sleep.
+"""Random actions on a team table: writes, and consumers and scans that die, overlap, repeat and sleep.
 
-A seed decides everything. Before or after each request of a process, other processes may act.
+A seed decides everything. Before or after a request of a process, other processes may act.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from tests.invariants.processes import WRITES, Crash, WatchedClient
 from tests.invariants.simulation import Clock
 from tests.invariants.team_table import Team
 
-SHOP: dict[str, Any] = {"table": "shop", "partition_prefix": "CUSTOMER#", "sort_key": "SK", "sort_prefix": "ORDER#"}
+ORDERS: dict[str, Any] = {"table": "shop", "partition_prefix": "CUSTOMER#", "sort_key": "SK", "sort_prefix": "ORDER#"}
 COUNTERS = {
-    one.name: one
-    for one in (
+    counter.name: counter
+    for counter in (
         Counter(
-            "open", prefix="OPENORD", sort_key="OPEN", attribute="open", items=Items(**SHOP, where={"status": "open"})
+            "open", prefix="OPENORD", sort_key="OPEN", attribute="open", items=Items(**ORDERS, where={"status": "open"})
         ),
         Counter(
-            "spent", prefix="SPENT", sort_key="TOTAL", attribute="spent", items=Items(**SHOP, amount="total", scale=1)
+            "spent", prefix="SPENT", sort_key="TOTAL", attribute="spent", items=Items(**ORDERS, amount="total", scale=1)
         ),
         Counter(
             "tickets", prefix="QTICKETS", sort_key="OPEN", attribute="tickets",
             items=Items("shop", partition_prefix="TICKET#", where={"status": "open"}, group_by="queue"),
         ),
-        Counter("all", prefix="ALLORD", sort_key="ALL", attribute="all", items=Items(**SHOP)),
+        Counter("all", prefix="ALLORD", sort_key="ALL", attribute="all", items=Items(**ORDERS)),
     )
 }  # fmt: skip
-ORDERS_KEPT = WatchedNumber(
+ORDERS_NUMBER = WatchedNumber(
     "kept",
     table="shop",
     attribute="orders",
     at="PROFILE",
     items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
 )
-"""What the team's profile of a customer says of the orders: also where it is wrong, or not a number."""
+"""The team number in a customer's profile: the number of orders, which the team may store wrongly."""
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3
-OFF_S = 60.0  # of a stamp: less than the slack of the rules
-LISTED_S = 60  # until a shard is listed
-NESTED_MAX = 2  # processes that wait for each other
+STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most: less than Tally allows for
+LISTED_S = 60  # a new shard is listed after this time
+NESTED_MAX = 2  # how deep processes act during a request of another process
 
 
 def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
-    """Returns a write of the team: partition key, sort key, and attributes; None: a deletion."""
+    """Returns a write of the team: partition key, sort key, and attributes. Attributes None: a deletion."""
     if chance.random() < 0.6:
         pk, sk = f"CUSTOMER#{chance.choice('abc')}", f"ORDER#{chance.randrange(6)}"
     elif chance.random() < 0.8:
@@ -82,7 +82,7 @@ def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
 
 
 def corrected_attributes(chance: random.Random, item: Item) -> Item:
-    """Returns the attributes of an item, each of a kind that can be counted."""
+    """Returns new attributes for an item. Every counter can count them."""
     if item["SK"]["S"] == "PROFILE":
         return {"orders": {"N": "3"}}
     return {"status": {"S": "open"}, "queue": chance.choice(GOOD_QUEUES), "total": chance.choice(GOOD_TOTALS)}
@@ -90,7 +90,7 @@ def corrected_attributes(chance: random.Random, item: Item) -> Item:
 
 @dataclass
 class Turns:
-    """A team's table, with consumers in some stream shards and with scans."""
+    """A team table whose items are spread over some stream shards, with consumers and scans."""
 
     team: Team
     chance: random.Random
@@ -101,45 +101,43 @@ class Turns:
 
     def __post_init__(self) -> None:
         self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
-        self.lasting = [self.team.process(), self.team.process()]
+        self.warm_processes = [self.team.process(), self.team.process()]
 
-    # ---- one thing ----
+    # ---- the actions ----
 
     def write(self) -> None:
-        """Write as the team. DynamoDB's stamp of the record is slightly off."""
+        """Write as the team. The time that DynamoDB gives the record is slightly wrong."""
         self.clock.pass_s(self.chance.choice((0, 1, 20, 60)))
-        pk, sk, attributes = self._wanted()
+        pk, sk, attributes = self._next_write()
         if attributes is None:
             self.team.delete(pk, sk)
         else:
             self.team.put(pk, sk, **attributes)
-        for record in self.team.stream.read_new():  # those of an item are in one shard
-            place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS
-            record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(-OFF_S, OFF_S)
+        for record in self.team.stream.read_new():
+            place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS  # all records of an item in one shard
+            record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(
+                -STAMP_SKEW_S, STAMP_SKEW_S
+            )
             self.shards[place].records.append(record)
 
-    def _wanted(self) -> tuple[str, str, Item | None]:
+    def _next_write(self) -> tuple[str, str, Item | None]:
         """Returns a random write, or the correction of an item that some counter cannot count."""
         if self.chance.random() < 0.15:
-            counted = [one.items for one in self.team.counters.values() if one.items is not None]
-            bad = [
+            declared = [counter.items for counter in self.team.counters.values() if counter.items is not None]
+            faulty = [
                 item
                 for item in self.team.items()
-                if any(isinstance(of.contribution_or_fault(item), Fault) for of in counted)
+                if any(isinstance(items.contribution_or_fault(item), Fault) for items in declared)
             ]
-            if bad:
-                item = self.chance.choice(bad)
+            if faulty:
+                item = self.chance.choice(faulty)
                 return item["PK"]["S"], item["SK"]["S"], corrected_attributes(self.chance, item)
         return random_write(self.chance)
 
     def deliver(self) -> None:
         """Deliver a batch, perhaps with earlier records. The process may die, and other processes may act."""
-        shard, size, back = (
-            self.chance.choice(self.shards),
-            self.chance.randint(1, 12),
-            self.chance.choice((0, 0, 3, 30)),
-        )
-        batch = shard.batch(size, back)
+        shard, size = self.chance.choice(self.shards), self.chance.randint(1, 12)
+        batch = shard.batch(size, back=self.chance.choice((0, 0, 3, 30)))
         try:
             failed = shard.invoke(batch, LambdaContext(), self._process())
         except Crash:
@@ -148,7 +146,7 @@ class Turns:
             shard.position = max(shard.position, shard.records.index(batch[-1]) + 1)
 
     def scan(self) -> None:
-        """Begin a scan, perhaps a second one, or continue a scan in a process of its own."""
+        """Begin a scan, also while another scan is open, or continue a scan in a separate process."""
         names = list(self.team.counters)
         if self.chance.random() < 0.03 or not self.scanning:
             name = self.chance.choice(names)
@@ -171,8 +169,8 @@ class Turns:
             pass
 
     def settle(self) -> None:
-        """Set some numbers if a scan is settled. The process may die, and other processes may act."""
-        self.note_passed()
+        """If a scan is settled, set some numbers. The process may die, and other processes may act."""
+        self.sweep()
         recount = replace(self.team.recount(self.chance.choice(list(self.team.counters))), now_s=self.clock)
         if recount.scan.closed:
             return
@@ -180,70 +178,70 @@ class Turns:
         try:
             if not recount.is_complete():
                 return
-            whole = not recount.scan.groups
-            groups = (
-                list(recount.all_differences()) if whole else [recount.difference(one) for one in recount.scan.groups]
-            )
-            done = [recount.set_number(off) for off in recount.set_many(groups)]
-            if all(done):
-                recount.close(counted=whole)
+            groups = recount.scan.groups
+            differences = map(recount.difference, groups) if groups else recount.all_differences()
+            outcomes = [recount.set_number(difference) for difference in recount.set_many(list(differences))]
+            if all(outcomes):
+                recount.close(counted=not groups)
         except (Crash, ScanAbandonedError):
             return
 
-    def note_passed(self) -> None:
+    def sweep(self) -> None:
         """Run the sweep, which stores how far the consumer has come."""
         store, passed_s = self.team.store, self.clock() - LISTED_S
         for shard in self.shards:
-            place = keys.checkpoint_key("items", "shop", shard.shard)
-            mark = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, keys.key(*place)))
-            left = [one for one in shard.records if int(one["dynamodb"]["SequenceNumber"]) > int(mark.sequence or 0)]
-            passed_s = min(passed_s, mark.through_s) if left else passed_s
+            key = keys.key(*keys.checkpoint_key("items", "shop", shard.shard))
+            checkpoint = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, key))
+            sequences = [int(record["dynamodb"]["SequenceNumber"]) for record in shard.records]
+            if any(sequence > int(checkpoint.sequence or 0) for sequence in sequences):
+                passed_s = min(passed_s, checkpoint.through_s)
         passed = {"passed": int(max(scan_state.passed_s(store, "shop"), passed_s))}
         try_commit(store, [writes.put_write(store.settings.ledger_table, scan_state.passed_key("shop"), passed)])
 
-    # ---- everything ----
+    # ---- many actions ----
 
     def turn(self) -> None:
         """Do one random action."""
-        what = self.chance.random()
-        if what < 0.4:
+        drawn = self.chance.random()
+        if drawn < 0.4:
             self.write()
-        elif what < 0.7:
+        elif drawn < 0.7:
             self.deliver()
-        elif what < 0.95:
+        elif drawn < 0.95:
             self.scan()
         else:
             self.settle()
 
     def rest(self) -> None:
-        """Deliver all waiting records."""
+        """Deliver all records that are not delivered yet."""
         for shard in self.shards:
-            shard.process = self.lasting[0]
+            shard.process = self.warm_processes[0]
             shard.all(LambdaContext())
 
     def count(self, name: str) -> None:
         """Count the stored items, as `tally scan` does, while the team writes."""
-        begun = scan_state.begin(self.team.store, self.team.counters[name], time.time())
-        assert begun is not None
-        recount = replace(self.team.recount(name, begun), page_items=5, now_s=self.clock)
+        scan = scan_state.begin(self.team.store, self.team.counters[name], time.time())
+        assert scan is not None
+        recount = replace(self.team.recount(name, scan), page_items=5, now_s=self.clock)
         for _ in recount.run_steps():
             self.write()
         for pass_s in (0, 400, 400):
             self.clock.pass_s(pass_s)
             self.write()
             self.rest()
-        self.note_passed()
+        self.sweep()
         assert recount.is_complete()
         self.write()
-        for off in recount.set_many(list(recount.all_differences())):
+        for difference in recount.set_many(list(recount.all_differences())):
             self.write()
-            assert recount.set_number(off) or recount.set_number(recount.difference(off.group))
+            assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
             self.rest()
         recount.close(counted=True)
         self.clock.pass_s(400)
 
     def _process(self) -> Handler:
-        return self.team.process(self._client()) if self.chance.random() < 0.7 else self.chance.choice(self.lasting)
+        fresh = self.chance.random() < 0.7
+        return self.team.process(self._client()) if fresh else self.chance.choice(self.warm_processes)
 
     def _client(self) -> Any:
         """Returns a client whose process dies at a write, or whose requests let other processes act."""
@@ -255,14 +253,14 @@ class Turns:
             if number == at:
                 raise Crash
 
-        def others(number: int, *_: object) -> None:
+        def let_others_act(number: int, *_: object) -> None:
             if number == at and self.depth < NESTED_MAX:
                 self.depth += 1
                 for _ in range(acts):
                     self.turn()
                 self.depth -= 1
 
-        hook: Callable[..., None] = others if fate < 0.6 else die
+        hook: Callable[..., None] = let_others_act if fate < 0.6 else die
         if fate > 0.9:
             return self.team.wire
         if self.chance.random() < 0.5:

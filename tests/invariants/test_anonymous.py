@@ -75,39 +75,39 @@ def test_who_reads_the_table_links_no_two_likes_and_no_user_has_such_a_name() ->
 
 
 def test_a_like_that_the_rollup_has_still_to_add_is_no_difference_though_its_item_has_the_day_alone(
-    judged: Deployment,
+    deployment: Deployment,
 ) -> None:
-    hot = Call(replace(judged.store, breaker=Breaker()))
-    judged.run(30)
-    judged.stall("rollup", "counts")
+    hot = Call(replace(deployment.store, breaker=Breaker()))
+    deployment.run(30)
+    deployment.stall("rollup", "counts")
     hot.store.breaker.trip(f"{HEARTS.partition_start}a")
     wish(hot, "a", SECRET, True)
-    judged.run(1)
-    found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
+    deployment.run(1)
+    found = recount.recount(deployment.store, HEARTS, "a", deployment.now_s)
     assert (found.children, found.low, found.unproven_reason) == (1, 0, recount.ROLLUP_PENDING)
-    wish(Call(judged.store), "a", SECRET, False)
-    found = recount.recount(judged.store, HEARTS, "a", judged.now_s)
+    wish(Call(deployment.store), "a", SECRET, False)
+    found = recount.recount(deployment.store, HEARTS, "a", deployment.now_s)
     assert (found.low, found.high, found.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
-    judged.resume()
-    judged.assert_even()
-    assert judged.tally(HEARTS, "a") == 0
+    deployment.resume()
+    deployment.assert_no_drift()
+    assert deployment.tally(HEARTS, "a") == 0
 
 
-def test_likes_without_sign_in_drift_no_more_than_others(judged: Deployment) -> None:
+def test_likes_without_sign_in_drift_no_more_than_others(deployment: Deployment) -> None:
     """Written now and alone, taken over by users, taken back, and removed with their parent."""
-    call, hot = Call(judged.store), Call(replace(judged.store, breaker=Breaker()))
+    call, hot = Call(deployment.store), Call(replace(deployment.store, breaker=Breaker()))
     for page in "ab":
         hot.store.breaker.trip(HEARTS.partition_start + page)
         for number in range(6):
             wish(call if number < 3 else hot, page, f"{SECRET}{number}", True)
-    judged.run(1)
+    deployment.run(1)
     for number in (0, 4):  # they sign in: theirs first
         children.set_child(call, HEARTS, "a", f"user{number}", True)
-        assert judged.tally(HEARTS, "a") == 7
+        assert deployment.tally(HEARTS, "a") == 7
         wish(call, "a", f"{SECRET}{number}", False)
     wish(call, "a", f"{SECRET}5", False)
     deletion.remove_parent(call, HEARTS, "b")
-    judged.assert_even()
-    assert judged.tally(HEARTS, "a") == 5
+    deployment.assert_no_drift()
+    assert deployment.tally(HEARTS, "a") == 5
     listed, _ = children.list_children(call, HEARTS, "a", 50, None)
     assert [one.name for one in listed] == [None, None, None, "user0", "user4"]

@@ -271,7 +271,7 @@ def test_under_heat_what_has_limits_moves_now_and_the_rest_waits_in_the_same_rec
     assert len(request["TransactItems"]) == 2
     assert of(world) == [2, 0, 0]
     streams.drain()
-    assert (of(world), streams.off_by()) == ([2, 1, 1], {})
+    assert (of(world), streams.drift_by_tally()) == ([2, 1, 1], {})
     streams.drain()
     assert of(world) == [2, 1, 1]
 
@@ -301,4 +301,4 @@ def test_50_orders_at_once_over_20_mugs_sell_20_and_refuse_30_whatever_fails(
     streams.drain()
     assert of(world) == [0, 20, 20]
     assert sum("counter" not in receipt for receipt in world.receipts()) == 20
-    assert streams.off_by() == {}
+    assert streams.drift_by_tally() == {}

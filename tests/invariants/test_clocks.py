@@ -37,20 +37,20 @@ def world() -> Iterator[Deployment]:
 def swept(world: Deployment, off_s: float) -> None:
     """One sweep by a process whose clock is off."""
     with world.clock.with_skew(off_s):
-        world.others_wrote()
+        world.collect_all_records()
         world.sweep()
         world.take_written()
 
 
 def is_judged(world: Deployment, minutes: int = 20) -> None:
     """Time passes, with a play and an edit: each minute is judged in time, nothing is lost, and the edit is found."""
-    stood, before, edited = 0, world.judged, {("plays", "edited"): 5}
+    stood, before, edited = 0, world.last_judged_minute, {("plays", "edited"): 5}
     world.edit(5, PLAYS, "edited")
     for _ in range(minutes):
         world.play()
         world.spill("w")
         world.run(1)
-        stood, before = 0 if world.judged > before else stood + 1, world.judged
+        stood, before = 0 if world.last_judged_minute > before else stood + 1, world.last_judged_minute
         assert stood <= 3, "the judge stands"
         assert (world.as_of() or 0) <= world.now_s, "as_of is ahead"
         assert world.drifts() in ({}, edited)
@@ -83,7 +83,7 @@ def test_sweeps_whose_clocks_are_wrong_judge_as_others_do(
 def test_consumers_whose_clocks_are_wrong_book_as_others_do(
     world: Deployment, off_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world, "skewed", lambda: world.clock.with_skew(off_s))
+    monkeypatch.setattr(world, "with_random_skew", lambda: world.clock.with_skew(off_s))
     is_judged(world)
 
 

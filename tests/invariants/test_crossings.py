@@ -23,7 +23,7 @@ from tally.errors import LimitReachedError
 from tally.notify import Notify
 from tests.engines import new_engine
 from tests.invariants.deployment import Deployment
-from tests.invariants.simulation import Clock, Roughness, seed_randomness
+from tests.invariants.simulation import Clock, Disturbances, seed_randomness
 from tests.tiers import in_long
 
 ONE = Counter(
@@ -46,7 +46,7 @@ CREDIT = Counter(
     "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, limit_overrides=True,
     notify=Notify(at=(1, 10)),
 )  # fmt: skip
-ROUGH = Roughness(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35, skew_s=2)
+DISTURBED = Disturbances(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35, skew_s=2)
 SHARDS = 8
 LIMITS = (-1, 0, 1, 10, 25, 60, None)
 
@@ -80,13 +80,13 @@ class Walk:
         self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
         self.crossed = defaultdict(lambda: defaultdict(list))
         self.wide = self.faults = self.steps = 0
-        faulty = world.is_faulty
+        faulty = world.draws_fault
 
         def counted() -> bool:
             self.faults += (went := faulty())
             return went
 
-        world.is_faulty = counted  # type: ignore[method-assign]
+        world.draws_fault = counted  # type: ignore[method-assign]
 
     def step(self) -> None:
         chance = self.chance
@@ -171,7 +171,7 @@ class Walk:
 def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
-        world = Deployment(engine, clock, request.param, ROUGH)
+        world = Deployment(engine, clock, request.param, DISTURBED)
         world.sweep_each_minute()
         walk = Walk(world, random.Random(request.param))
         world.run(12, walk.step)

@@ -47,11 +47,11 @@ class Family:
 
     counter: Counter
     world: World
-    judged: Deployment
+    deployment: Deployment
 
     @property
     def store(self) -> Store:
-        return self.judged.store
+        return self.deployment.store
 
     @property
     def refusal(self) -> type[TallyError]:
@@ -61,7 +61,7 @@ class Family:
     def make(self, number: int = 0, id_: str = ID) -> None:
         """A parent with children on each of its shards in turn."""
         if self.counter.parent_required:
-            self.judged.post(post=id_)
+            self.deployment.post(post=id_)
         for user in range(number):
             self.put(f"u{user}", id_=id_, store=self.on(user % 16, id_))
 
@@ -73,7 +73,7 @@ class Family:
         spread = Spread(random=FixedShard(shard))
         for _ in range(5):
             spread.widen(self.counter.partition_start + id_, 32)
-        return replace(self.store, client=self.judged.wire, spread=spread)
+        return replace(self.store, client=self.deployment.wire, spread=spread)
 
     def elsewhere(self, id_: str = ID) -> None:
         """The next change goes to a shard at random."""
@@ -115,20 +115,22 @@ class Family:
         """After the wait the parent is removed for good, and its id is free."""
         for _ in range(3):
             self.sweep()
-            self.judged.deliver()
-            self.judged.skip(WAIT_S)
+            self.deployment.deliver()
+            self.deployment.skip(WAIT_S)
         assert (self.stored(), self.rows()) == ([], [])
-        self.judged.assert_even()
+        self.deployment.assert_no_drift()
         self.make(2)
         assert self.shows() == (2, ["u0", "u1"], True)
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
-def family(world: World, judged: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Family:
+def family(
+    world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Family:
     """Likes of a post, and members of a workspace, which nobody makes."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", WAIT_S)
     world.child_counter = request.param
-    return Family(request.param, world, judged)
+    return Family(request.param, world, deployment)
 
 
 only_likes = pytest.mark.parametrize("family", [counters.LIKES], indirect=True, ids=["likes"])
@@ -159,11 +161,11 @@ def test_a_parent_without_anything_or_of_a_retired_counter_is_not_removed_and_on
 ) -> None:
     assert family.remove() is False
     assert (family.stored(), family.rows()) == ([], [])
-    family.judged.like_alone("ann", family.counter)
+    family.deployment.spill_like("ann", family.counter)
     assert [family.remove(), family.remove()] == [True, False]
     assert family.shows() == (0, [], False)
     family.sweep()
-    family.judged.run(1)
+    family.deployment.run(1)
     family.ended()
     with pytest.raises(CounterRetiredError):
         deletion.remove_parent(Call(family.store), replace(family.counter, retired=True), ID)
@@ -209,14 +211,14 @@ def test_children_go_with_the_tally_and_nothing_drifts_all_the_while(family: Fam
     for user in range(0, 30, 2):  # on the first shard, whose tally is below zero then
         family.put(f"u{user}", False, store=calm)
     for user in range(5):
-        family.judged.like_alone(f"alone{user}", family.counter)
+        family.deployment.spill_like(f"alone{user}", family.counter)
     family.remove()
-    family.judged.run(1)
+    family.deployment.run(1)
     assert min(family.world.shards(family.counter, ID).values()) < 0
     assert family.sweep() == SweptParents(60, 0, 0, True)
     assert family.there() == set()
     assert family.sweep() == SweptParents(0, 0, 0, True), "it waits"
-    family.judged.assert_even()
+    family.deployment.assert_no_drift()
     assert family.world.tally(family.counter, ID) == 0
     assert family.sweep() == SweptParents(0, 1, 0, True)
     family.ended()
@@ -237,12 +239,12 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
     for turn in range(99):
         with killing_at(family.store, turn // 2 % 5, before=bool(turn % 2)):
             family.sweep()
-        family.judged.deliver()
+        family.deployment.deliver()
         tally, users = family.world.likes(ID)
         assert tally == len(users)
-        assert family.judged.drifts() == {}
+        assert family.deployment.drifts() == {}
         if turn % 5 == 4:
-            family.judged.run(1)
+            family.deployment.run(1)
         if not family.rows():
             break
     family.ended()
@@ -308,11 +310,11 @@ def test_spilled_child_that_arrives_late_is_removed_too(family: Family, left: in
         family.put(f"u{user}", there=False)
     family.remove()
     assert family.sweep() == SweptParents(left, 0, 0, True)
-    family.judged.like_alone("late", family.counter)
-    family.judged.run(1)
-    family.judged.skip(WAIT_S)
+    family.deployment.spill_like("late", family.counter)
+    family.deployment.run(1)
+    family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(1, 0, 0, True), "it waits once more"
-    family.judged.assert_even()
+    family.deployment.assert_no_drift()
     family.ended()
 
 
@@ -321,7 +323,7 @@ def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None
     family.make(1)
     family.remove()
     family.sweep()
-    family.judged.skip(WAIT_S)
+    family.deployment.skip(WAIT_S)
     family.world.proxy.forget()
     late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
     level = {0: lambda: family.world.raw.update_item(**late)}
@@ -353,7 +355,7 @@ def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Fami
     assert left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
     assert left() == [0, 0]
-    family.judged.assert_even()
+    family.deployment.assert_no_drift()
 
 
 @only_members
@@ -362,17 +364,17 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
 ) -> None:
     for id_ in ("off", ID):
         family.make(5, id_)
-    family.judged.edit(7, family.counter, "off")
+    family.deployment.edit(7, family.counter, "off")
     for id_ in ("off", ID):
         family.remove(id_)
     assert family.sweep().children == 10
-    family.judged.skip(WAIT_S)
+    family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 1, True)
     assert "removed parent has a tally" in caplog.text
     assert len(family.rows()) == 1
-    family.judged.run(14)
-    assert family.judged.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
-    family.judged.skip(WAIT_S)
+    family.deployment.run(14)
+    assert family.deployment.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
+    family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 0, True)
     assert family.rows() == []
 
@@ -381,20 +383,20 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
 def test_repair_of_a_parent_that_is_removed_meanwhile_makes_no_item(family: Family) -> None:
     """It would be a `META` without an author, which nobody could read or write."""
     family.make(5)
-    family.judged.edit(7)
-    family.judged.run(14)
+    family.deployment.edit(7)
+    family.deployment.run(14)
     family.remove()
     assert family.sweep().children == 5
-    edited = partial(family.judged.edit, -7)
+    edited = partial(family.deployment.edit, -7)
 
     def end() -> None:
         edited()
-        family.judged.clock.now_s += WAIT_S
+        family.deployment.clock.now_s += WAIT_S
         assert deletion.sweep(family.on(0), counters.COUNTERS, FOREVER).parents == 1
 
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({0: end})
-    family.judged.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
+    family.deployment.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
     assert [item["SK"]["S"] for item in family.stored()] == ["META#1"]
 
 
@@ -426,7 +428,7 @@ def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -
         with killing_at(family.store, 4, before=True):
             family.remove()
     family.world.proxy.forget()
-    family.world.proxy.plan = acting_before({3: lambda: family.judged.skip(MARKS_S_MAX + 1)}, "UpdateItem")
+    family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
     family.sweep() if who == "sweep" else family.remove()
     assert len(family.world.sent("UpdateItem")) == 4, "the process stood still over the fourth"
     assert family.remove() is False
@@ -472,21 +474,21 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
     assert len(counted) > marked > 15
     tally, users = family.world.likes(ID)
     assert (tally, users) == (0, set())
-    family.judged.assert_even()
+    family.deployment.assert_no_drift()
     family.ended()
 
 
 @only_likes
 @pytest.mark.long
 def test_removal_costs_what_the_docs_say(family: Family) -> None:
-    family.judged.post(16)
+    family.deployment.post(16)
     with family.world.capacity() as measured:
         family.remove()
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
     with family.world.capacity() as measured:
         family.sweep()
     assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
-    family.judged.skip(WAIT_S)
+    family.deployment.skip(WAIT_S)
     with family.world.capacity() as measured:
         family.sweep()
     level, last = 2 * 16, 2 * 17  # the likes were on one shard, and each was taken back on another

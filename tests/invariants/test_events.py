@@ -31,7 +31,7 @@ from tally.streams.events import ENTRIES_MAX, PARTITIONS, Bus
 from tests.contexts import LambdaContext
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import record
-from tests.invariants.streaming import LONG, StreamWorld
+from tests.invariants.streaming import LONG_TEXT, StreamWorld
 
 pytestmark = pytest.mark.usefixtures("clock")
 STOCK = Counter(
@@ -239,7 +239,7 @@ def test_a_sum_that_stops_just_below_a_threshold_reaches_it_with_the_next_change
 def test_two_runs_that_see_a_sum_at_once_make_each_event_once(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     first, second = summed(1, 9, 31), summed(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
-    stream.has_counted(SUMS)
+    stream.note_form(SUMS)
     other = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:
@@ -289,7 +289,7 @@ def test_the_first_write_that_names_an_event_is_that_of_the_checkpoint(stream: S
 def test_a_call_of_the_largest_events_is_within_what_a_bus_takes(stream: StreamWorld, heard: Heard, bus: Bus) -> None:
     """256 KB, names of attributes included."""
     largest = replace(STOCK, notify=Notify(at=tuple(range(AMOUNT_MAX - 8, AMOUNT_MAX))))
-    long = moved(1, -AMOUNT_MAX, AMOUNT_MAX, LONG[:1017])
+    long = moved(1, -AMOUNT_MAX, AMOUNT_MAX, LONG_TEXT[:1017])
     batch = stream.event("counts", SHARD, [long])
     sizes: list[int] = []
     heard.client.meta.events.register(

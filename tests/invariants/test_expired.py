@@ -27,7 +27,7 @@ from tally.operations import holds as handler
 from tally.operations import sweep as sweep_handler
 from tests import faults
 from tests.contexts import LambdaContext
-from tests.invariants.counting import ITEM, Counting, neighbour, refusal
+from tests.invariants.counting import ITEM, Counting, id_in_same_bucket, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.world import FIRST, LAST, acting_before
 
@@ -48,11 +48,11 @@ def test_a_hold_that_is_listed_as_due_before_it_expires_is_not_released(
 ) -> None:
     """The write of the release has a condition that the hold is expired."""
     counting.stock(1)
-    counting.take(1, ttl_s=60)
-    monkeypatch.setattr(expired_holds, "due_pages", lambda *_: iter([[counting.hold()]]))
+    counting.place_hold(1, ttl_s=60)
+    monkeypatch.setattr(expired_holds, "due_pages", lambda *_: iter([[counting.only_hold()]]))
     assert counting.sweep() == 0
-    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
-    assert counting.hold()["state"] == {"S": HELD}
+    assert isinstance(refusal(partial(counting.place_hold, 1)), LimitReachedError)
+    assert counting.only_hold()["state"] == {"S": HELD}
     assert counting.stored(counters.STOCK) == 0
 
 
@@ -64,7 +64,7 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
     for bucket, number in ((0, 9), (15, 2)):
         counting.increment(counters.STOCK, number, id_=ids[bucket])
         for _ in range(number):
-            counting.take(id_=ids[bucket])
+            counting.place_hold(id_=ids[bucket])
     clock.pass_s(61)
     counting.world.proxy.forget()
     sent = partial(counting.world.sent, "TransactWriteItems")
@@ -78,7 +78,7 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
     ):
         monkeypatch.setattr(expired_holds, "PAGE_MAX", page_max)
         before_s = len(sent())
-        assert counting.swept(slow, until_s=until_s) == (min(until_s, 11) - before_s, 0, until_s == 99)
+        assert counting.sweep_until(slow, until_s=until_s) == (min(until_s, 11) - before_s, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
         slow.spread.random = LAST
 
@@ -87,7 +87,7 @@ def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
     counting: Counting, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting.stock(1)
-    counting.take(1, ttl_s=60)
+    counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
     mine = f"HOLDS#{hold_items.bucket(counters.STOCK, ITEM)}"
 
@@ -96,7 +96,7 @@ def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
         return faults.TRUNCATE if reads_another else None
 
     counting.world.proxy.plan = plan
-    assert counting.swept() == (1, 0, False)
+    assert counting.sweep_until() == (1, 0, False)
     assert last_not_returned(capsys.readouterr().out) is None  # the other buckets may have due holds
 
 
@@ -104,24 +104,24 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 5)
-    broken = neighbour()
+    broken = id_in_same_bucket()
     for id_, amount in ((broken, 7), (ITEM, 1)):
         counting.increment(counters.STOCK, amount, id_=id_)
     for id_ in [broken] * 7 + [ITEM]:
-        counting.take(id_=id_)
+        counting.place_hold(id_=id_)
         clock.pass_s(1)
     put_stock_item(counting, {"S": "many"}, broken)
     clock.pass_s(61)
     counting.world.proxy.forget()
     for returned in (1, 0):
-        assert counting.swept() == (returned, 7, True)
+        assert counting.sweep_until() == (returned, 7, True)
         assert last_not_returned(capsys.readouterr().out) == 7
     sent = [len(sent["TransactItems"]) for sent in counting.world.sent("TransactWriteItems")]
     # Each sweep tries one of the seven. The first sweep moves all seven to the overdue holds.
     assert sorted(sent) == [4, 4, 4, 14]
-    assert counting.take(1)[1] is False  # the search for expired holds of ITEM is not full of the broken ones
+    assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of the broken ones
     put_stock_item(counting, {"N": "0"}, broken)
-    assert counting.swept() == (7, 0, True)
+    assert counting.sweep_until() == (7, 0, True)
     assert last_not_returned(capsys.readouterr().out) == 0
     assert counting.stored(counters.STOCK, broken) == 7
 
@@ -130,7 +130,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting.stock(9)
-    big, small, early = (counting.take(amount, ttl_s=60 - amount)[0]["hold"] for amount in (4, 1, 2))
+    big, small, early = (counting.place_hold(amount, ttl_s=60 - amount)[0]["hold"] for amount in (4, 1, 2))
     low = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held
     monkeypatch.setattr(counters, "COUNTERS", declared([low]))
 
@@ -143,8 +143,8 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
     assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
-    assert counting.swept() == (1, 2, True)
-    assert counting.swept() == (0, 2, True)
+    assert counting.sweep_until() == (1, 2, True)
+    assert counting.sweep_until() == (0, 2, True)
     assert last_not_returned(capsys.readouterr().out) == 2
     assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
@@ -154,12 +154,12 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert counting.states()[early] == EXPIRED
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 3}
     monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))
-    assert counting.swept() == (1, 0, True)
+    assert counting.sweep_until() == (1, 0, True)
 
 
 def test_a_hold_that_a_caller_releases_before_the_sweep_moves_it_is_not_moved(counting: Counting, clock: Clock) -> None:
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
+    hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     clock.pass_s(61)
     put_stock_item(counting, {"S": "many"})
 
@@ -169,7 +169,7 @@ def test_a_hold_that_a_caller_releases_before_the_sweep_moves_it_is_not_moved(co
         assert settling.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["changed"] is True
 
     counting.world.proxy.plan = acting_before({1: release})  # transaction 0: the refused release, 1: the move
-    assert counting.swept() == (0, 1, True)
+    assert counting.sweep_until() == (0, 1, True)
     assert counting.states() == {hold_id: RELEASED}
     assert counting.stored(counters.STOCK) == 1
 
@@ -179,14 +179,14 @@ def test_a_hold_whose_release_fails_temporarily_stays_due_and_the_next_sweep_rel
 ) -> None:
     counting.stock(2)
     for _ in range(2):
-        counting.take(1, ttl_s=60)
+        counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    due = counting.ledger()
+    due = counting.stored_holds()
     counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None
-    assert counting.swept() == (0, 2, True)
-    assert counting.ledger() == due
+    assert counting.sweep_until() == (0, 2, True)
+    assert counting.stored_holds() == due
     counting.world.proxy.plan = faults.no_faults
-    assert counting.swept() == (2, 0, True)
+    assert counting.sweep_until() == (2, 0, True)
 
 
 def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_delay_others(
@@ -198,13 +198,13 @@ def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_de
     ledger = counting.world.store.settings.ledger_table
     counting.world.raw.put_item(TableName=ledger, Item={"PK": {"S": f"HOLDS#{bucket}"}, "SK": {"S": "1"}})
     counting.increment(removed_counter, 1, id_=id_)
-    counting.take(id_=id_, counter=removed_counter)
+    counting.place_hold(id_=id_, counter=removed_counter)
     counting.stock(1)
-    counting.take(1, ttl_s=60)
+    counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    assert counting.take(1, ttl_s=60)[1] is False
+    assert counting.place_hold(1, ttl_s=60)[1] is False
     clock.pass_s(61)
-    assert counting.swept() == (1, 2, True)
+    assert counting.sweep_until() == (1, 2, True)
     assert last_not_returned(capsys.readouterr().out) == 2
     overdue = itertools.chain(*hold_items.overdue_pages(counting.world.store, bucket, 10))
     assert [hold["target"]["S"] for hold in overdue] == [id_]
@@ -231,8 +231,8 @@ def test_an_item_among_the_live_holds_that_is_already_committed_is_not_released(
     key = hold_items.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
     put = items.put_write(counting.world.store.settings.ledger_table, key, values)
     counting.world.raw.put_item(**put["Put"])
-    assert refusal(partial(counting.take, 2)).members == {"left": 1}
-    assert counting.swept() == (0, 0, True)
+    assert refusal(partial(counting.place_hold, 2)).members == {"left": 1}
+    assert counting.sweep_until() == (0, 0, True)
     assert counting.stored(counters.STOCK) == 1
 
 
@@ -243,10 +243,10 @@ def test_the_scheduled_function_sweeps_every_bucket(
     assert len({hold_items.bucket(counters.STOCK, id_) for id_ in ids}) == 12
     for id_ in ids:
         counting.increment(counters.STOCK, 1, id_=id_)
-        counting.take(id_=id_)
+        counting.place_hold(id_=id_)
     clock.pass_s(61)
     sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
     monkeypatch.setattr(sweep_handler, "advance_watermark", lambda *_: {})  # the watermark would read streams
     assert sweep({}, LambdaContext())["returned"] == 40
-    assert counting.amounts() == {EXPIRED: 40}
+    assert counting.amounts_by_state() == {EXPIRED: 40}
     assert sweep({}, LambdaContext())["returned"] == 0

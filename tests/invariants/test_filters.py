@@ -36,7 +36,7 @@ def test_as_of_goes_on_by_heartbeats_where_every_change_counts_at_once(monkeypat
         images = [record["dynamodb"]["NewImage"] for record in handed]
         assert images, "heartbeats pass in both streams"
         assert all("heartbeat" in str(image).lower() for image in images)
-        world.assert_even()
+        world.assert_no_drift()
 
 
 def test_as_of_waits_for_a_rollup_that_stands_still_and_so_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_as_of_waits_for_a_rollup_that_stands_still_and_so_for_what_waits(monkey
         assert world.tally(PLAYS, "v") == 7
         assert (world.as_of() or 0) > stood_s + 240
         assert sum("rollup" in record["dynamodb"]["NewImage"] for record in handed) == 3
-        world.assert_even()
+        world.assert_no_drift()
 
 
 @pytest.mark.parametrize("mark", [{"S": "true"}, {"BOOL": False}, {"M": {}}])
@@ -68,7 +68,7 @@ def test_a_receipt_with_another_mark_is_expected_at_once_and_so_shows_as_drift(m
         [receipt] = [item for item in world.scan("receipts") if item["id"]["S"].startswith("tally#")]
         alike = receipt | {"id": {"S": "tally#other"}, "nonce": {"S": "other"}, "rollup": mark}
         world.raw.put_item(TableName=world.settings.receipts_table, Item=alike)
-        world.wire.wrote.add(world.settings.receipts_table)
+        world.wire.written_tables.add(world.settings.receipts_table)
         world.run(8)
         assert world.tally(PLAYS, "v") == 1
         assert world.drifts() == {("plays", "v"): -1}

@@ -35,9 +35,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(judged: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command, with this store instead of a stack's: its exit code and what it printed."""
-    monkeypatch.setattr(connection, "local_stack", lambda _, declared: Stack(judged.store, judged.objects, declared))
+    monkeypatch.setattr(
+        connection, "local_stack", lambda _, declared: Stack(deployment.store, deployment.objects, declared)
+    )
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -55,41 +57,41 @@ def remove(run: Run, user: str = USER) -> tuple[int, str, str]:
     return run("forget", "--user", user, "--yes", "--by", "ann", "--why", "asked on 3 May")
 
 
-def hold(judged: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
-    call, key = Call(judged.store, caller), random.randbytes(12).hex()
+def hold(deployment: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
+    call, key = Call(deployment.store, caller), random.randbytes(12).hex()
     taken = holds.place(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
     return str(taken[0]["hold"])
 
 
-def stock(judged: Deployment, amount: int) -> None:
+def stock(deployment: Deployment, amount: int) -> None:
     body = {"counter": "stock", "id": ITEM, "counted": True}
     key = random.randbytes(12).hex()
-    increments.count(Call(judged.store), Increment(counters.STOCK, ITEM, amount, "increment", key, body))
+    increments.count(Call(deployment.store), Increment(counters.STOCK, ITEM, amount, "increment", key, body))
 
 
-def leave_traces(judged: Deployment) -> None:
+def leave_traces(deployment: Deployment) -> None:
     """Two posts of the user, likes of three, two memberships, two holds; and the same of others."""
     for post in ("own1", "own2"):
-        posts.write_post(Call(judged.store, QUOTED), LIKES, post, "mine")
-        judged.like("bob", post=post)
+        posts.write_post(Call(deployment.store, QUOTED), LIKES, post, "mine")
+        deployment.like("bob", post=post)
     for post in ("a", "b"):
-        judged.post(3, post=post)
-        judged.like(QUOTED, post=post)
-    judged.like(QUOTED, post="own1")
-    judged.post(post="c")
-    judged.store.breaker.trip("POST#c")
-    judged.like(QUOTED, post="c")
-    judged.store.breaker.trip("WORKSPACE#hot")
+        deployment.post(3, post=post)
+        deployment.like(QUOTED, post=post)
+    deployment.like(QUOTED, post="own1")
+    deployment.post(post="c")
+    deployment.store.breaker.trip("POST#c")
+    deployment.like(QUOTED, post="c")
+    deployment.store.breaker.trip("WORKSPACE#hot")
     for workspace in ("acme", "hot"):
         for user in (QUOTED, "bob"):
-            children.set_child(Call(judged.store, "shop"), counters.MEMBERS, workspace, user, True)
-    stock(judged, 10)
+            children.set_child(Call(deployment.store, "shop"), counters.MEMBERS, workspace, user, True)
+    stock(deployment, 10)
     for caller in (QUOTED, QUOTED, "shop"):
-        hold(judged, caller)
+        hold(deployment, caller)
 
 
-def traces(judged: Deployment) -> list[str]:
-    found = [trace for page in forgetting.find_traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
+def traces(deployment: Deployment) -> list[str]:
+    found = [trace for page in forgetting.find_traces(deployment.store, counters.COUNTERS, QUOTED) for trace in page]
     return sorted(
         f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip() for trace in found
     )
@@ -109,8 +111,8 @@ def named(world: World, user: str = USER) -> list[str]:
     return found
 
 
-def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: Run, world: World) -> None:
-    leave_traces(judged)
+def test_dry_run_says_what_there_is_and_writes_nothing(deployment: Deployment, run: Run, world: World) -> None:
+    leave_traces(deployment)
     before = world.items()
     assert run("forget", "--user", USER) == (1, "found    2 posts, 6 children, 2 holds\n", "")
     assert world.items() == before
@@ -120,39 +122,39 @@ def test_dry_run_says_what_there_is_and_writes_nothing(judged: Deployment, run: 
 
 @pytest.mark.parametrize("ttl_s", [None, 900])
 def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
-    judged: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
+    deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
 ) -> None:
-    stock(judged, 10)
-    changed, settled = hold(judged), hold(judged)
+    stock(deployment, 10)
+    changed, settled = hold(deployment), hold(deployment)
     forget = forgetting.forget_trace
 
     def meanwhile(*given: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
-        changing.change_hold(Call(judged.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
-        settling.settle(Call(judged.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
+        changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
+        settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
         forget(*given)
 
     monkeypatch.setattr(forgetting, "forget_trace", meanwhile)
     assert remove(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
-    assert (traces(judged), named(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
+    assert (traces(deployment), named(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
 
 
 def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_so_without_the_name(
-    judged: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired hold goes too. The history has the run before anything is removed: nobody can stop a `kill -9`."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)
-    leave_traces(judged)
-    hold(judged, amount=4, ttl_s=60)
-    judged.skip(120)
-    assert traces(judged) == sorted([*ALL, "hold"])
+    leave_traces(deployment)
+    hold(deployment, amount=4, ttl_s=60)
+    deployment.skip(120)
+    assert traces(deployment) == sorted([*ALL, "hold"])
     marker = dead_letters.store_and_mark(
-        Call(judged.store), judged.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
+        Call(deployment.store), deployment.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
     )
-    judged.store.client.put_item(**marker["Put"])
+    deployment.store.client.put_item(**marker["Put"])
     known: list[Any] = []
-    plain = replace(judged.store, client=world.raw)
+    plain = replace(deployment.store, client=world.raw)
     world.proxy.forget()
     world.proxy.plan = acting_before({0: lambda: known.extend(history.forget_runs(plain, USER))})
     code, out, err = remove(run)
@@ -161,16 +163,16 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
     assert "there are dead letters, which may name the user" in err
     assert "the sweep removes the likes of the posts" in err
     assert "failed events may name the user for 14 more days" in err
-    assert traces(judged) == []
+    assert traces(deployment) == []
     for _ in range(3):
-        deletion.sweep(judged.store, counters.COUNTERS, float("inf"))
-        judged.run(1)
+        deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
+        deployment.run(1)
     assert named(world) == []
     for post in ("a", "b"):
         assert world.likes(post) == (3, {"u0", "u1", "u2"})
-    assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
-    judged.assert_even()
-    assert tallies.read(Call(judged.store), LIKES, "c") == 0
+    assert tallies.read(Call(deployment.store), counters.STOCK, ITEM) == 9
+    deployment.assert_no_drift()
+    assert tallies.read(Call(deployment.store), LIKES, "c") == 0
     assert run("forget", "--user", USER)[0] == 0
     ledger = world.rows("HISTORY")
     assert len(ledger) == 1
@@ -184,29 +186,31 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
 
 
 @pytest.mark.parametrize("at", [2, *in_long([0, 5])])
-def test_run_that_is_stopped_goes_on_when_it_is_run_again(judged: Deployment, run: Run, world: World, at: int) -> None:
-    leave_traces(judged)
-    with killing_at(judged.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
+def test_run_that_is_stopped_goes_on_when_it_is_run_again(
+    deployment: Deployment, run: Run, world: World, at: int
+) -> None:
+    leave_traces(deployment)
+    with killing_at(deployment.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
         code, out, err = remove(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
-    left = len(traces(judged))
+    left = len(traces(deployment))
     assert 0 < left < 10
-    judged.skip(5)
+    deployment.skip(5)
     assert remove(run)[0] == 0
-    assert traces(judged) == []
-    first, second = history.forget_runs(judged.store, USER)
+    assert traces(deployment) == []
+    first, second = history.forget_runs(deployment.store, USER)
     assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
     assert sum(second[kind] for kind in ("posts", "children", "holds")) == left
     assert run("history", "--user", USER)[1].count("not finished, of 10") == 1
-    judged.assert_even()
-    assert tallies.read(Call(judged.store), counters.STOCK, ITEM) == 9
+    deployment.assert_no_drift()
+    assert tallies.read(Call(deployment.store), counters.STOCK, ITEM) == 9
 
 
-def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: Run, world: World) -> None:
+def test_what_cannot_go_is_said_and_stops_nothing_else(deployment: Deployment, run: Run, world: World) -> None:
     """A like whose post somebody removed manually, and a hold of a counter that is not declared any more."""
-    leave_traces(judged)
+    leave_traces(deployment)
     world.delete(keys.key("POST#a", "META"))
-    ledger = judged.store.settings.ledger_table
+    ledger = deployment.store.settings.ledger_table
     lost = {"PK": {"S": "HOLDS#3"}, "SK": {"S": "1-x#old/x"}, "caller": {"S": QUOTED}, "state": {"S": "held"}}
     lost |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
     world.raw.put_item(TableName=ledger, Item=lost)
@@ -214,25 +218,25 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(judged: Deployment, run: 
     assert (code, out) == (1, "removed  2 posts, 5 children, 2 holds\n2 left: run it again\n")
     assert "child a: There is no post a." in err
     assert "hold 1-x: The counter old is not declared." in err
-    [entry] = history.forget_runs(judged.store, USER)
+    [entry] = history.forget_runs(deployment.store, USER)
     assert entry["finished"] is False
 
 
-def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(judged: Deployment) -> None:
-    leave_traces(judged)
-    found = [trace for page in forgetting.find_traces(judged.store, counters.COUNTERS, QUOTED) for trace in page]
-    posts.delete_post(Call(judged.store, "author"), LIKES, "a")
-    deletion.remove_parent(Call(judged.store), counters.MEMBERS, "acme")
+def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(deployment: Deployment) -> None:
+    leave_traces(deployment)
+    found = [trace for page in forgetting.find_traces(deployment.store, counters.COUNTERS, QUOTED) for trace in page]
+    posts.delete_post(Call(deployment.store, "author"), LIKES, "a")
+    deletion.remove_parent(Call(deployment.store), counters.MEMBERS, "acme")
     for trace in found:
         if trace.id in ("a", "acme"):
-            forgetting.forget_trace(Call(judged.store, QUOTED), counters.COUNTERS, trace)
-    assert {"child acme", "child a"} <= {*traces(judged)}
+            forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
+    assert {"child acme", "child a"} <= {*traces(deployment)}
     [post] = [trace for trace in found if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
-        forgetting.forget_trace(Call(judged.store, QUOTED), counters.COUNTERS, trace)
-    assert "child own1" in traces(judged)
-    deletion.sweep(judged.store, counters.COUNTERS, float("inf"))
-    assert traces(judged) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
+        forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
+    assert "child own1" in traces(deployment)
+    deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
+    assert traces(deployment) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
 
 
 @pytest.mark.parametrize(
@@ -250,14 +254,14 @@ def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], 
 
 
 @pytest.mark.long
-def test_looking_for_a_user_costs_what_the_docs_say(judged: Deployment, world: World) -> None:
+def test_looking_for_a_user_costs_what_the_docs_say(deployment: Deployment, world: World) -> None:
     """40 read units for 1,000 likes where ids are UUIDs, and one for each bucket of holds."""
     post = str(uuid.uuid4())
-    judged.post(post=post)
+    deployment.post(post=post)
     for _ in range(200):
-        judged.like(str(uuid.uuid4()), post=post)
+        deployment.like(str(uuid.uuid4()), post=post)
     with world.capacity() as measured:
-        list(forgetting.find_traces(judged.store, counters.COUNTERS, "nobody"))
+        list(forgetting.find_traces(deployment.store, counters.COUNTERS, "nobody"))
     assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]
     assert units == 7

@@ -26,7 +26,7 @@ from tally.errors import (
     StoreUnreachableError,
 )
 from tests import faults
-from tests.invariants.counting import ITEM, Counting, buy, neighbour, new_key, refusal
+from tests.invariants.counting import ITEM, Counting, buy, id_in_same_bucket, new_key, refusal
 from tests.invariants.simulation import Clock
 from tests.invariants.threads import run_together
 from tests.invariants.world import FAULT_MIX, retry_until_final
@@ -40,22 +40,22 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
 ) -> None:
     counting.stock(10)
     before_s = int(time.time())
-    body, replayed = counting.take(3, ttl_s=60)
+    body, replayed = counting.place_hold(3, ttl_s=60)
     hold_id = body["hold"]
     assert (body["counter"], body["id"], body["amount"], replayed) == ("stock", ITEM, 3, False)
     assert before_s + 60 <= body["expires_at"] <= int(time.time()) + 60
     assert counting.stored(counters.STOCK) == 7
-    hold = counting.hold()
+    hold = counting.only_hold()
     assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": hold_id})
     assert "expiration" not in hold
     settled = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": state}
     settled |= {"amount": 3} if state == COMMITTED else {}
-    assert counting.settle(hold_id, state) == {**settled, "changed": True}
-    assert counting.settle(hold_id, state) == {**settled, "changed": False}
+    assert counting.settle_hold(hold_id, state) == {**settled, "changed": True}
+    assert counting.settle_hold(hold_id, state) == {**settled, "changed": False}
     other = RELEASED if state == COMMITTED else COMMITTED
-    assert isinstance(refusal(partial(counting.settle, hold_id, other)), HoldSettledError)
+    assert isinstance(refusal(partial(counting.settle_hold, hold_id, other)), HoldSettledError)
     assert counting.stored(counters.STOCK) == left
-    hold = counting.hold()
+    hold = counting.only_hold()
     assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
     assert int(hold["expiration"]["N"]) >= time.time() + hold_items.SETTLED_KEPT_S - 5
 
@@ -63,15 +63,15 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
 def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, clock: Clock) -> None:
     counting.stock(10)
     key = new_key()
-    body, _ = counting.take(3, key=key)
+    body, _ = counting.place_hold(3, key=key)
     clock.pass_s(5)  # its expiry stays
-    assert counting.take(3, key=key) == (body, True)
-    assert isinstance(refusal(partial(counting.take, 4, key=key)), KeyReusedError)
-    assert isinstance(refusal(partial(counting.take, 3, 61, key=key)), KeyReusedError)
+    assert counting.place_hold(3, key=key) == (body, True)
+    assert isinstance(refusal(partial(counting.place_hold, 4, key=key)), KeyReusedError)
+    assert isinstance(refusal(partial(counting.place_hold, 3, 61, key=key)), KeyReusedError)
     assert counting.stored(counters.STOCK) == 7
-    assert counting.hold()["hold_id"] == {"S": body["hold"]}
-    counting.settle(body["hold"], RELEASED)
-    assert counting.take(3, key=key) == (body | {"state": RELEASED}, True)
+    assert counting.only_hold()["hold_id"] == {"S": body["hold"]}
+    counting.settle_hold(body["hold"], RELEASED)
+    assert counting.place_hold(3, key=key) == (body | {"state": RELEASED}, True)
     assert counting.stored(counters.STOCK) == 10
 
 
@@ -80,36 +80,40 @@ def test_a_replay_of_the_take_says_what_became_of_the_hold(counting: Counting, c
     """Who holds nothing any more must not charge anybody for it."""
     counting.stock(10)
     key = new_key()
-    body, _ = counting.take(3, 3600, key)
+    body, _ = counting.place_hold(3, 3600, key)
     assert body["state"] == HELD
     clock.pass_s(60)
-    assert counting.take(3, 3600, key)[0]["state"] == HELD
+    assert counting.place_hold(3, 3600, key)[0]["state"] == HELD
     if state == EXPIRED:
         clock.pass_s(3600)
-        assert counting.take(3, 3600, key) == (body | {"state": EXPIRED}, True)
+        assert counting.place_hold(3, 3600, key) == (body | {"state": EXPIRED}, True)
         assert counting.stored(counters.STOCK) == 7, "nobody has given it back yet"
         counting.sweep()
     else:
-        counting.settle(body["hold"], state)
-    assert counting.take(3, 3600, key) == (body | {"state": state}, True)
+        counting.settle_hold(body["hold"], state)
+    assert counting.place_hold(3, 3600, key) == (body | {"state": state}, True)
 
 
 def test_the_state_of_a_hold_is_kept_as_long_as_the_key_that_took_it(counting: Counting) -> None:
     stock = replace(counters.STOCK, receipt_days=9)
     counting.increment(stock, 1)
-    body, _ = counting.take(1, counter=stock)
+    body, _ = counting.place_hold(1, counter=stock)
     settling.settle(counting.world.call("ann"), stock, ITEM, body["hold"], COMMITTED)
-    assert int(counting.hold()["expiration"]["N"]) >= time.time() + 9 * 24 * 3600 - 5
+    assert int(counting.only_hold()["expiration"]["N"]) >= time.time() + 9 * 24 * 3600 - 5
 
 
 def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Counting) -> None:
     counting.stock(3)
-    hold_id = counting.take(3)[0]["hold"]
+    hold_id = counting.place_hold(3)[0]["hold"]
     never = "1700000000-AAAAAAAAAAAAAAAA"
-    for id_, named, state in ((ITEM, never, COMMITTED), (ITEM, never, RELEASED), (neighbour(), hold_id, RELEASED)):
+    for id_, named, state in (
+        (ITEM, never, COMMITTED),
+        (ITEM, never, RELEASED),
+        (id_in_same_bucket(), hold_id, RELEASED),
+    ):
         with pytest.raises(NotFoundError):
             settling.settle(counting.world.call(), counters.STOCK, id_, named, state)
-    assert counting.hold()["state"] == {"S": HELD}
+    assert counting.only_hold()["state"] == {"S": HELD}
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
@@ -118,18 +122,18 @@ def test_an_expired_hold_is_not_kept_as_it_was_and_its_amount_is_given_back_once
 ) -> None:
     """It can be kept until its last second, and given back from then on. A release is its last state, too."""
     counting.stock(11)
-    in_time, hold_id = (counting.take(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
+    in_time, hold_id = (counting.place_hold(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
     clock.pass_s(59)
     assert counting.sweep() == 0
-    assert counting.settle(in_time, COMMITTED)["changed"] is True
+    assert counting.settle_hold(in_time, COMMITTED)["changed"] is True
     clock.pass_s(1)
     if swept:
         assert counting.sweep() == 1
-    assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED)), HoldSettledError)
+    assert isinstance(refusal(partial(counting.settle_hold, hold_id, COMMITTED)), HoldSettledError)
     released = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": RELEASED}
     for changed in (True, False):
-        assert counting.settle(hold_id, RELEASED) == {**released, "changed": changed}
-        assert isinstance(refusal(partial(counting.settle, hold_id, COMMITTED, 3)), HoldSettledError)
+        assert counting.settle_hold(hold_id, RELEASED) == {**released, "changed": changed}
+        assert isinstance(refusal(partial(counting.settle_hold, hold_id, COMMITTED, 3)), HoldSettledError)
         assert counting.stored(counters.STOCK) == 10
     assert counting.states() == {in_time: COMMITTED, hold_id: RELEASED}
     assert counting.sweep() == 0
@@ -140,13 +144,13 @@ def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_onc
 ) -> None:
     counting.stock(10)
     for _ in range(5):
-        counting.take(2, ttl_s=60)
-    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
+        counting.place_hold(2, ttl_s=60)
+    assert isinstance(refusal(partial(counting.place_hold, 1)), LimitReachedError)
     clock.pass_s(61)
-    counting.take(7)
+    counting.place_hold(7)
     assert counting.stored(counters.STOCK) == 1
-    assert counting.amounts() == {HELD: 9, EXPIRED: 8}  # as many as the take needed
-    refused = refusal(partial(counting.take, 4))
+    assert counting.amounts_by_state() == {HELD: 9, EXPIRED: 8}  # as many as the take needed
+    refused = refusal(partial(counting.place_hold, 4))
     assert refused.members == {"left": 3}
 
 
@@ -156,11 +160,11 @@ def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_howeve
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 7)
     counting.stock(60)
     for _ in range(60):
-        counting.take(1, ttl_s=60)
+        counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    assert counting.take(30)[0]["amount"] == 30
+    assert counting.place_hold(30)[0]["amount"] == 30
     assert buy(counting, counters.STOCK, -30) == {"counter": "stock", "id": ITEM, "counted": True, "visible": "now"}
-    assert (counting.stored(counters.STOCK), counting.amounts()) == (0, {EXPIRED: 60, HELD: 30})
+    assert (counting.stored(counters.STOCK), counting.amounts_by_state()) == (0, {EXPIRED: 60, HELD: 30})
 
 
 def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
@@ -168,23 +172,23 @@ def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 2)
     for _ in range(3):
-        counting.increment(counters.STOCK, 1, id_=neighbour())
-    counting.take(id_=neighbour())
+        counting.increment(counters.STOCK, 1, id_=id_in_same_bucket())
+    counting.place_hold(id_=id_in_same_bucket())
     clock.pass_s(61)
-    assert isinstance(refusal(partial(counting.take, 1)), LimitReachedError)
-    assert counting.hold()["state"] == {"S": HELD}
+    assert isinstance(refusal(partial(counting.place_hold, 1)), LimitReachedError)
+    assert counting.only_hold()["state"] == {"S": HELD}
     counting.stock(1)
-    counting.take(1, ttl_s=60)
+    counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    assert counting.take(1, ttl_s=62)[1] is False
-    assert counting.amounts() == {HELD: 2, EXPIRED: 1}
+    assert counting.place_hold(1, ttl_s=62)[1] is False
+    assert counting.amounts_by_state() == {HELD: 2, EXPIRED: 1}
     for _ in range(2):
-        counting.take(id_=neighbour())
+        counting.place_hold(id_=id_in_same_bucket())
     clock.pass_s(63)
     with pytest.raises(StoreBusyError):  # two of the others fill the look: nobody knows what is behind them
-        counting.take(1)
+        counting.place_hold(1)
     assert counting.sweep() == 4
-    assert counting.take(1)[1] is False
+    assert counting.place_hold(1)[1] is False
 
 
 def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_too(
@@ -192,10 +196,10 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
 ) -> None:
     """The sweep comes between the look for expired holds and giving them back."""
     counting.stock(1)
-    counting.take(1, ttl_s=60)
+    counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
     with pytest.raises(StoreBusyError):  # its time is over: it cannot say that nothing is left
-        counting.take(1, call=counting.world.call("ann", deadline_s=0))
+        counting.place_hold(1, call=counting.world.call("ann", deadline_s=0))
     due = hold_items.due_pages
 
     def look(*arguments: Any) -> Any:
@@ -205,7 +209,7 @@ def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_
         return iter(found)
 
     monkeypatch.setattr(hold_items, "due_pages", look)
-    assert counting.take(1)[1] is False
+    assert counting.place_hold(1)[1] is False
     assert counting.stored(counters.STOCK) == 0
 
 
@@ -214,22 +218,22 @@ def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_
 ) -> None:
     """Another function's clock is behind: to it the hold has not expired."""
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
+    hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     move = holds.transition
     monkeypatch.setattr(holds, "transition", lambda *_, **__: False)  # others move it all the time
     with pytest.raises(StoreBusyError):
-        counting.settle(hold_id, RELEASED)
+        counting.settle_hold(hold_id, RELEASED)
     clock.pass_s(61)
 
     def commit_first(*arguments: Any, **more: Any) -> bool:
         if RELEASED in arguments:
             clock.pass_s(-10)
-            assert counting.settle(hold_id, COMMITTED)["changed"] is True
+            assert counting.settle_hold(hold_id, COMMITTED)["changed"] is True
             clock.pass_s(10)
         return move(*arguments, **more)
 
     monkeypatch.setattr(holds, "transition", commit_first)
-    refused = refusal(partial(counting.settle, hold_id, RELEASED))
+    refused = refusal(partial(counting.settle_hold, hold_id, RELEASED))
     assert isinstance(refused, HoldSettledError)
     assert COMMITTED in refused.detail
     assert counting.stored(counters.STOCK) == 0
@@ -241,7 +245,7 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
     for turn in range(7):
         try:
             hold = retry_until_final(
-                partial(counting.take, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}")
+                partial(counting.place_hold, chance.randint(1, 3), chance.choice([1, 30]), f"{seed}-{turn}")
             )[0]
         except LimitReachedError:
             continue
@@ -250,14 +254,14 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
             clock.pass_s(2)
         if chance.random() < 0.5:
             change = partial(
-                counting.change, hold["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
+                counting.change_hold, hold["hold"], chance.randint(1, 4), chance.choice([1, 30]), f"{seed}-{turn}"
             )
             with suppress(HoldSettledError, LimitReachedError):
                 retry_until_final(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
             hold_id = chance.choice([hold["hold"], *taken[-CALLERS:]])
             try:
-                if state and retry_until_final(partial(counting.settle, hold_id, state))["changed"]:
+                if state and retry_until_final(partial(counting.settle_hold, hold_id, state))["changed"]:
                     settled.append(hold_id)
             except HoldSettledError:
                 continue
@@ -282,33 +286,33 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
     run_together([race, keep_sweeping])
     counting.world.proxy.plan = faults.no_faults
     counting.world.proxy.wait_until_idle()
-    amounts = counting.amounts()
+    amounts = counting.amounts_by_state()
     assert counting.stored(counters.STOCK) + amounts.get(HELD, 0) + amounts.get(COMMITTED, 0) == 20
     assert 0 <= counting.stored(counters.STOCK) <= 20
     assert len(settled) == len(set(settled))
-    for hold in counting.ledger():
+    for hold in counting.stored_holds():
         assert ("expiration" in hold) is (hold["state"]["S"] != HELD)
     assert {COMMITTED, RELEASED, EXPIRED} <= set(counting.states().values())
     clock.pass_s(31)
     counting.sweep()
-    assert counting.amounts().get(HELD) is None
-    assert counting.stored(counters.STOCK) + counting.amounts().get(COMMITTED, 0) == 20
-    assert counting.stored(counters.STOCK) == counting.expected()
+    assert counting.amounts_by_state().get(HELD) is None
+    assert counting.stored(counters.STOCK) + counting.amounts_by_state().get(COMMITTED, 0) == 20
+    assert counting.stored(counters.STOCK) == counting.sum_of_receipts()
 
 
 def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Counting, clock: Clock) -> None:
     counting.stock(3)
-    counting.take(1, ttl_s=60)
-    kept = counting.take(1, ttl_s=60)[0]["hold"]
-    counting.settle(kept, COMMITTED)
+    counting.place_hold(1, ttl_s=60)
+    kept = counting.place_hold(1, ttl_s=60)[0]["hold"]
+    counting.settle_hold(kept, COMMITTED)
     low = replace(counters.STOCK, ceiling=2)
     for due in (0, 1):
         assert isinstance(refusal(partial(counting.increment, low, 2)), LimitReachedError)
         assert HELD in counting.states().values(), "a refusal at a ceiling gives nothing back"
         counting.world.proxy.forget()
-        assert counting.swept() == (due, 0, True)
+        assert counting.sweep_until() == (due, 0, True)
         assert len(counting.world.sent("TransactWriteItems")) == due
-        assert isinstance(refusal(partial(counting.take, 4)), LimitReachedError)
+        assert isinstance(refusal(partial(counting.place_hold, 4)), LimitReachedError)
         assert len(counting.world.sent("TransactWriteItems")) == due + 1
         clock.pass_s(61)
 
@@ -318,29 +322,31 @@ def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_40
     counting: Counting, clock: Clock, operation: str
 ) -> None:
     counting.stock(1)
-    hold_id = counting.take(1, ttl_s=60)[0]["hold"]
+    hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     counting.world.proxy.plan = faults.always(faults.TRUNCATE, operation)
-    change = {"Query": partial(counting.take, 1), "GetItem": partial(counting.settle, hold_id, RELEASED)}[operation]
+    change = {"Query": partial(counting.place_hold, 1), "GetItem": partial(counting.settle_hold, hold_id, RELEASED)}[
+        operation
+    ]
     with pytest.raises(StoreUnreachableError):
         change()
     counting.world.proxy.plan = faults.always(faults.THROTTLE, operation)
     with pytest.raises(RetryableError):
         change()
     counting.world.proxy.plan = faults.no_faults
-    assert counting.settle(hold_id, RELEASED)["changed"] is True
+    assert counting.settle_hold(hold_id, RELEASED)["changed"] is True
 
 
 def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting, clock: Clock) -> None:
     counting.stock(2)
     with counting.world.capacity() as measured:
-        kept, given_back = (counting.take(1)[0]["hold"] for _ in range(2))
-        counting.settle(kept, COMMITTED)
-        counting.settle(given_back, RELEASED)
+        kept, given_back = (counting.place_hold(1)[0]["hold"] for _ in range(2))
+        counting.settle_hold(kept, COMMITTED)
+        counting.settle_hold(given_back, RELEASED)
     assert [used for name, used in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
     assert cost.KINDS["hold"].writes == 6 + 4
     for _ in range(40):
-        counting.settle(counting.take(1, ttl_s=60)[0]["hold"], RELEASED)
+        counting.settle_hold(counting.place_hold(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)
     with counting.world.capacity() as measured:
-        assert isinstance(refusal(partial(counting.take, 2)), LimitReachedError)
+        assert isinstance(refusal(partial(counting.place_hold, 2)), LimitReachedError)
     assert [used for name, used in measured if name == "Query"] == [1.0]

@@ -48,10 +48,10 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 
 @pytest.fixture
-def judged(judged: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     """Its time is later than that of Powertools."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
-    return judged
+    return deployment
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def run(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Com
 
 
 @pytest.fixture
-def run_judged(run: Command, judged: Deployment) -> Command:
-    return replace(run, store=judged.store)
+def run_on_deployment(run: Command, deployment: Deployment) -> Command:
+    return replace(run, store=deployment.store)
 
 
 def value(store: Store, counter: Counter, id_: str) -> int:
@@ -82,41 +82,45 @@ def counted(store: Store, lines: list[str]) -> bool:
 
 
 def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
-    judged: Deployment, run_judged: Command
+    deployment: Deployment, run_on_deployment: Command
 ) -> None:
     """Killed before and after each request of the run, and started again to its end."""
     for before in (True, False):
         for at in itertools.count():
             lines = videos(f"k{at}-{int(before)}-")
-            path = run_judged.file(*lines)
-            with killing_at(judged.store, at, before=before) as made:
-                run_judged.import_(path)
+            path = run_on_deployment.file(*lines)
+            with killing_at(deployment.store, at, before=before) as made:
+                run_on_deployment.import_(path)
             ended = len(made) != at
-            assert run_judged.import_(path) == 0
-            assert counted(judged.store, lines)
+            assert run_on_deployment.import_(path) == 0
+            assert counted(deployment.store, lines)
             if ended:
                 break
         assert at >= 5  # the run in the history twice, and three chunks
-    judged.assert_even()
+    deployment.assert_no_drift()
 
 
 @pytest.mark.parametrize(
     "fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.THROTTLE], ids=lambda one: one.kind.name
 )
 def test_lost_answers_and_a_busy_store_change_nothing(
-    judged: Deployment, world: World, run_judged: Command, fault: faults.Fault, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment,
+    world: World,
+    run_on_deployment: Command,
+    fault: faults.Fault,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)
-    judged.post()
+    deployment.post()
     lines = videos("f")
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, None, fault, fault, fault, None, fault]})
-    assert run_judged.import_(run_judged.file(*lines)) == 0
-    assert run_judged.import_(run_judged.file(OF_LIKES, "p,a,20240503", "p,b,20240504"), "likes") == 0
-    judged.deliver()
-    assert counted(judged.store, lines)
-    assert value(judged.store, LIKES, "p") == 2
-    judged.assert_even()
+    assert run_on_deployment.import_(run_on_deployment.file(*lines)) == 0
+    assert run_on_deployment.import_(run_on_deployment.file(OF_LIKES, "p,a,20240503", "p,b,20240504"), "likes") == 0
+    deployment.deliver()
+    assert counted(deployment.store, lines)
+    assert value(deployment.store, LIKES, "p") == 2
+    deployment.assert_no_drift()
 
 
 def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command) -> None:
@@ -179,16 +183,18 @@ def test_run_is_not_repeated_when_its_receipts_are_gone(
     assert counted(store, videos("w"))
 
 
-def test_children_are_put_once_with_their_time_and_their_tally(judged: Deployment, run_judged: Command) -> None:
-    run, store = run_judged, judged.store
+def test_children_are_put_once_with_their_time_and_their_tally(
+    deployment: Deployment, run_on_deployment: Command
+) -> None:
+    run, store = run_on_deployment, deployment.store
     for post in ("p", "q"):
-        judged.post(post=post)
-    judged.like("early", post="p")
+        deployment.post(post=post)
+    deployment.like("early", post="p")
     lines = [f"{post},u{n},{1_700_000_000 + n}" for n in range(70) for post in ("p", "q")]
     path = run.file(OF_LIKES, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
     with killing_at(store, 4, before=False):
         run.import_(path, "likes")
-    judged.like("u0", liked=False, post="p")  # between the kill and the second start: it stays so
+    deployment.like("u0", liked=False, post="p")  # between the kill and the second start: it stays so
     assert run.import_(path, "likes") == 0
     assert "2 existed" in run.said()[0]
     assert (value(store, LIKES, "p"), value(store, LIKES, "q")) == (70, 71)
@@ -197,39 +203,39 @@ def test_children_are_put_once_with_their_time_and_their_tally(judged: Deploymen
     assert ("auth0|7", 1_714_730_400) in found
     assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
-        found = judged.reconciler().count(LIKES, post)
+        found = deployment.reconciler().count(LIKES, post)
         assert found.children == found.tally
-    judged.assert_even()
+    deployment.assert_no_drift()
 
 
-def told(judged: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
+def told(deployment: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
     """The traffic of today, and what was imported by day."""
-    now_h = int(judged.now_s) // 3600 + 1
-    traffic = series.read_series(Call(judged.store), counter, id_, SeriesRange(HOUR, now_h - 24, now_h))
-    ever = series.read_series(Call(judged.store), counter, id_, SeriesRange(HOUR, 0, now_h))
+    now_h = int(deployment.now_s) // 3600 + 1
+    traffic = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, now_h - 24, now_h))
+    ever = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, 0, now_h))
     by_day = {str(datetime.fromtimestamp(one["from"], UTC).date()): one["value"] for one in ever["imports"]}
     return sum(point["value"] for point in traffic["series"]), by_day
 
 
-def top_list(judged: Deployment, counter: Counter) -> dict[str, int]:
+def top_list(deployment: Deployment, counter: Counter) -> dict[str, int]:
     """The list of today."""
-    return {one["id"]: one["value"] for one in top.top_list(Call(judged.store), counter, top.DAY, None, 100)["top"]}
+    return {one["id"]: one["value"] for one in top.top_list(Call(deployment.store), counter, top.DAY, None, 100)["top"]}
 
 
 def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_wherever_the_run_is_killed(
-    judged: Deployment, run_judged: Command
+    deployment: Deployment, run_on_deployment: Command
 ) -> None:
     """Old plays that are added, one video of them hot, numbers that are set, visits, which the rollup adds, and likes.
 
     A day that cannot be is today, as is a child that goes again today.
     """
-    judged.series = True
-    judged.run(2)
-    judged.play(times=3)
-    judged.spill("hot", 2)
-    judged.store.breaker.trip("VID#hot")
-    judged.post()
-    hour_s = judged.now_s // 3600 * 3600
+    deployment.series = True
+    deployment.run(2)
+    deployment.play(times=3)
+    deployment.spill("hot", 2)
+    deployment.store.breaker.trip("VID#hot")
+    deployment.post()
+    hour_s = deployment.now_s // 3600 * 3600
     page = "https://example.com/a"
     dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,5138-11-16,2", "d,20240503,3"]
     likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,5138-11-16"]
@@ -238,44 +244,44 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
         ("plays", "id,day,value", *dated), ("contest", "id,day,value", "y,2024-05-04T00:30:00+02:00,97"),
         ("likes", OF_LIKES, *likes),
     ):  # fmt: skip
-        path = run_judged.file(*lines)
+        path = run_on_deployment.file(*lines)
         for at in itertools.count(2):
-            with killing_at(judged.store, at, before=False) as made:
-                run_judged.import_(path, counter)
+            with killing_at(deployment.store, at, before=False) as made:
+                run_on_deployment.import_(path, counter)
             if len(made) != at:
                 break
-        assert run_judged.import_(path, counter) == 0
-    today = str(datetime.fromtimestamp(judged.now_s, UTC).date())
+        assert run_on_deployment.import_(path, counter) == 0
+    today = str(datetime.fromtimestamp(deployment.now_s, UTC).date())
     for user in ("new", "other"):
-        judged.like(user)
-    judged.run(3)
-    judged.like("c", liked=False)
-    judged.run(120)
-    assert told(judged, PLAYS, "v") == (3, {today: 1200})
-    assert told(judged, PLAYS, "w") == (0, {today: 5})
-    assert told(judged, PLAYS, "hot") == (2, {today: 70})
-    assert told(judged, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
-    assert told(judged, counters.VISITS, page) == (0, {today: 8})
-    assert told(judged, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
-    assert told(judged, PLAYS, "e") == (0, {"2024-05-03": 1})
-    assert told(judged, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    assert told(judged, PLAYS, hours.TOTAL_ID) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
-    assert told(judged, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
-    assert (top_list(judged, PLAYS), top_list(judged, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
-    assert [value(judged.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
-    assert (value(judged.store, LIKES, "p"), value(judged.store, counters.CONTEST, "y")) == (5, 97)
-    judged.assert_even()
-    run_judged.said()
-    assert run_judged("history", "p") == 0
-    said, _ = run_judged.said()
+        deployment.like(user)
+    deployment.run(3)
+    deployment.like("c", liked=False)
+    deployment.run(120)
+    assert told(deployment, PLAYS, "v") == (3, {today: 1200})
+    assert told(deployment, PLAYS, "w") == (0, {today: 5})
+    assert told(deployment, PLAYS, "hot") == (2, {today: 70})
+    assert told(deployment, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
+    assert told(deployment, counters.VISITS, page) == (0, {today: 8})
+    assert told(deployment, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
+    assert told(deployment, PLAYS, "e") == (0, {"2024-05-03": 1})
+    assert told(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
+    assert told(deployment, PLAYS, hours.TOTAL_ID) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
+    assert told(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
+    assert (top_list(deployment, PLAYS), top_list(deployment, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
+    assert [value(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
+    assert (value(deployment.store, LIKES, "p"), value(deployment.store, counters.CONTEST, "y")) == (5, 97)
+    deployment.assert_no_drift()
+    run_on_deployment.said()
+    assert run_on_deployment("history", "p") == 0
+    said, _ = run_on_deployment.said()
     assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in said
     assert "--imports" in said
-    assert run_judged("history", "w", "--json") == 0
-    [line] = map(json.loads, run_judged.said()[0].splitlines())
+    assert run_on_deployment("history", "w", "--json") == 0
+    [line] = map(json.loads, run_on_deployment.said()[0].splitlines())
     assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "w", 5, "import")
     assert (line["first"], line["last"], line["at"]) == (today, today, hour_s)
-    assert run_judged("history", "nothing") == 0
-    assert "has no repairs" in run_judged.said()[0]
+    assert run_on_deployment("history", "nothing") == 0
+    assert "has no repairs" in run_on_deployment.said()[0]
 
 
 def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: Command) -> None:

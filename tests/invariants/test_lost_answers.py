@@ -101,13 +101,13 @@ def held(world: World) -> str:
 
 def hold(world: World) -> None:
     stock(world)
-    Counting(world).take(3)
+    Counting(world).place_hold(3)
 
 
 def expired_hold(world: World) -> None:
     """A hold that the sweep has given back."""
     stock(world)
-    Counting(world).take(3, ttl_s=-60)
+    Counting(world).place_hold(3, ttl_s=-60)
     assert Counting(world).sweep() == 1
 
 
@@ -117,16 +117,16 @@ def committed_hold(world: World) -> None:
 
 
 def settled(world: World, state: str, amount: int | None = None) -> Outcome:
-    return Counting(world).settle(held(world), state, amount), False
+    return Counting(world).settle_hold(held(world), state, amount), False
 
 
 def changed(world: World, amount: int, ttl_s: int | None = None) -> Outcome:
-    return Counting(world).change(held(world), amount, ttl_s, KEY)
+    return Counting(world).change_hold(held(world), amount, ttl_s, KEY)
 
 
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
     """What holds have taken, by state, and what is left in stock."""
-    return Counting(world).amounts(), Counting(world).stored(counters.STOCK)
+    return Counting(world).amounts_by_state(), Counting(world).stored(counters.STOCK)
 
 
 def likes_of(world: World) -> tuple[int, set[str]]:
@@ -155,7 +155,7 @@ CHANGES = [
            number_of(counters.TICKET), 1),
     Change("set", lambda world: Counting(world).set(counters.STOCK, 42, 1, KEY), {"value": 42, "version": 2},
            lambda world: Counting(world).read(counters.STOCK)["version"], 2, stock),
-    Change("hold", lambda world: Counting(world).take(3, key=KEY), {"amount": 3}, held_and_left, ({"held": 3}, 7),
+    Change("hold", lambda world: Counting(world).place_hold(3, key=KEY), {"amount": 3}, held_and_left, ({"held": 3}, 7),
            stock),
     Change("commit of a hold", partial(settled, state="committed"), {**KEPT, "amount": 3, "changed": True},
            held_and_left, ({"committed": 3}, 7), hold, keyed=False, retried={**KEPT, "amount": 3, "changed": False}),

@@ -89,7 +89,7 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
 ) -> None:
     """Trimmed to other places in both streams: the ledger has halves of changes."""
     world.play(times=5)
-    world.assert_even()
+    world.assert_no_drift()
     at = world.now_s
     for consumer in consumers:
         world.stall(consumer)
@@ -99,7 +99,7 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
         world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.play(times=4)
     going(world, *consumers)
-    world.assert_even(25)
+    world.assert_no_drift(25)
     assert (world.tally(PLAYS, "v"), repaired(world, PLAYS, "v")) == (16, 0)
     assert (world.as_of() or 0) <= at, "a visit of then may be in no number"
     acknowledge(world)
@@ -125,7 +125,7 @@ def test_what_was_confirmed_stays_and_what_was_not_goes(world: Deployment) -> No
 
 
 def test_a_sweep_that_slept_forgets_nothing_that_was_judged_since(world: Deployment) -> None:
-    before = world.judged
+    before = world.last_judged_minute
     off(world, "bookkeeper")
     world.run(12)
     world.edit(2, PLAYS, "new")
@@ -187,7 +187,7 @@ def test_receipts_have_what_both_consumers_have_lost(world: Deployment, monkeypa
     for shard in world.streams.shards["receipts"]:
         world.delivery_to("rollup", shard).position = max(world.delivery_to("rollup", shard).position, edge[shard.id])
     world.resume()
-    world.assert_even(14)
+    world.assert_no_drift(14)
     day, found = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
     list(rebuild.sum_receipts(world.store, {"visits": VISITS}, Window(day - 1, day), found))
     missing = rebuild.missing_of(world.store, VISITS, PAGE, found["visits", PAGE]).difference
@@ -211,10 +211,10 @@ def test_streams_under_other_names_have_none_of_the_old_records(world: Deploymen
             world.delivery_to("bookkeeper", shard).position = len(shard.records)
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
-    world.assert_even(14)
+    world.assert_no_drift(14)
     assert {one.consumer for one in loss.list_losses(world.store)} == set(BOTH)
     acknowledge(world)
-    world.assert_even(5)
+    world.assert_no_drift(5)
     assert (loss.list_losses(world.store), checks.lost_records(world.store).failed) == ([], False)
 
 
@@ -257,7 +257,7 @@ def test_series_have_what_the_segments_have(world: Deployment) -> None:
     world.run(10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hours, "PART_MINUTES", 1)
-        hours.sum_up(world.store, world.judged, until_s=float("inf"))
+        hours.sum_up(world.store, world.last_judged_minute, until_s=float("inf"))
     told = series.read_series(Call(world.store), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
     assert sum(point["value"] for point in told["series"]) == 6
 
@@ -412,7 +412,7 @@ def test_a_letter_that_is_redriven_later_is_no_drift(world: Deployment, consumer
         world.redrive(markers=letters[:1])  # before a sweep takes it up
     world.run(14)
     assert set(world.redrive(counters.COUNTERS, letters[1:] if lost == "letter" else letters)) <= {"applied"}
-    world.assert_even(12)
+    world.assert_no_drift(12)
     assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)
 
 
@@ -470,5 +470,5 @@ def test_a_letter_that_is_redriven_on_a_minute_that_is_judged_is_no_drift(world:
     world.run(DAY + 4 - minutes)
     trim(world, "bookkeeper")
     world.resume()
-    world.assert_even(14)
+    world.assert_no_drift(14)
     assert (world.tally(VISITS, PAGE), repaired(world, VISITS, PAGE)) == (2, 0)

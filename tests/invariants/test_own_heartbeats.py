@@ -30,7 +30,7 @@ def team(store: Store, engine: Engine, of: Items) -> Team:
 
 def noted(shop: Team, later_s: float = LATER_S) -> float:
     """For how many seconds before a sweep the consumer has passed everything."""
-    shop.note_all_passed(later_s)
+    shop.sweep_later(later_s)
     return time.time() + later_s - scan_state.passed_s(shop.store, "shop")
 
 
@@ -44,11 +44,11 @@ def test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat(store: Store,
     shop.drain()
     order_s = scan_state.passed_s(shop.store, "shop")
     wait_for(lambda: time.time() > order_s + 1)  # stamps of records have whole seconds
-    shop.note_all_passed()
+    shop.sweep_later()
     shop.drain()
-    shop.note_all_passed()
+    shop.sweep_later()
     assert scan_state.passed_s(shop.store, "shop") > order_s
-    shop.note_all_passed()
+    shop.sweep_later()
     assert len([item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_START)]) == len(beats)
 
 
@@ -64,8 +64,8 @@ def test_a_heartbeat_counts_for_nothing(store: Store, engine: Engine) -> None:
     shop = team(store, engine, Items("shop", heartbeats=True))
     shop.put("a", "1")
     shop.drain()
-    shop.note_all_passed()
-    recount = shop.begin("orders")
+    shop.sweep_later()
+    recount = shop.begin_scan("orders")
     for _ in recount.run_steps():
         pass
     shop.drain()
@@ -83,5 +83,5 @@ def test_without_heartbeats_a_record_that_is_left_is_not_passed(
     before_s = scan_state.passed_s(shop.store, "shop")
     assert noted(shop, 2 * LATER_S) > LATER_S
     monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
-    shop.note_all_passed(2 * LATER_S)
+    shop.sweep_later(2 * LATER_S)
     assert scan_state.passed_s(shop.store, "shop") > before_s  # a stream that does not show it: that is why it is about

@@ -32,7 +32,7 @@ from tests.invariants.processes import Crash, WatchedClient, client_that_dies, i
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
 from tests.invariants.team_table import LATER_S, Team
-from tests.invariants.team_turns import COUNTERS, ORDERS_KEPT, Turns, random_write
+from tests.invariants.team_turns import COUNTERS, ORDERS_NUMBER, Turns, random_write
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -163,7 +163,7 @@ def test_a_poison_record_delays_the_passed_time_but_no_other_record(team: Team) 
     del shard.records[1]["dynamodb"]["NewImage"]
     team.drain()
     assert (team.numbers("all"), len(team.bucket.objects)) == ({"a": 2}, 1)
-    team.note_all_passed(LATER_S + 300)
+    team.sweep_later(LATER_S + 300)
     assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time())
 
 
@@ -205,11 +205,11 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     spent = COUNTERS["spent"]
     team.put("CUSTOMER#a", "ORDER#1", **opened("0.05"))
     team.drain()
-    recount = team.begin("spent")
+    recount = team.begin_scan("spent")
     list(recount.run_steps())
     assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
     team.drain()
-    team.note_all_passed()
+    team.sweep_later()
     assert recount.set_many(list(recount.all_differences())) == []
     recount.close(counted=True)
     (fault,) = faults.read_faults(team.store, spent)
@@ -237,7 +237,7 @@ def test_a_check_of_a_fault_reads_the_whole_table(team: Team) -> None:
     for number in range(4):
         team.put(f"CUSTOMER#{number}", "ORDER#1", **opened("0.05"))
     team.drain()
-    recount = team.begin("spent", "~-decimals")
+    recount = team.begin_scan("spent", "~-decimals")
     team.finish_reading(recount)
     assert (recount.difference("~-decimals").number, recount.difference("~-decimals").excess) == (4, 0)
 
@@ -247,7 +247,7 @@ def many(team: Team) -> Recount:
     for number in range(250):
         team.put(f"CUSTOMER#c{number}", "ORDER#1", **opened())
     team.drain()
-    recount = team.begin("all")
+    recount = team.begin_scan("all")
     team.finish_reading(recount)
     return recount
 
@@ -270,7 +270,7 @@ def test_nothing_is_set_at_once_when_the_scan_is_over_or_numbers_stand(team: Tea
     assert scan_state.close(team.store, recount.scan, COUNTERS["all"].items_digest)
     assert recount.set_many(off) == off
     assert team.numbers("all") == {}
-    standing = team.begin("all")
+    standing = team.begin_scan("all")
     team.finish_reading(standing)
     off = list(standing.all_differences())
     assert standing.set_many(off) == off
@@ -317,14 +317,14 @@ def test_items_that_move_make_no_drift_of_the_journal(team: Team) -> None:
 def test_nothing_is_shown_before_what_is_there_is_counted(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()  # it counts nothing yet
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     for _ in recount.run_steps():
         team.put("CUSTOMER#a", "ORDER#2", **opened())
         with pytest.raises(NotCountedError, match="run `tally scan open`"):
             team.read("open", "a")
     assert not recount.is_complete()
     team.drain()
-    team.note_all_passed()
+    team.sweep_later()
     assert recount.is_complete()
     with pytest.raises(NotCountedError):
         team.read("open", "a")
@@ -342,12 +342,12 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
     team.drain()
     edit(team, "spent", "a", 7)
     edit(team, "spent", "b", -3)
-    recount = team.begin("spent", *groups)
+    recount = team.begin_scan("spent", *groups)
     for step, _ in enumerate(recount.run_steps()):
         team.put("CUSTOMER#a", f"ORDER#{step}", **opened("1"))
         team.delete("CUSTOMER#b", f"ORDER#{step + 1}")
     team.drain()
-    team.note_all_passed()
+    team.sweep_later()
     assert recount.is_complete()
     for turn in range(3):
         team.put("CUSTOMER#a", f"LATER#{turn}", **opened())
@@ -369,7 +369,7 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
         assert done.difference == -found.pop(row.target)
     assert (found, list(rows.all_rows(team.store))) == ({}, [])
     team.count("all")
-    recount = team.begin("spent", *groups)
+    recount = team.begin_scan("spent", *groups)
     team.finish_reading(recount)
     assert [recount.difference(group).excess for group in "ab"] == [
         0,
@@ -383,7 +383,7 @@ def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> Non
     team.drain()  # it counts nothing yet
     for at, committed in ((0, False), (0, True)):
         edit(team, "spent", "a", 40)
-        recount = team.begin("spent")
+        recount = team.begin_scan("spent")
         team.finish_reading(recount)
         looked = recount.difference("a")
         dying = replace(recount, store=replace(team.store, client=client_that_dies(team.wire, at, committed=committed)))
@@ -398,7 +398,7 @@ def test_a_number_is_set_once_by_whoever_dies_and_looks_again(team: Team) -> Non
 def test_two_who_set_a_number_at_once_set_it_once(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()  # it counts nothing yet
-    recount = team.begin("spent")
+    recount = team.begin_scan("spent")
     team.finish_reading(recount)
     looked = recount.difference("a")
     client = interrupted_client(team.wire, 0, lambda: recount.set_number(looked))
@@ -414,7 +414,7 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
     edit(team, "spent", "a", 40)
-    recount = team.begin("spent")
+    recount = team.begin_scan("spent")
     team.finish_reading(recount)
     (looked,) = recount.all_differences()
     assert recount.report_drift(looked)
@@ -431,7 +431,7 @@ def test_a_repair_between_the_look_and_what_is_made_of_it_is_not_repeated(team: 
 
 
 def test_a_table_with_binary_keys_is_not_counted(team: Team) -> None:
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     recount.table_description["AttributeDefinitions"][0]["AttributeType"] = "B"
     with pytest.raises(UncountableError, match="are binary"):
         next(recount.run_steps())
@@ -441,7 +441,7 @@ def test_a_scan_forgets_the_drift_of_numbers_that_were_kept_elsewhere(team: Team
     """A repair would take it off a number that never had it."""
     count_all(team)
     edit(team, "open", "a", 7)
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     team.finish_reading(recount)
     assert all(recount.report_drift(one) for one in recount.all_differences())
     assert [row.drift for row in rows.all_rows(team.store)] == [7]
@@ -462,9 +462,9 @@ def test_a_drift_that_a_recount_does_not_find_is_deleted_days_later(team: Team) 
 def test_the_result_of_a_scan_that_is_not_open_is_neither_set_nor_reported(team: Team, settle: str) -> None:
     """Its recount moves no more: what was written since would be drift."""
     count_all(team)
-    recount = team.begin("all")
+    recount = team.begin_scan("all")
     team.finish_reading(recount)
-    newer = team.begin("all")
+    newer = team.begin_scan("all")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
     (stale,) = recount.all_differences()
@@ -483,7 +483,7 @@ def test_the_result_of_a_scan_that_is_not_open_is_neither_set_nor_reported(team:
 def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
     """Markers that it needs expire: a record of such an item would be skipped, or count twice."""
     count_all(team)
-    recount = team.begin("all")
+    recount = team.begin_scan("all")
     team.finish_reading(recount)
     for later_s, holds in ((first_seen.SCAN_VALID_S - 60, True), (first_seen.SCAN_VALID_S, False)):
         late = replace(recount, now_s=lambda later_s=later_s: recount.scan.began_s + later_s)
@@ -497,8 +497,8 @@ def test_a_scan_of_weeks_ago_settles_nothing(team: Team) -> None:
 def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.drain()
-    first = team.begin("all")
-    second = team.begin("all")
+    first = team.begin_scan("all")
+    second = team.begin_scan("all")
     with pytest.raises(ScanAbandonedError):
         list(first.run_steps())
     with pytest.raises(ScanAbandonedError):
@@ -515,12 +515,12 @@ def test_recounts_of_old_scans_do_not_pile_up(team: Team) -> None:
     count_all(team)
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     for _ in range(STALE_MAX + 2):
-        recount = team.begin("all")
+        recount = team.begin_scan("all")
         team.finish_reading(recount)
         found = recount.difference("a")
         recount.close()
     assert found.has_stale_recounts
-    newest = team.begin("all")
+    newest = team.begin_scan("all")
     team.finish_reading(newest)
     recount.remove_stale("a")
     assert (newest.difference("a").excess, newest.difference("a").has_stale_recounts) == (0, False)
@@ -551,7 +551,7 @@ def test_the_markers_of_a_scan_are_no_more_than_its_items(team: Team) -> None:
     team.drain()
     ((_, sent),) = watched.sent
     assert len(sent["TransactItems"]) == 4  # three numbers
-    team.begin("all", "a")
+    team.begin_scan("all", "a")
     for group, size in (("a", 5), ("b", 4)):
         watched.sent.clear()
         team.put(f"CUSTOMER#{group}", "ORDER#2", **opened())
@@ -566,13 +566,13 @@ def test_a_run_knows_what_the_one_before_it_did_to_markers(team: Team, monkeypat
     team.count("tickets")
     team.put("TICKET#1", "META", **SHARED, queue={"S": "it"})
     team.drain()
-    recount = team.begin("tickets")
+    recount = team.begin_scan("tickets")
     for _ in recount.run_steps():
         pass
     for queue in ("hr", "ops"):
         team.put("TICKET#1", "META", **SHARED, queue={"S": queue})
     team.drain()
-    team.note_all_passed()
+    team.sweep_later()
     assert (recount.is_complete(), off(recount), team.numbers("tickets")) == (True, {}, {"ops": 1})
 
 
@@ -583,7 +583,7 @@ def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
     team.counters = {one: Counter(one, prefix=one.upper(), sort_key="N", attribute="n", items=of) for one in names}
     team.handler = team.process()
     for name in team.counters:
-        team.begin(name)
+        team.begin_scan(name)
     for queue in ("it", "hr"):
         team.put("TICKET#1", "META", queue={"S": queue})
     team.drain()
@@ -591,7 +591,7 @@ def test_a_record_moves_every_counter_of_its_table_at_once(team: Team) -> None:
 
 
 def test_a_batch_of_many_groups_is_as_many_transactions_as_it_takes(team: Team) -> None:
-    team.begin("all")
+    team.begin_scan("all")
     team.count("open")
     for number in range(70):
         team.put(f"CUSTOMER#{number}", "ORDER#1", **opened())
@@ -617,7 +617,7 @@ def test_a_batch_that_overlaps_another_one_counts_by_the_newest_scan(team: Team)
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if parameters["Key"]["PK"]["S"].startswith("CHECKPOINT#items") and not begun:
-            begun.append(team.begin("spent"))
+            begun.append(team.begin_scan("spent"))
             assert shard.invoke(shard.batch(1), LambdaContext()) is None
 
     client.before = before
@@ -632,14 +632,14 @@ def test_an_item_that_moves_into_a_group_that_is_counted_again_and_out_is_in_it_
     for number, queue in enumerate(["it", "hr", "it", "hr"]):
         team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
     team.drain()
-    recount = team.begin("tickets", "it")
+    recount = team.begin_scan("tickets", "it")
     steps = replace(recount, page_items=1).run_steps()
     for number, queue in ((0, "hr"), (3, "it"), (2, "hr"), (2, "it"), (1, "it"), (1, "hr")):
         team.put(f"TICKET#{number}", "META", **SHARED, queue={"S": queue})
         next(steps, None)
         team.drain()
     assert next(steps, None) is None
-    team.note_all_passed()
+    team.sweep_later()
     assert recount.is_complete()
     assert (recount.difference("it").excess, recount.difference("it").number) == (0, 2)
     beside = tallies.read_shards(Call(team.store), recount.counter, "hr")
@@ -677,7 +677,7 @@ def test_a_consumer_of_an_old_declaration_gives_the_scan_of_a_new_one_up(team: T
     old = team.handler
     changed = other("open", where={})
     redeclared(team, open=changed)
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     team.handler = old
     team.drain()
@@ -701,12 +701,12 @@ def test_a_counter_that_is_gone_and_comes_back_shows_no_old_number(team: Team) -
 
 
 def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(team: Team) -> None:
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     poisoned(team)
     for _ in recount.run_steps():
         pass
-    team.note_all_passed()
+    team.sweep_later()
     assert not recount.is_complete()
     recount.close()
     call = Call(team.store)
@@ -715,7 +715,7 @@ def test_a_dead_letter_holds_a_scan_up_and_its_redrive_moves_the_number_alone(te
     kept = json.loads(team.bucket.objects[name])
     kept["record"]["dynamodb"]["NewImage"] = team.item("CUSTOMER#a", "ORDER#1")
     team.bucket.objects[name] = json.dumps(kept).encode()
-    recount = team.begin("open")
+    recount = team.begin_scan("open")
     consumers = {consumer.NAME: consumer.items_consumer(team.counters)}
     outcome = dead_letters.redrive(
         call, DeadLetterBucket("bucket", lambda: team.bucket), consumers, CounterIndex(team.counters), letter
@@ -730,8 +730,8 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
     own = team.store.settings.team_tables["shop"]
     for later_s, stream in ((LATER_S + 25 * 3600, own.stream), (LATER_S, f"{own.stream}-2")):
         count_all(team)
-        recount = team.begin("all")
-        team.note_all_passed()
+        recount = team.begin_scan("all")
+        team.sweep_later()
         assert team.read("all", "a") == 0
         moved = {"shop": own._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(team_tables=moved))
@@ -741,7 +741,7 @@ def test_records_that_are_lost_or_of_another_stream_spoil_the_numbers(team: Team
             team.read("all", "a")
         with pytest.raises(ScanAbandonedError):
             recount.is_complete()
-        team.note_all_passed(later_s)
+        team.sweep_later(later_s)
 
 
 @pytest.mark.parametrize("status", ["DISABLING", "DISABLED"])
@@ -765,16 +765,16 @@ def test_a_dead_letter_that_waits_for_days_takes_no_number_away(team: Team) -> N
     team.put("CUSTOMER#a", "ORDER#1", **opened())
     poisoned(team)
     for hours in range(0, 72, 12):
-        team.note_all_passed(LATER_S + hours * 3600)
+        team.sweep_later(LATER_S + hours * 3600)
         assert team.read("all", "a") == 0
     assert scan_state.passed_s(team.store, "shop") == before_s
-    team.note_all_passed(LATER_S + 96 * 3600)  # the sweep was off for a day
+    team.sweep_later(LATER_S + 96 * 3600)  # the sweep was off for a day
     with pytest.raises(NotCountedError):
         team.read("all", "a")
 
 
 def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
-    recount = team.begin("all")
+    recount = team.begin_scan("all")
     team.finish_reading(recount)
     client = interrupted_client(team.wire, 0, lambda: recount.close(counted=True))
     scan_state.invalidate_until_done(replace(team.store, client=client), "all")
@@ -821,7 +821,7 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     """Items that are good and bad, corrected, moved and deleted; consumers and scans that die. `SCHEDULES=500` runs so
     many seeds."""
     monkeypatch.setattr(consumer, "ITEMS_MAX", 12)
-    redeclared(team, kept=ORDERS_KEPT)
+    redeclared(team, kept=ORDERS_NUMBER)
     turns = Turns(team, random.Random(seed), clock)
     for _ in range(40):
         turns.write()
@@ -850,9 +850,9 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     for name in counters:
         assert team.numbers(name) == team.truth(name), name
     assert team.bucket.objects == {}
-    of = ORDERS_KEPT.items
+    of = ORDERS_NUMBER.items
     assert of is not None
     kept = dict(number for item in team.items() if (number := of.team_number(item)))
-    assert {group: watch.team_number(team.store, ORDERS_KEPT, group) for group in "abc"} == {
+    assert {group: watch.team_number(team.store, ORDERS_NUMBER, group) for group in "abc"} == {
         group: kept.get(group) for group in "abc"
     }

@@ -408,19 +408,19 @@ def test_a_plan_whose_answer_is_lost_stands_and_is_answered_as_the_first(
 
 def test_holds_are_judged_by_the_limit_and_expired_ones_make_room_under_it(counting: Counting, clock: Clock) -> None:
     give(counting.world.store, CREDIT, -5)
-    counting.take(8, counter=CREDIT)
-    caught = refusal(partial(counting.take, 3, counter=CREDIT))
+    counting.place_hold(8, counter=CREDIT)
+    caught = refusal(partial(counting.place_hold, 3, counter=CREDIT))
     assert caught.members == {"left": 2, "limit": -5}
     give(counting.world.store, CREDIT, 2)
-    assert refusal(partial(counting.take, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
+    assert refusal(partial(counting.place_hold, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
     clock.pass_s(61)
-    counting.take(3, counter=CREDIT)  # 8 came back: of 5 there is room for 3
+    counting.place_hold(3, counter=CREDIT)  # 8 came back: of 5 there is room for 3
     assert counting.stored(CREDIT) == 2
     assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
 
 
 def test_a_hold_comes_back_below_a_limit_that_was_raised_meanwhile(counting: Counting) -> None:
-    body, _ = counting.take(3, counter=CREDIT)
+    body, _ = counting.place_hold(3, counter=CREDIT)
     give(counting.world.store, CREDIT, 4)
     (other,) = processes(counting.world, 1)
     settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
@@ -429,7 +429,7 @@ def test_a_hold_comes_back_below_a_limit_that_was_raised_meanwhile(counting: Cou
 
 def test_a_hold_that_gives_back_is_judged_by_a_ceiling_of_its_own(counting: Counting) -> None:
     both = replace(CREDIT, ceiling=9)
-    body, _ = counting.take(3, counter=CREDIT)
+    body, _ = counting.place_hold(3, counter=CREDIT)
     (other,) = processes(counting.world, 1)
     give(other, both, 4)
     with pytest.raises(LimitReachedError) as caught:
@@ -447,7 +447,7 @@ def test_a_hold_is_judged_by_the_plan_of_its_own_period_which_stays_that_of_its_
 
     def take(amount: int) -> str:
         tally = periods.tally_id(QUOTA, ITEM, clock())
-        return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
+        return str(counting.place_hold(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
 
     def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
         return settling.settle(counting.world.call(), counter, ITEM, hold, hold_items.COMMITTED, amount)
@@ -612,7 +612,7 @@ def test_no_number_drifts_and_a_repair_keeps_to_the_limit(calm: Deployment) -> N
         give(other, counter, 6 if counter.ceiling else 0)
         count(calm.store, counter, -1)
         give(other, counter, None)
-    calm.assert_even(8)
+    calm.assert_no_drift(8)
     give(other, SEATS, 6)
     calm.edit(-1, SEATS, ITEM)
     count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored

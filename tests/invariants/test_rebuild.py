@@ -46,13 +46,13 @@ def lose(world: Deployment, consumer: str | None, each: Callable[[], object]) ->
     world.stall(consumer)
     each()
     world.run(1)
-    world.lose()
+    world.trim_and_resume()
 
 
 def judge_on(world: Deployment, days: int = 2) -> None:
     """Until this day, and the one after it, are judged."""
     until = (today(world) + days) * DAY - 1
-    while world.judged < until:
+    while world.last_judged_minute < until:
         world.run(1)
 
 

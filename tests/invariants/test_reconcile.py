@@ -61,7 +61,7 @@ def off(world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3,
     """A post is off since before the streams; its repair is asked for, and the ledger has judged that minute."""
     world.post(likers)
     world.edit(amount, shard=shard)
-    world.forget()
+    world.drop_new_records()
     return looked(reconciler)
 
 
@@ -71,7 +71,7 @@ def amounts(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
 
 def put_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
-    numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.judged - 9} | more
+    numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | more
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
 
@@ -180,12 +180,12 @@ def set_one_aside(world: Deployment) -> None:
     broken = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
     for item in broken:
         world.put(item)
-    world.forget()
+    world.drop_new_records()
     world.spill()
     world.deliver()
     for item in broken:
         world.delete({name: item[name] for name in ("PK", "SK")})
-    world.forget()
+    world.drop_new_records()
     assert len(world.dead_letter_sequences()["rollup"]) == 1
 
 
@@ -211,7 +211,7 @@ def test_without_watermark_a_count_with_a_child_written_alone_is_unclear_and_not
     world: Deployment, reconciler: Reconciler
 ) -> None:
     world.post(1)
-    world.like_alone("u1")
+    world.spill_like("u1")
     world.run(10)
     world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert reconciler.count(LIKES, "p").unproven_reason == recount.ROLLUP_PENDING
@@ -276,7 +276,7 @@ def test_edit_that_made_the_tally_right_is_accepted(world: Deployment, reconcile
     """Somebody corrected by hand what was wrong before the streams: the row says +3, the children say 0."""
     world.post(4)
     world.edit(-3)
-    world.forget()
+    world.drop_new_records()
     world.run(6)
     world.edit(3)
     world.run(14)
@@ -290,7 +290,7 @@ def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, 
     world.post(2)
     world.run(10)
     world.stall("rollup", "counts")
-    world.like_alone("late")
+    world.spill_like("late")
     world.like("late", liked=False)
     under_way = reconciler.count(LIKES, "p")
     assert (under_way.low, under_way.high, under_way.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
@@ -322,7 +322,7 @@ def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
 
 def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
     how = off(world, reconciler, 1)
-    client = interrupted_client(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.judged))
+    client = interrupted_client(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.last_judged_minute))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *MENDED, **how)
     assert (client.writes, world.tally()) == (1, 4)
@@ -330,7 +330,7 @@ def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployme
 
 def test_child_alone_in_the_second_count_is_unclear(world: Deployment, reconciler: Reconciler) -> None:
     how = off(world, reconciler, 1)
-    world.like_alone("late")
+    world.spill_like("late")
     with pytest.raises(RepairNotReadyError, match="cannot tell yet: as_of is older"):
         reconciler.repair(LIKES, "p", *MENDED, **how)
     assert world.tally() == 4

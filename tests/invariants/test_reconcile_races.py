@@ -39,7 +39,7 @@ def world() -> Iterator[Deployment]:
     with deployed() as made:
         made.post(3)
         made.edit(5)
-        made.forget()
+        made.drop_new_records()
         made.play(times=3)
         made.edit(5, PLAYS, "v")
         made.run(14)
@@ -48,15 +48,15 @@ def world() -> Iterator[Deployment]:
 
 def spill_and_unlike(world: Deployment, user: str) -> None:
     """By a user who never liked before: a raw put over what an unlike has left is nothing that Tally does."""
-    world.like_alone(user)
+    world.spill_like(user)
     world.like(user, liked=False)
 
 
 CHANGES: dict[str, Callable[[Deployment], object]] = {
     "like": lambda world: world.like("new"),
-    "spilled like": lambda world: world.like_alone("late"),
+    "spilled like": lambda world: world.spill_like("late"),
     "unlike": lambda world: world.like("u0", liked=False),
-    "rolled up": lambda world: (world.like_alone("late"), world.deliver()),
+    "rolled up": lambda world: (world.spill_like("late"), world.deliver()),
     "spilled and unliked": lambda world: spill_and_unlike(world, secrets.token_hex(4)),
     "minutes": lambda world: world.run(2),
 }

@@ -21,8 +21,8 @@ from tests import faults
 from tests.faults import FaultProxy
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.processes import interrupted_client
-from tests.invariants.stream_records import BAD, MINUTE, SHARD, play
-from tests.invariants.streaming import LONG, NOW_S, StreamWorld
+from tests.invariants.stream_records import MINUTE, POISON_PLAY, SHARD, play
+from tests.invariants.streaming import LONG_TEXT, NOW_S, StreamWorld
 from tests.invariants.threads import run_together
 from tests.tiers import in_long
 
@@ -35,7 +35,7 @@ def aside(stream: StreamWorld) -> None:
 
 
 def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: StreamWorld) -> None:
-    stream.deliver("rollup", "receipts", SHARD, [BAD, play(51, LONG), play(52, counter={"S": "retired"})])
+    stream.deliver("rollup", "receipts", SHARD, [POISON_PLAY, play(51, LONG_TEXT), play(52, counter={"S": "retired"})])
     found = stream.redrive_with_reasons(counters.COUNTERS)
     assert [outcome for outcome, _ in found] == ["kept"] * 3
     for (_, why), part in zip(found, ("malformed: ValueError", "", "retired"), strict=True):
@@ -56,15 +56,17 @@ def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_redrive_whose_answer_is_lost_applies_once(lossy: StreamWorld, proxy: FaultProxy, times: int) -> None:
-    aside(lossy)
+def test_a_redrive_whose_answer_is_lost_applies_once(
+    proxied_stream: StreamWorld, proxy: FaultProxy, times: int
+) -> None:
+    aside(proxied_stream)
     proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
     try:
-        lossy.redrive()
+        proxied_stream.redrive()
     except StoreUnreachableError:
-        lossy.redrive()
-    assert lossy.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
-    assert lossy.dead_letter_sequences()["rollup"] == set()
+        proxied_stream.redrive()
+    assert proxied_stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
+    assert proxied_stream.dead_letter_sequences()["rollup"] == set()
 
 
 def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld) -> None:

@@ -69,7 +69,7 @@ def expire(world: Deployment) -> int:
 def judge(world: Deployment) -> None:
     """Until all that happened so far is judged."""
     until = world.store.settings.minute_of(world.now_s)
-    while world.judged <= until:
+    while world.last_judged_minute <= until:
         world.run(1)
 
 

@@ -28,7 +28,7 @@ from tally.streams import dead_letters, segments, watermark
 from tests.engines import new_engine
 from tests.invariants.deployment import LIKES, PLAYS, SEED, VISITS, Deployment, deployed
 from tests.invariants.processes import Crash, client_that_dies, interrupted_client
-from tests.invariants.simulation import CALM
+from tests.invariants.simulation import UNDISTURBED
 from tests.invariants.streaming import ConsumerWorld
 from tests.invariants.test_rebuild import DAY, EVERYBODY, ROLLUP, judge_on, lose, losses, next_day
 from tests.invariants.test_reconcile import set_one_aside
@@ -98,14 +98,14 @@ def adopt(running: Engine, world: Deployment) -> Iterator[Adopt]:
         for name in (rest.settings.counts_table, rest.settings.receipts_table):
             world.wire.update_table(TableName=name, StreamSpecification=on)
         world.clock.now_s += 60
-        made.append(Deployment(running, world.clock, SEED, CALM, 1, rest))
+        made.append(Deployment(running, world.clock, SEED, UNDISTURBED, 1, rest))
         made[0].sweep_each_minute()
         return made[0]
 
     yield adopt
     for one in made:
         one.wire.close()
-        assert "a consumer failed" not in one.bad
+        assert "a consumer failed" not in one.failures
 
 
 def of_receipts(rest: Store, target: str) -> int:
@@ -127,7 +127,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
 
     def traffic() -> None:
         world.like(f"u{next(users)}")
-        world.like_alone(f"u{next(users)}")
+        world.spill_like(f"u{next(users)}")
         world.spill(times=2)
         world.spill(PAGE, 3, VISITS)
         if not next(users) % 4:
@@ -156,7 +156,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     assert after.tally(PLAYS, "counted at once") == 4
     for _ in range(3):
         after.like(f"u{next(users)}")
-        after.like_alone(f"u{next(users)}")
+        after.spill_like(f"u{next(users)}")
         after.spill(times=2)
         after.spill(PAGE, 1, VISITS)
         after.run(2)
@@ -307,7 +307,7 @@ def test_interrupted_at_any_write_it_is_finished_by_the_next_run(world: Deployme
     while len(world.drifts()) < 2:
         world.run(1)
     world.stall(EVERYBODY)
-    world.like_alone("alone")
+    world.spill_like("alone")
     world.spill(times=2)
     world.spill(PAGE, 3, VISITS)
     wanted: list[str] = []
@@ -353,7 +353,7 @@ def test_of_copies_minutes_apart_each_number_is_of_a_moment_between(
 
     def traffic() -> None:
         world.like(f"u{next(users)}")
-        world.like_alone(f"u{next(users)}")
+        world.spill_like(f"u{next(users)}")
         world.play("now", 2)
         world.spill(times=2)
         world.spill(PAGE, 3, VISITS)

@@ -62,7 +62,7 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
     world: World, seed: int, spills: bool, request: pytest.FixtureRequest
 ) -> None:
     if not spills:
-        request.getfixturevalue("patient")
+        request.getfixturevalue("no_spilling")
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
@@ -83,7 +83,7 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
     assert spills or (len(shards) > 1 and world.tally() == sum(accepted))
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_spilling")
 @pytest.mark.parametrize("chance", [FIRST, LAST, SystemRandom()], ids=["first", "last", "random"])
 def test_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., World], chance: SystemRandom) -> None:
     world = make_world(spread=Spread(random=chance))

@@ -48,9 +48,14 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
 
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
-    stream.has_counted(counters.PLAYS)
+    stream.note_form(counters.PLAYS)
     began_s, (store, client) = time.time(), stream.watched()
-    records = [play(1, made=MINUTE - 1), play(2, made=MINUTE), play(3, made=MINUTE - 1), play(4, made=MINUTE + 1)]
+    records = [
+        play(1, record_minute=MINUTE - 1),
+        play(2, record_minute=MINUTE),
+        play(3, record_minute=MINUTE - 1),
+        play(4, record_minute=MINUTE + 1),
+    ]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
     ((_, sent),) = client.sent
     assert len(sent["TransactItems"]) == 3 + 1
@@ -64,11 +69,11 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         assert segments.SEGMENT_KEPT_S <= expires_s - int(began_s) < segments.SEGMENT_KEPT_S + DAY_S + 60
 
 
-A_MINUTE_EACH = [play(number, made=MINUTE + number) for number in range(1, 62)]
+A_MINUTE_EACH = [play(number, record_minute=MINUTE + number) for number in range(1, 62)]
 
 
 def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
-    stream.has_counted(counters.PLAYS)
+    stream.note_form(counters.PLAYS)
     store, client = stream.watched()
     assert stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
@@ -77,7 +82,7 @@ def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
 
 def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: StreamWorld) -> None:
     """Ids that no compression shortens, with long amounts."""
-    stream.has_counted(counters.PLAYS)
+    stream.note_form(counters.PLAYS)
     store, client = stream.watched()
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
@@ -90,7 +95,7 @@ def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: Strea
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
     """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
-    stream.has_counted(counters.PLAYS)
+    stream.note_form(counters.PLAYS)
     store = stream.with_client(client_that_dies(stream.raw, 1, committed=after))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store)
@@ -104,7 +109,7 @@ def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, 
 
 def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream: StreamWorld) -> None:
     stream.put_judged(MINUTE)
-    receipts = [play(1, made=MINUTE - 1), play(2, made=MINUTE), play(3, made=MINUTE + 1)]
+    receipts = [play(1, record_minute=MINUTE - 1), play(2, record_minute=MINUTE), play(3, record_minute=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
     assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None
     assert sorted((minute == MINUTE + 1, entries) for minute, _, entries in stream.segments()) == [

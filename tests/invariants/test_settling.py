@@ -297,7 +297,7 @@ def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_d
         settle(MINUTES, used, COMMITTED, 12)
         for hold_id in back:
             settle(MINUTES, hold_id, RELEASED)
-        world.assert_even(8)
+        world.assert_no_drift(8)
         assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)
         world.edit(5, small, OWNER)
         world.run(8)

@@ -40,7 +40,7 @@ def shop(store: Store, engine: Engine) -> Team:
 def checked(shop: Team) -> dict[str, int]:
     """A sweep, and what it said."""
     shop.drain()
-    shop.note_all_passed()
+    shop.sweep_later()
     return spot_checks.run_spot_checks(shop.store, shop.counters, time.time(), time.monotonic() + 60)
 
 
@@ -102,7 +102,7 @@ def test_records_of_groups_that_it_does_not_count_read_no_marker(shop: Team) -> 
 
 
 def test_it_leaves_alone_what_a_person_counts(shop: Team) -> None:
-    recount = shop.begin("orders")
+    recount = shop.begin_scan("orders")
     assert checked(shop)["groups_checked"] == 0
     assert scan_state.read_scan(shop.store, "orders") == recount.scan
     recount.close()

@@ -12,7 +12,7 @@ from tally.streams import watermark
 from tests.engines import new_engine
 from tests.invariants.deployment import SEED, Deployment
 from tests.invariants.processes import interrupted_client
-from tests.invariants.simulation import CALM, Clock, seed_randomness
+from tests.invariants.simulation import UNDISTURBED, Clock, seed_randomness
 
 
 @pytest.mark.parametrize("after_s", [0, 8, 70])
@@ -20,7 +20,7 @@ def test_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
     """A5: the judge began some minutes after the first sweep, and nobody looked at those before."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, CALM, 1)
+        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.play(times=12)
         world.sleep(after_s)
         world.edit(5, counters.PLAYS, "v")
@@ -35,7 +35,7 @@ def test_sweep_that_comes_late_for_the_first_time_makes_no_drift() -> None:
     """One half of a change was booked before there was a judge, the other one after it had begun."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, CALM, 1)
+        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.play(times=3)
         world.sleep(60)
         world.stall("bookkeeper", "counts")
@@ -54,7 +54,7 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
     """Each consumer books its half on the minute in which it comes to it: half an hour lies between the two."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, CALM, 1)
+        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.stall()
         world.play(times=3)
         world.sleep(10 * 60)
@@ -85,7 +85,7 @@ def test_a_conflict_over_the_beginning_of_the_ledger_books_nothing_before_it() -
 
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, CALM, 1)
+        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.handlers["bookkeeper"].store = world.with_client(interrupted_client(world.wire, 0, conflict))
         world.stall("bookkeeper", "counts")
         world.play(times=3)
@@ -93,6 +93,6 @@ def test_a_conflict_over_the_beginning_of_the_ledger_books_nothing_before_it() -
         world.sweep_each_minute()
         world.resume()
         world.run(20)
-        assert world.judged > world.settings.minute_of(world.now_s) - 10
+        assert world.last_judged_minute > world.settings.minute_of(world.now_s) - 10
         assert world.drifts() == {}
         world.wire.close()

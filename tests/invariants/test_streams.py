@@ -24,8 +24,8 @@ from tests import faults
 from tests.delivery import failed_sequence
 from tests.faults import FaultProxy
 from tests.invariants.stream_records import (
-    BAD,
     MINUTE,
+    POISON_PLAY,
     SHARD,
     bucket_of,
     heartbeat,
@@ -35,7 +35,7 @@ from tests.invariants.stream_records import (
 )
 from tests.invariants.streaming import (
     CONSUMERS,
-    LONG,
+    LONG_TEXT,
     NOW_S,
     LambdaContext,
     StreamWorld,
@@ -81,7 +81,7 @@ def test_a_tally_is_stamped_with_the_minute_of_the_records_whatever_the_clocks_o
     """Around the edge of a minute the writers' stamps go back and forth: that splits no batch."""
     store, client = stream.watched()
     numbers = range(1, 1001)
-    records = [play(number, made=MINUTE - (number <= 400), at=MINUTE - number % 2) for number in numbers]
+    records = [play(number, record_minute=MINUTE - (number <= 400), at=MINUTE - number % 2) for number in numbers]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
     stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
     wanted = [(400, MINUTE - 1), (600, MINUTE)]
@@ -98,7 +98,11 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
     store, client = stream.watched()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
-        play(number, made=midnight - (number <= 400), at=midnight - number % 2 * max(1, days * tallies.MINUTES_PER_DAY))
+        play(
+            number,
+            record_minute=midnight - (number <= 400),
+            at=midnight - number % 2 * max(1, days * tallies.MINUTES_PER_DAY),
+        )
         for number in range(1, 1001)
     ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
@@ -108,7 +112,10 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
 
 def test_what_comes_to_nothing_over_two_days_is_noted_on_each(stream: StreamWorld) -> None:
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
-    records = [play(1, made=midnight, at=midnight - 1), play(2, made=midnight, at=midnight, amount=-1)]
+    records = [
+        play(1, record_minute=midnight, at=midnight - 1),
+        play(2, record_minute=midnight, at=midnight, amount=-1),
+    ]
     stream.deliver("rollup", "receipts", SHARD, records)
     [item] = stream.scan("counts")
     notes = {name: value["N"] for name, value in item.items() if name.startswith("day#")}
@@ -157,9 +164,9 @@ def test_the_checkpoint_says_how_far_and_names_the_newest_heartbeat_and_record_f
 
 
 POISON = (
-    BAD,
+    POISON_PLAY,
     play(50, amount="1234567890" * 4),
-    play(50, video=LONG),  # DynamoDB refuses it
+    play(50, video=LONG_TEXT),  # DynamoDB refuses it
     play(50, counter={"S": "retired"}),  # not declared
     play(50, counter={"S": "stock"}),  # it has limits
     play(50, counter={}),
@@ -220,21 +227,21 @@ def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(str
     assert stream.tallies() == {}
 
 
-def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(lossy: StreamWorld, proxy: FaultProxy) -> None:
-    assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) is None
+def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(proxied_stream: StreamWorld, proxy: FaultProxy) -> None:
+    assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) is None
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
     proxy.forget()
-    assert lossy.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
+    assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
     assert {operation for _, operation in proxy.counts} == {"Query", "GetItem"}
-    assert lossy.tallies() == {("plays", "v"): 1}
+    assert proxied_stream.tallies() == {("plays", "v"): 1}
 
 
-def test_conflicts_and_throttling_are_tried_again(lossy: StreamWorld, proxy: FaultProxy) -> None:
+def test_conflicts_and_throttling_are_tried_again(proxied_stream: StreamWorld, proxy: FaultProxy) -> None:
     plan = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE]
     proxy.plan = faults.script({"TransactWriteItems": plan, "UpdateItem": [faults.CONFLICT]})
     for one in (play(1), record(2, "REMOVE", {})):
-        assert lossy.deliver("rollup", "receipts", SHARD, [one]) is None
-    assert lossy.tallies() == {("plays", "v"): 1}
+        assert proxied_stream.deliver("rollup", "receipts", SHARD, [one]) is None
+    assert proxied_stream.tallies() == {("plays", "v"): 1}
 
 
 def test_a_table_that_is_missing_is_an_error_of_the_function(stream: StreamWorld) -> None:
@@ -249,7 +256,7 @@ def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(
 ) -> None:
     stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {})])
     assert "_aws" not in capsys.readouterr().out
-    stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {}), play(3), play(4), BAD])
+    stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {}), play(3), play(4), POISON_PLAY])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     metrics = json.loads(line)
     assert (metrics["consumer"], metrics["DeadLetters"]) == ("rollup", [1.0])

@@ -27,7 +27,7 @@ from tests.delivery import Delivery, Record
 from tests.faults import FaultProxy
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.stream_records import MINUTE, heartbeat, like, play, record
-from tests.invariants.streaming import CONSUMERS, LONG, StreamWorld
+from tests.invariants.streaming import CONSUMERS, LONG_TEXT, StreamWorld
 from tests.tiers import in_long
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
@@ -80,11 +80,11 @@ class Facts:
             (play(self.sequence, amount="1.5"), CONSUMERS),
             (play(self.sequence, counter={"S": "retired"}), CONSUMERS),
             (record(self.sequence, "UPSERT", {}), CONSUMERS),
-            (play(self.sequence, LONG), ["rollup"]),
+            (play(self.sequence, LONG_TEXT), ["rollup"]),
         ))  # fmt: skip
         for name in consumers:
             self.dead_letters[name].add(str(self.sequence))
-        self.ledger["plays", LONG, MINUTE][0] += "bookkeeper" not in consumers  # it has only the digest in a key
+        self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers  # it has only the digest in a key
         return made
 
     def nothing(self) -> Record:
@@ -277,8 +277,8 @@ NETWORK_SEEDS = range(1000, 1000 + SCHEDULES // 6)
 
 @pytest.mark.parametrize("seed", [*NETWORK_SEEDS[: QUICK // 6], *in_long(NETWORK_SEEDS[QUICK // 6 :])])
 def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
-    lossy: StreamWorld, proxy: FaultProxy, seed: int
+    proxied_stream: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:
     """Answers are lost and nothing but the checkpoint protects: the SDK's tokens are taken away."""
     proxy.plan = faults.random_faults(seed, NETWORK)
-    run(lossy, seed)
+    run(proxied_stream, seed)

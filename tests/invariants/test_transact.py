@@ -259,7 +259,7 @@ def test_a_tally_that_is_in_the_way_spills_and_the_own_writes_go_with_the_receip
     assert shop.rows().keys() == {"o-1", "o-2", "o-3", "TOTAL"}
     assert shop.world.tally(STOCK, "mug") == 1
     streams.drain()
-    assert (shop.world.tally(PLAYS, "mug"), shop.world.tally(USAGE, "ann"), streams.off_by()) == (3, 3, {})
+    assert (shop.world.tally(PLAYS, "mug"), shop.world.tally(USAGE, "ann"), streams.drift_by_tally()) == (3, 3, {})
 
 
 def test_a_refusal_beside_a_conflict_is_judged_by_the_next_attempt_and_a_receipt_is_a_replay(shop: Shop) -> None:
@@ -330,7 +330,7 @@ def test_a_process_that_is_killed_over_any_request(shop: Shop, streams: EngineSt
     done = shop.commit("o-1", "o-1-again")
     assert (done.replayed, {done.answer["order"], "TOTAL"}) == (half == DONE, shop.rows().keys())
     streams.drain()
-    assert (shop.of(), streams.off_by()) == (DONE, {})
+    assert (shop.of(), streams.drift_by_tally()) == (DONE, {})
 
 
 def test_12_copies_at_once_make_one_order_and_all_of_them_name_it(shop: Shop) -> None:
@@ -373,7 +373,7 @@ def test_60_orders_of_25_mugs_each_sent_by_some_devices_at_once(
     sold = [*itertools.chain(*said.values())]
     assert {*sold, "TOTAL"} - {"sold out"} == shop.rows().keys()
     assert all(len(orders - {"sold out"}) <= 1 for orders in said.values())
-    assert streams.off_by() == {}
+    assert streams.drift_by_tally() == {}
 
 
 def test_a_call_without_time_writes_nothing(shop: Shop) -> None:

@@ -25,7 +25,7 @@ from tests import faults
 from tests.engines import new_engine
 from tests.invariants.counting import ITEM, Counting
 from tests.invariants.deployment import Deployment
-from tests.invariants.simulation import Clock, Roughness, seed_randomness
+from tests.invariants.simulation import Clock, Disturbances, seed_randomness
 from tests.invariants.test_periods import evening as evening
 from tests.invariants.test_removed_periods import BY_TTL
 from tests.invariants.threads import run_together
@@ -263,7 +263,7 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
         world = Deployment(
-            engine, clock, request.param, Roughness(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None
+            engine, clock, request.param, Disturbances(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None
         )
         clock.pass_s(2400)  # 20 minutes before the edge
         world.sweep_each_minute()
@@ -289,8 +289,8 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
 ) -> None:
     world, chance = simulated, random.Random(request.node.callspec.params["simulated"])
     log = Log(world, chance, VISITS)
-    faulty = world.is_faulty
-    world.is_faulty = lambda: log.met(faulty())  # type: ignore[method-assign]
+    faulty = world.draws_fault
+    world.draws_fault = lambda: log.met(faulty())  # type: ignore[method-assign]
 
     def step() -> None:
         log.step()

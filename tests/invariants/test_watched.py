@@ -42,7 +42,7 @@ def post(social: Team, name: str, likes: int, tally: int | None = None) -> None:
 def off(social: Team) -> dict[str, int]:
     """The sweep looks, some minutes later; by how much which numbers are off now."""
     social.drain()
-    social.note_all_passed()
+    social.sweep_later()
     watch.check_numbers(social.store, COUNTERS, time.time() + LATER_S, until_s=time.monotonic() + 60)
     return {row.target: row.drift for row in rows.all_rows(social.store)}
 
@@ -66,7 +66,7 @@ def test_one_record_moves_all_that_hold_a_number_against_a_table(social: Team) -
     post(social, "a", 0, 5)
     social.drain()
     for name in names:
-        social.begin(name)
+        social.begin_scan(name)
     social.put("POST#a", "META", likeTally={"S": "5"})
     social.drain()
     assert (social.bucket.objects, [social.recount(one).difference("~-kept").recount for one in names]) == (
@@ -220,13 +220,13 @@ def test_a_scan_finds_the_number_that_a_lost_record_had(social: Team) -> None:
 def test_a_record_knows_better_than_what_a_scan_has_read(social: Team) -> None:
     """Before the page is added, and between the look at the numbers and the setting of them."""
     post(social, "a", 2)
-    recount = social.begin("post_likes")
+    recount = social.begin_scan("post_likes")
     (page,) = recount._pages()
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
     recount._add(page, len(page))
     assert scan_state.end(social.store, recount.scan, time.time())
-    social.note_all_passed()
+    social.sweep_later()
     seen = next(one for one in recount.all_differences() if one.group == "a")
     assert seen.first_item[recount.scan.team_number_attribute] == {"N": "3"}
     social.put("POST#a", "META", likeTally={"N": "4"})
@@ -272,7 +272,7 @@ def test_written_together_an_edit_is_confirmed_after_some_minutes(social: Team) 
     social.count("post_likes")
     post(social, "a", 2, 4)
     social.drain()
-    social.note_all_passed()
+    social.sweep_later()
     watch.check_numbers(social.store, social.counters, time.time() + LATER_S, until_s=time.monotonic() + 60)
     (row,) = rows.all_rows(social.store)
     assert (row.drift, row.changes != ()) == (2, True)

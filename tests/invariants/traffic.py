@@ -57,13 +57,13 @@ class Traffic:
         for number in range(4):
             self._restore(number, 50, now - self.chance.randint(60, 1000))
             self.truth.accepted["visits", f"{RESTORED}/{number}"] = 50
-        self.world.forget()
+        self.world.drop_new_records()
 
     # ---- changes ----
 
     def change(self) -> None:
         """Make one change, by a process with a wrong clock that waits between stamp and commit."""
-        plan, chance = self.world.plan, self.chance
+        plan, chance = self.world.disturbances, self.chance
         delay_s = chance.uniform(0, 6) if chance.random() < 0.2 else chance.uniform(0, 0.3)
         if chance.random() < plan.slow:
             delay_s = chance.uniform(6, 55)
@@ -225,10 +225,10 @@ class Traffic:
         for record in self.world.take_written():
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
-                record["alone"] = [
+                record["spilled"] = [
                     ((counter, id_), self.world.number(), amount) for counter, id_, amount in _waiting(record, image)
                 ]
-                self.truth.alone |= dict.fromkeys((one[1] for one in record["alone"]), self.world.clock.now_s)
+                self.truth.spilled |= dict.fromkeys((one[1] for one in record["spilled"]), self.world.clock.now_s)
 
     # ---- edits by hand ----
 

@@ -35,7 +35,7 @@ class Truth:
     """By how much repairs moved each tally."""
     lost: set[int] = field(default_factory=set)
     """The changes that were written alone and that the rollup has lost for good."""
-    alone: dict[int, float] = field(default_factory=dict)
+    spilled: dict[int, float] = field(default_factory=dict)
     """When each change was accepted that was written alone and is not in its tally yet."""
 
     def note_edit(self, tally: Tally, minute: int, amount: int) -> None:

@@ -71,7 +71,7 @@ class Team(team_table.Team):
     def sleep(self, _: float) -> None:
         """Run the consumer and the sweep while the command waits."""
         self.drain()
-        self.note_all_passed()
+        self.sweep_later()
 
     def stall(self) -> None:
         """Remove the stored progress of the consumer."""

@@ -15,8 +15,8 @@ from types import FrameType
 
 INTERRUPTED = 130
 BAD = 2
-UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of stdout
-LINE_MAX = 300  # characters of an endpoint's answer: it may be a page of HTML
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # stdout takes no more
+ERROR_CHARACTERS_MAX = 300  # that are printed: the answer of an endpoint may be a page of HTML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def _is_bare() -> bool:
 def _run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status."""
     if _is_bare():
-        return _bare(arguments, "shtab")
+        return _run_bare(arguments)
     from .terminal import run_to_exit_status
 
     _load(arguments)
@@ -76,48 +76,42 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as error:  # an answer that is not DynamoDB's fails anywhere; a user needs one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # for `main`
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        print(
-            f"tally: an answer cannot be read, or Tally has a bug: {what[:LINE_MAX]} (TALLY_TRACEBACK=1 shows where)",
-            file=sys.stderr,
-        )
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
+        line = f"an answer cannot be read, or Tally has a bug: {what} (TALLY_TRACEBACK=1 shows where)"
+        print(f"tally: {line}", file=sys.stderr)
     return BAD
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """Finds what the command needs, and runs it."""
+    """Finds the counters and the stack that the command needs, and runs it. If `counters.py` is wrong, the help still
+    runs."""
     from . import commands
 
-    if commands.takes_counters(arguments):
-        return _with_counters(arguments)
-    given = commands.parse_arguments(arguments, commands.parser({}, commands.needed_commands(arguments)))
-    return commands.COMMANDS[given.command].run(given)
-
-
-def _with_counters(arguments: Sequence[str]) -> int:
-    """Finds the counters and the stack, and runs the command. If the file of counters is wrong, the help still runs."""
+    names = commands.needed_commands(arguments)
+    if not commands.takes_counters(arguments):
+        given = commands.parse_arguments(arguments, commands.parser({}, names))
+        return commands.COMMANDS[given.command].run(given)
     from tally.builtin import BUILTIN
     from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
     from tally.pages import DEFAULT_PAGES
 
-    from . import commands, connection, folder
+    from . import connection, folder
     from .terminal import CommandError, note
 
     file = folder.counters()
     exists = file.is_file()  # `tally init` makes the file
     needs_stack = commands.looks_at_a_stack(arguments)
     try:
-        app = (
-            CountersFile.load(file) if exists else CountersFile(file, {one.name: one for one in BUILTIN}, DEFAULT_PAGES)
-        )
+        builtin = CountersFile(file, {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
+        app = CountersFile.load(file) if exists else builtin
     except ConfigurationError:
         if needs_stack:
             raise
         app = CountersFile(file, {}, DEFAULT_PAGES)
     for line in app.warnings if needs_stack else ():
         note(line)
-    given = commands.parse_arguments(arguments, commands.parser(app.counters, commands.needed_commands(arguments)))
+    given = commands.parse_arguments(arguments, commands.parser(app.counters, names))
     command = commands.COMMANDS[given.command]
     if not command.needs_stack or getattr(given, command.no_stack_option, None):
         return command.run(given)
@@ -132,7 +126,7 @@ def _with_counters(arguments: Sequence[str]) -> int:
     return command.run(given, stack)
 
 
-def _bare(arguments: Sequence[str], missing: str) -> int:
+def _run_bare(arguments: Sequence[str]) -> int:
     """Runs `init`, the only command of the bare package."""
     from . import init
     from .terminal import CommandError
@@ -140,7 +134,7 @@ def _bare(arguments: Sequence[str], missing: str) -> int:
     try:
         if list(arguments[:1]) == ["init"]:
             return init.init_bare(arguments[1:])
-        reason = f"{missing} is missing, and the command needs it: install 'tallystick[dev]'"
+        reason = "shtab is missing, and the command needs it: install 'tallystick[dev]'"
     except CommandError as error:
         reason = str(error)
     print(f"tally: {reason}", file=sys.stderr)

@@ -22,13 +22,8 @@ def _help(given: argparse.Namespace) -> int:
 
 
 def _add_topic(parser: Parser, counters: Counters) -> None:
-    parser.add_argument(
-        "topic",
-        metavar="COMMAND",
-        nargs="?",
-        choices=tuple(COMMAND_SUMMARIES),
-        help="the command to explain (default: all)",
-    )
+    text, names = "the command to explain (default: all)", tuple(COMMAND_SUMMARIES)
+    parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=names, help=text)
 
 
 def _version(given: argparse.Namespace) -> int:
@@ -79,32 +74,23 @@ def needed_commands(arguments: Sequence[str]) -> list[str]:
 
 def takes_counters(arguments: Sequence[str]) -> bool:
     """Returns whether this command line may name or list counters, so that the file of counters is read."""
-    return any(
-        COMMAND_SUMMARIES[name].needs_stack or COMMAND_SUMMARIES[name].needs_counters
-        for name in needed_commands(arguments)
-    )
+    needed = [COMMAND_SUMMARIES[name] for name in needed_commands(arguments)]
+    return any(summary.needs_stack or summary.needs_counters for summary in needed)
 
 
 def parser(counters: Counters, names: Sequence[str] = tuple(COMMAND_SUMMARIES)) -> Parser:
     """Returns the command line of these commands, for the declared counters."""
     parser = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.overview = _overview()
+    parts = ["usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"]
+    for purpose, of_purpose in SUMMARIES_BY_PURPOSE.items():
+        parts.append("\n".join([purpose, *(f"  {name:12}{summary.about}" for name, summary in of_purpose.items())]))
+    where = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS ({STACK_DEFAULT})."
+    parser.overview = "\n\n".join([*parts, where, EXIT_STATUS]) + "\n"
     parser.set_defaults(parser=parser, declared=counters)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:
         COMMANDS[name].add_to(commands, counters)
     return parser
-
-
-def _overview() -> str:
-    """Returns the help of all commands, by purpose."""
-    parts = [
-        "\n".join([purpose, *(f"  {name:12}{summary.about}" for name, summary in commands.items())])
-        for purpose, commands in SUMMARIES_BY_PURPOSE.items()
-    ]
-    where = f"`--local` uses a running {DEV} (`--port`), `--stack NAME` a stack in AWS"
-    usage = "usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"
-    return "\n\n".join([usage, *parts, f"{where} ({STACK_DEFAULT}).", EXIT_STATUS]) + "\n"
 
 
 def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:

@@ -9,12 +9,8 @@ import shtab
 from .command import Command
 from .terminal import say
 
-_HOW_TO_COMPLETE = """  tally completion bash > ~/.local/share/bash-completion/completions/tally
-  tally completion zsh > "${fpath[1]}/_tally"
-"""
 
-
-def _completion(given: argparse.Namespace) -> int:
+def _print_completion(given: argparse.Namespace) -> int:
     """Prints the script, with the counters that the app declares now."""
     names = " ".join(given.declared)
     listed = {
@@ -26,8 +22,8 @@ def _completion(given: argparse.Namespace) -> int:
 
 
 COMPLETION = Command(
-    "completion",
-    _completion,
-    lambda made, counters: made.add_argument("shell", choices=("bash", "zsh")),
-    examples=_HOW_TO_COMPLETE,
-)
+    "completion", _print_completion, lambda parser, counters: parser.add_argument("shell", choices=("bash", "zsh")),
+    examples="""  tally completion bash > ~/.local/share/bash-completion/completions/tally
+  tally completion zsh > "${fpath[1]}/_tally"
+""",
+)  # fmt: skip

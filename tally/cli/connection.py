@@ -75,8 +75,8 @@ def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
         client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **LOCAL)
-        own = json.dumps(where.get("own_tables", {}))
-        store = Store(client, _settings(where, where["bucket"], where["minute_s"], own))
+        team_tables = json.dumps(where.get("own_tables", {}))
+        store = Store(client, _settings(where, where["bucket"], where["minute_s"], team_tables))
         s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
         objects = DeadLetterBucket(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
         if (app := where.get("app")) and Path(app) != folder().resolve():  # another checkout has the port
@@ -87,9 +87,8 @@ def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
     except OSError:
         raise CommandError(f"nothing answers on port {port}. Start {DEV}, or give its --port") from None
     except (ValueError, KeyError, TypeError, AttributeError, ConfigurationError, http.client.HTTPException):
-        raise CommandError(
-            f"{url} did not answer as {DEV} does. Check that {DEV} has the port, or give --port"
-        ) from None
+        hint = f"Check that {DEV} has the port, or give --port"
+        raise CommandError(f"{url} did not answer as {DEV} does. {hint}") from None
 
 
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
@@ -104,15 +103,21 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         named = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
-        outputs = _outputs_of_tally(stack, place.replace("/", ""), named)
+        first = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
+        ids = [output.removesuffix(first) for output in named if output.endswith(first)]
+        id_ = place.replace("/", "")
+        if not id_ and len(ids) > 1:
+            choices = " or ".join(f"{stack}/{one}" for one in sorted(ids) if one)
+            raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")
+        id_ = id_ or "".join(ids)
+        outputs = {output.removeprefix(id_): value for output, value in named.items() if output.startswith(id_)}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("TeamTables", "{}"))
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), settings)
-        return Stack(
-            store, DeadLetterBucket(bucket) if bucket else None, counters, outputs, described.get("StackStatus", "")
-        )
+        objects = DeadLetterBucket(bucket) if bucket else None
+        return Stack(store, objects, counters, outputs, described.get("StackStatus", ""))
     except KeyError as missing:
         raise CommandError(f"the stack {stack} has no output {missing}. Give the name of a stack with Tally") from None
     except NoCredentialsError:
@@ -124,20 +129,6 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
         raise CommandError(f"the stack {stack} cannot be read: {why}") from None
 
 
-def _outputs_of_tally(stack: str, id_: str, outputs: Mapping[str, str]) -> dict[str, str]:
-    """Returns the outputs of one Tally without the prefix, which is the id of the construct.
-
-    `id_`: the id of the construct; empty: the stack has one Tally. If the stack has several, raises CommandError.
-    """
-    output = next(iter(_TABLES.values()))
-    ids = [name.removesuffix(output) for name in outputs if name.endswith(output)]
-    if not id_ and len(ids) > 1:
-        named = " or ".join(f"{stack}/{place}" for place in sorted(ids) if place)
-        raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {named}")
-    id_ = id_ or "".join(ids)
-    return {name.removeprefix(id_): value for name, value in outputs.items() if name.startswith(id_)}
-
-
 def store_of_tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
     """Returns tables that belong to no stack. `names`: the names of counts, receipts and ledger."""
     client = client or boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
@@ -147,11 +138,11 @@ def store_of_tables(names: Mapping[str, str], region: str, client: Any = None) -
 def check_format(stack: str, stored: str, read: str) -> None:
     """If a stack stores its data in a format that this version does not read, raises CommandError."""
     if stored != read:
-        message = f"the stack {stack} has format {stored}, and this version reads format {read}"
-        raise CommandError(f"{message}. Use the version of the stack")
+        formats = f"the stack {stack} has format {stored}, and this version reads format {read}"
+        raise CommandError(f"{formats}. Use the version of the stack")
 
 
-def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = "{}") -> Settings:
+def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, team_tables: str = "{}") -> Settings:
     return Settings(
         counts_table=tables["counts"],
         receipts_table=tables["receipts"],
@@ -161,5 +152,5 @@ def _settings(tables: Mapping[str, str], bucket: str, minute_s: int, own: str = 
         version="command",
         minute_s=int(minute_s),
         dead_letter_bucket=bucket,
-        team_tables=parse_team_tables(own),
+        team_tables=parse_team_tables(team_tables),
     )

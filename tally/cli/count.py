@@ -23,18 +23,13 @@ FUNCTIONS = ("increments", "visits")
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter that counts the change")
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
-    parser.add_argument(
-        "--amount",
-        metavar="N",
-        type=values.signed_number(AMOUNT_MAX),
-        help="how much to count (default: its own step, or 1)",
-    )
+    amount, how_much = values.signed_number(AMOUNT_MAX), "how much to count (default: the counter's step, or 1)"
+    parser.add_argument("--amount", metavar="N", type=amount, help=how_much)
     parser.add_argument("--visitor", metavar="NAME", help="the visitor, for a counter with unique=True")
-    parser.add_argument(
-        "--used", action="store_true", help="the amount is used already: it may pass the limit, up to the debt"
-    )
-    about = "the idempotency key: the same key counts once (default: a new one)"
-    parser.add_argument("--key", type=values.idempotency_key, help=about)
+    used = "the amount is used already: it may pass the limit, up to the debt"
+    parser.add_argument("--used", action="store_true", help=used)
+    key = "the idempotency key: the same key counts once (default: a new one)"
+    parser.add_argument("--key", type=values.idempotency_key, help=key)
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -50,12 +45,15 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _count(given: argparse.Namespace, stack: Stack) -> int:
-    """Counts a change, and prints its key. If a limit refuses the change, returns 1."""
+    """Counts a change or a visitor, and prints the key, or whether the visitor is new. Returns 1 if a limit refuses."""
     key = given.key or str(uuid.uuid4())
     try:
         tally = make_client(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
         if given.visitor is not None:
-            return _count_visitor(given, tally)
+            visit = tally.add_visitor(given.counter.name, given.id, given.visitor)
+            how = "counted" if visit["new"] else "was counted before, and not again"
+            print_json_or_line(given, {**visit}, f"{given.counter.name} {given.id} {visit['period']}: {how}")
+            return 0
         answer = _send(tally, given, key)
     except LimitReachedError as error:
         note(error.detail)
@@ -64,14 +62,6 @@ def _count(given: argparse.Namespace, stack: Stack) -> int:
     how = "was counted before, and not again" if answer["replayed"] else f"counted{number}"
     how += ", beyond the limit" if answer.get("over") else ""
     print_json_or_line(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
-    return 0
-
-
-def _count_visitor(given: argparse.Namespace, tally: Tally) -> int:
-    """Counts a visitor, and prints whether the visitor is new."""
-    answer = tally.add_visitor(given.counter.name, given.id, given.visitor)
-    how = "counted" if answer["new"] else "was counted before, and not again"
-    print_json_or_line(given, {**answer}, f"{given.counter.name} {given.id} {answer['period']}: {how}")
     return 0
 
 

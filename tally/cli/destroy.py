@@ -55,19 +55,22 @@ class DeployedStack(NamedTuple):
 
 
 def destroy(given: argparse.Namespace) -> int:
-    """Shows the stack, asks, deletes it, and prints what remains."""
+    """Shows the stack, asks, deletes it, and prints what remains. If the stack is protected, raises CommandError."""
     stage = Options.from_context(account.read_context(given.context)).stage
     at = Account.from_environment(given.profile, given.region)
     name, edge = stack_names(stage, at.region)
     # Only the partition `aws` has CloudFront: other credentials do not know us-east-1.
-    both = [
-        find_stack(at, edge, EDGE_REGION) if at.caller_arn.startswith("arn:aws:") else None,
-        find_stack(at, name, at.region),
-    ]
-    stacks = [deployed for deployed in both if deployed]
+    edge_stack = find_stack(at, edge, EDGE_REGION) if at.caller_arn.startswith("arn:aws:") else None
+    stacks = [deployed for deployed in (edge_stack, find_stack(at, name, at.region)) if deployed]
     if not stacks:
         raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
-    _check_protection(stacks, at)
+    protected = [deployed for deployed in stacks if deployed.protected]
+    if protected:
+        unprotect = "aws cloudformation update-termination-protection --no-enable-termination-protection --region"
+        commands = [[unprotect, one.region, "--stack-name", one.name, *at.profile_options] for one in protected]
+        names = " and ".join(deployed.name for deployed in protected)
+        first = " && ".join(map(" ".join, commands))
+        raise CommandError(f"{names}: protected from deletion. To delete, run first: {first}")
     check_answerable(given.yes)
     print(f"in account {at.id}, as {at.caller_arn}")
     for deployed in stacks:
@@ -84,7 +87,7 @@ def destroy(given: argparse.Namespace) -> int:
 
 
 def stack_names(stage: str, region: str) -> tuple[str, str]:
-    """The stacks of a stage: its own, and its edge. As tally/cdk/names.py has them, which would load CDK."""
+    """Returns the names of a stage's stack and of its edge, as tally/cdk/names.py has them, which would load CDK."""
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 
@@ -95,23 +98,10 @@ def find_stack(at: Account, name: str, region: str) -> DeployedStack | None:
         return None
     template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
     kept = {id for id, resource in template["Resources"].items() if resource.get("DeletionPolicy") in _KEEPING_POLICIES}
-    names = {
-        KeptResource.of(resource)
-        for resource in at.resources(name, region)
-        if resource["LogicalResourceId"] in kept and resource.get("PhysicalResourceId")
-    }
+    existing = [one for one in at.resources(name, region) if one.get("PhysicalResourceId")]
+    remaining = {KeptResource.of(one) for one in existing if one["LogicalResourceId"] in kept}
     protected = bool(described.get("EnableTerminationProtection"))
-    return DeployedStack(name, described["StackId"], region, protected, tuple(sorted(names)))
-
-
-def _check_protection(stacks: Sequence[DeployedStack], at: Account) -> None:
-    """If a stack is protected, raises CommandError with the command that ends the protection."""
-    protected = [deployed for deployed in stacks if deployed.protected]
-    if protected:
-        command = "aws cloudformation update-termination-protection --no-enable-termination-protection --region"
-        commands = [" ".join([command, one.region, "--stack-name", one.name, *at.profile_options]) for one in protected]
-        names = " and ".join(deployed.name for deployed in protected)
-        raise CommandError(f"{names}: protected from deletion. To delete, run first: {' && '.join(commands)}")
+    return DeployedStack(name, described["StackId"], region, protected, tuple(sorted(remaining)))
 
 
 def delete(stack: DeployedStack, at: Account) -> None:
@@ -119,15 +109,12 @@ def delete(stack: DeployedStack, at: Account) -> None:
     client = at.client("cloudformation", stack.region)
     client.delete_stack(StackName=stack.id)
     try:
-        client.get_waiter("stack_delete_complete").wait(
-            StackName=stack.id, WaiterConfig={"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
-        )
+        looks = {"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
+        client.get_waiter("stack_delete_complete").wait(StackName=stack.id, WaiterConfig=looks)
     except WaiterError as error:
-        why = {
-            f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}"
-            for event in at.events(stack.id, stack.region)
-            if event["ResourceStatus"] == "DELETE_FAILED" and event["PhysicalResourceId"] != stack.id
-        }
+        failed = [event for event in at.events(stack.id, stack.region) if event["ResourceStatus"] == "DELETE_FAILED"]
+        of_resources = [event for event in failed if event["PhysicalResourceId"] != stack.id]
+        why = {f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}" for event in of_resources}
         raise CommandError(f"{stack.name} is not deleted: {'; '.join(sorted(why)) or error}") from None
 
 
@@ -154,11 +141,7 @@ def deploy_command(options: str) -> str:
     return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
 
 
-DESTROY = Command(
-    "destroy",
-    account.translate_option_errors(destroy),
-    account.add_arguments,
-)
+DESTROY = Command("destroy", account.translate_option_errors(destroy), account.add_arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,8 +26,6 @@ def _run(given: argparse.Namespace) -> int:
 
 
 DEV = Command(
-    "dev",
-    _run,
-    lambda made, counters: options.add_arguments(made),
+    "dev", _run, lambda parser, counters: options.add_arguments(parser),
     examples=f"  tally dev\n  tally dev --port 8081 --data .tally-2\n\n{options.VARIABLES}\n",
-)
+)  # fmt: skip

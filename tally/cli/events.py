@@ -20,43 +20,33 @@ LIMIT_DEFAULT, LIMIT_MAX = 20, 10_000
 
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "list only events of this counter (default: all)", nargs="?")
-    parser.add_argument(
-        "id", metavar="ID", nargs="?", help="list only events of this id; with a period, 7c20#2026-11-22"
-    )
-    most = values.whole_number(1, LIMIT_MAX)
-    parser.add_argument(
-        "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
-    )
+    of_id = "list only events of this id; with a period, 7c20#2026-11-22"
+    parser.add_argument("id", metavar="ID", nargs="?", help=of_id)
+    values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
 
 
 def _events(given: argparse.Namespace, stack: Stack) -> int:
     """Prints the events, the newest first. Returns 0."""
     name, mark, period = (given.id or "").partition("#")
-    wanted = f"{id_of(name)}{mark}{period}" if given.id else ""
-    matching = (
-        (event.detail, sent)
-        for event, sent in events.newest_events(stack.store)
-        if given.counter is None or event.detail["counter"] == given.counter.name
-        if given.id is None or wanted in (event.detail["id"], _full(event.detail))
-    )
-    shown = list(islice(matching, given.limit))
+    id_ = f"{id_of(name)}{mark}{period}" if given.id else ""
+    newest = ((event.detail, sent) for event, sent in events.newest_events(stack.store))
+    of_counter = (one for one in newest if given.counter is None or one[0]["counter"] == given.counter.name)
+    of_id = (one for one in of_counter if given.id is None or id_ in (one[0]["id"], _id_with_period(one[0])))
+    shown = list(islice(of_id, given.limit))
     for detail, sent in shown:
-        print_json_or_line(given, {**detail, "sent": sent}, f"{_line(detail)}{'' if sent else '; not sent yet'}")
+        of = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
+        moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
+        by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
+        crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
+        line = f"{format_time(detail['at'])}  {detail['counter']} {_id_with_period(detail)} {crossed}"
+        print_json_or_line(given, {**detail, "sent": sent}, line if sent else f"{line}; not sent yet")
     if not shown and not given.json:
         say("there are no events: Tally keeps each for nine days after it is sent")
     return 0
 
 
-def _full(detail: Any) -> str:
+def _id_with_period(detail: Any) -> str:
     return f"{detail['id']}#{detail['period']}" if "period" in detail else str(detail["id"])
-
-
-def _line(detail: Any) -> str:
-    of = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
-    moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
-    by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
-    crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
-    return f"{format_time(detail['at'])}  {detail['counter']} {_full(detail)} {crossed}"
 
 
 EVENTS = Command(

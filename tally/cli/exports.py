@@ -31,7 +31,6 @@ from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, iso, note, progress_bar
 
-Put = Callable[[Sequence[Any]], object]
 _BREAK = re.compile(r"[\r\n]")
 
 
@@ -41,9 +40,8 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--children", action="store_true", help="export the items that it counts")
     what.add_argument("--limits", action="store_true", help="export the overrides of the limit")
-    parser.add_argument(
-        "--format", choices=files.FORMATS, help="the format of the file (default: by its name; csv for stdout)"
-    )
+    text = "the format of the file (default: by its name; csv for stdout)"
+    parser.add_argument("--format", choices=files.FORMATS, help=text)
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -66,20 +64,23 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     rows = _limits if given.limits else _children if given.children else _numbers
     written = 0
     with _open_output(given.file) as file:
-        put = (_csv_writer if given.format == files.CSV else _jsonl_writer)(file, names)
+        write_csv = _csv_writer(file, names) if given.format == files.CSV else None
         for row in rows(store, counter):
-            if given.children and given.format == files.CSV:
-                _check_importable(counter, names, row)
-            put(row)
+            if write_csv is None:
+                file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
+            else:
+                if given.children:
+                    _check_importable(counter, names, row)
+                write_csv(row)
             written += 1
     note(f"exported {files.format_rows(written)}")
     return 0
 
 
-def _csv_writer(file: IO[str], names: Sequence[str]) -> Put:
-    plain, quoted = (
-        csv.writer(file, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-    )
+def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]], object]:
+    """Writes the names of the columns, and returns the function that writes a row."""
+    plain = csv.writer(file, lineterminator="\n")
+    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
     plain.writerow(names)
     # Python before 3.13 does not quote a carriage return.
     return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
@@ -90,17 +91,11 @@ def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]
     if not _BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
-    put = _csv_writer(text, names)
-    put(row)
+    _csv_writer(text, names)(row)
     text.seek(0)
     if any(isinstance(one, RefusedRow) for one in files.read(text, files.CSV, files.CHILDREN, counter)):
-        raise CommandError(
-            f"the child {row[1]!r} of {row[0]} has a line that reads as a row of CSV. Export with --format jsonl"
-        )
-
-
-def _jsonl_writer(file: IO[str], names: Sequence[str]) -> Put:
-    return lambda row: file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
+        child = f"the child {row[1]!r} of {row[0]}"
+        raise CommandError(f"{child} has a line that reads as a row of CSV. Export with --format jsonl")
 
 
 @contextmanager

@@ -103,16 +103,18 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
             return False
         return True
 
-    source = lines, needed, layout.optional
-    for record in _from_csv(*source, is_row, layout.names_child) if form == CSV else _from_json(*source):
-        try:
-            if not isinstance(record, RefusedRow) and any(_NOT_UTF8.search(str(one)) for one in record[1]):
-                raise InvalidInputError(
-                    "the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8"
-                )
-            yield record if isinstance(record, RefusedRow) else layout.make(record[0], record[1], counter)
-        except CallerError as error:
-            yield RefusedRow(record[0], error.detail)
+    is_csv = form == CSV
+    for record in _from_csv(lines, needed, layout, is_row) if is_csv else _from_json(lines, needed, layout.optional):
+        if isinstance(record, RefusedRow):
+            yield record
+        elif any(_NOT_UTF8.search(str(value)) for value in record[1]):
+            encoding = "not UTF-8, but perhaps Latin-1 or Windows-1252"
+            yield RefusedRow(record[0], f"the line is {encoding}: save the file as UTF-8")
+        else:
+            try:
+                yield layout.make(record[0], record[1], counter)
+            except CallerError as error:
+                yield RefusedRow(record[0], error.detail)
 
 
 def open_input(name: str) -> IO[bytes]:
@@ -183,10 +185,8 @@ def seconds(value: object) -> int:
     bare = _whole(value)
     if bare is not None and len(str(bare)) != DATE_DIGITS:
         if not SECONDS_MIN <= bare <= SECONDS_MAX:
-            raise InvalidInputError(
-                f"the time {bare}, in seconds since 1970, is before 2000 or after May 2033:"
-                " write it as 2024-05-03 or 2024-05-03T10:00:00Z"
-            )
+            wrong = f"the time {bare}, in seconds since 1970, is before 2000 or after May 2033"
+            raise InvalidInputError(f"{wrong}: write it as 2024-05-03 or 2024-05-03T10:00:00Z")
         return bare
     try:
         when = datetime.fromisoformat(str(value if bare is None else bare).strip())
@@ -194,24 +194,19 @@ def seconds(value: object) -> int:
     except (ValueError, OverflowError):
         at_s = -1
     if not 0 <= at_s <= TIME_MAX_S:
-        raise InvalidInputError(
-            "the time must be ISO 8601 from 1970 on, as 2024-05-03T10:00:00Z, or seconds since 1970"
-        )
+        forms = "ISO 8601 from 1970 on, as 2024-05-03T10:00:00Z, or seconds since 1970"
+        raise InvalidInputError(f"the time must be {forms}")
     return at_s
 
 
 def _from_csv(
-    lines: Iterable[str],
-    needed: Sequence[str],
-    optional: Sequence[str],
-    is_row: Callable[[Sequence[str]], bool],
-    names_child: bool,
+    lines: Iterable[str], needed: Sequence[str], layout: Layout, is_row: Callable[[Sequence[str]], bool]
 ) -> Iterator[_Record]:
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
     may have line breaks, and none of its lines may read as a row, with or without quotes."""
     ahead = _LineBuffer(lines)
-    places, width = _header(ahead, needed, optional)
+    places, width = _read_header(ahead, needed, layout.optional)
     while ahead.more():
         number, first = ahead.number, ahead.first()
         try:
@@ -229,10 +224,9 @@ def _from_csv(
             continue
         read = [row[place] for place in places]
         broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
-        if (broken and not (names_child and broken == [1])) or any(
-            len(inner) == width and is_row([inner[place] for place in places])
-            for inner in ahead.inner_rows(bool(broken))
-        ):
+        inner_rows = [inner for inner in ahead.inner_rows(bool(broken)) if len(inner) == width]
+        may_break = not broken or (layout.names_child and broken == [1])
+        if not may_break or any(is_row([inner[place] for place in places]) for inner in inner_rows):
             ahead.push_back_rest()
             yield RefusedRow(number, "a quote is not closed on its line")
         elif '"' in read[0] and read[0].replace('"', '""') not in ahead.text():
@@ -286,7 +280,7 @@ class _LineBuffer:
         self.number -= len(back)
 
 
-def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
+def _read_header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
     """Returns the places of the columns to read, and the number of columns. Raises CommandError."""
     line = next((one for one in ahead.take_row() if one.strip()), "")
     try:
@@ -297,9 +291,8 @@ def _header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) 
     if any(names.count(one) != 1 for one in wanted):
         shown = line.strip()
         shown = repr(shown if len(shown) <= QUOTED_CHARACTERS_MAX else f"{shown[:QUOTED_CHARACTERS_MAX]}…")
-        raise CommandError(
-            f"the first line must name the columns {', '.join(needed)}, once each, with commas between. It is {shown}"
-        )
+        columns = f"the columns {', '.join(needed)}, once each, with commas between"
+        raise CommandError(f"the first line must name {columns}. It is {shown}")
     return [names.index(one) for one in wanted], len(names)
 
 
@@ -327,13 +320,12 @@ def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _child_columns(counter: Counter) -> Sequence[str]:
-    return ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at")
-
-
 NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))
 """The number of each id, perhaps with a day."""
-CHILDREN = Layout(_child_columns, _child, names_child=True)
+CHILDREN = Layout(
+    lambda counter: ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at"),
+    _child, names_child=True,
+)  # fmt: skip
 """The children that a counter counts, each with its parent and its time."""
 READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)
 """The values of an old counter for each id, each with its time."""

@@ -23,7 +23,7 @@ from .command import Command, Counters, Parser, UsageError
 from .connection import Stack
 from .terminal import explain_error, note, print_json_or_line, progress_bar, say
 
-_STAYS = (
+_REMAINS = (
     "failed events may name the user for 14 more days, logs for 30, backups for 35; so may numbers whose ids are users:"
     " docs/privacy.md"
 )
@@ -31,9 +31,8 @@ NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces tha
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument(
-        "--user", metavar="ID", type=values.user_id, required=True, help="the `sub` of the user's tokens"
-    )
+    text = "the `sub` of the user's tokens"
+    parser.add_argument("--user", metavar="ID", type=values.user_id, required=True, help=text)
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -44,7 +43,11 @@ def _check(given: argparse.Namespace) -> None:
 def _forget(given: argparse.Namespace, stack: Stack) -> int:
     """Prints the data of a user, and erases it with --yes. Returns 1 if something is left."""
     user = fields.user(given.user, "--user")
-    traces = _find_traces(stack, user)
+    traces: list[Trace] = []
+    with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
+        for page in pages:
+            traces += page
+    traces.sort(key=lambda trace: trace.kind is TraceKind.POST)  # posts last: the sweep removes a deleted post's likes
     if not given.yes:
         counts = _counts(Multiset(trace.kind for trace in traces))
         say(f"found    {counts}" if traces else "there is no data of this user")
@@ -58,17 +61,8 @@ def _forget(given: argparse.Namespace, stack: Stack) -> int:
         note("there are dead letters, which may name the user: run `tally repair`, then this again")
     say(f"{left} left: run it again" if left else "nothing is left")
     if not left:
-        note(_STAYS)
+        note(_REMAINS)
     return 1 if left else 0
-
-
-def _find_traces(stack: Stack, user: str) -> list[Trace]:
-    """Returns the traces, posts last, because the sweep removes the likes of a deleted post."""
-    traces: list[Trace] = []
-    with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
-        for page in pages:
-            traces += page
-    return sorted(traces, key=lambda trace: trace.kind is TraceKind.POST)
 
 
 def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
@@ -97,10 +91,9 @@ def print_runs(given: argparse.Namespace, stack: Stack) -> int:
     runs = list(history.forget_runs(stack.store, given.user))
     for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
-        more = "" if entry["finished"] else f", not finished, of {entry['found']}"
-        print_json_or_line(
-            given, entry, f"{format_time(entry['at'])}  removed {done}{more}, by {entry['by']}: {entry['why']}"
-        )
+        unfinished = "" if entry["finished"] else f", not finished, of {entry['found']}"
+        line = f"{format_time(entry['at'])}  removed {done}{unfinished}, by {entry['by']}: {entry['why']}"
+        print_json_or_line(given, entry, line)
     if not runs and not given.json:
         say("this user was never erased")
     return 0
@@ -113,7 +106,6 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 
 
 FORGET = Command(
-    "forget", _forget,
-    _arguments, _check, write_option="--yes",
+    "forget", _forget, _arguments, _check, write_option="--yes",
     examples="  tally forget --user 'auth0|7c20'               lists the data; with --yes, erases it\n",
 )  # fmt: skip

@@ -43,11 +43,12 @@ def _print_history(given: argparse.Namespace, stack: Stack) -> int:
     if given.losses:
         return _print_losses(given, stack)
     tallies = _tallies_of_id(stack, given.id)
-    entries = [
-        (entry["at"], *_repair_entry(name, id_, entry))
-        for name, id_ in tallies
-        for entry in history.read_repairs(stack.store, name, id_)
-    ]
+    entries: list[tuple[int, dict[str, Any], str]] = []  # each with its time, its JSON object and its line
+    for name, id_ in tallies:
+        for repair in history.read_repairs(stack.store, name, id_):
+            amounts = f"{name} {id_}: {repair['amount']:+d} ({repair['before']} to {repair['after']})"
+            line = f"{amounts} by {repair['by']} ({repair['how']}): {repair['why']}"
+            entries.append((repair["at"], {"counter": name, **periods.answer_members(id_), **repair}, line))
     series_progress = progress.read(stack.store)
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():
         entries += _import_entries(name, id_, read.ever_imported(stack.store, name, id_, series_progress))
@@ -65,13 +66,6 @@ def _print_losses(given: argparse.Namespace, stack: Stack) -> int:
         line = f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
         print_json_or_line(given, entry, line)
     return 0
-
-
-def _repair_entry(name: str, id_: str, entry: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the JSON object and the line of one repair."""
-    amounts = f"{name} {id_}: {entry['amount']:+d} ({entry['before']} to {entry['after']})"
-    line = f"{amounts} by {entry['by']} ({entry['how']}): {entry['why']}"
-    return {"counter": name, **periods.answer_members(id_), **entry}, line
 
 
 def _import_entries(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:

@@ -12,9 +12,8 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import IO, Any
 
 from tally.counter import Counter
@@ -42,23 +41,15 @@ _DAYS = imports.RESTART_S // 86400
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        help="a file with the columns id and value, or for likes post, user and liked_at; - is stdin",
-    )
+    columns = "a file with the columns id and value, or for likes post, user and liked_at; - is stdin"
+    parser.add_argument("file", metavar="FILE", help=columns)
     into = parser.add_mutually_exclusive_group(required=True)
     add_counter(into, counters, "add the values to the numbers of this counter", "--counter")
     add_counter(into, counters, "put the children that this counter counts, as likes", "--children")
-    parser.add_argument(
-        "--run",
-        metavar="NAME",
-        type=values.run_name,
-        help="the name of the run (default: from the SHA-256 of its rows)",
-    )
-    parser.add_argument(
-        "--format", choices=files.FORMATS, help="the format of the file (default: by its name; csv for stdin)"
-    )
+    run = "the name of the run (default: from the SHA-256 of its rows)"
+    parser.add_argument("--run", metavar="NAME", type=values.run_name, help=run)
+    form = "the format of the file (default: by its name; csv for stdin)"
+    parser.add_argument("--format", choices=files.FORMATS, help=form)
     parser.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
@@ -111,7 +102,8 @@ class RowSource:
 
 
 def _run(given: argparse.Namespace, stack: Stack) -> int:
-    """Checks a file, and imports it with --yes. Returns 1 if a row was refused, 2 if rows cannot be read."""
+    """Checks a file, and imports it with --yes; else prints what it would import, and the earlier runs. Returns 1 if a
+    row was refused, 2 if rows cannot be read."""
     counter: Counter = given.children or given.counter
     if wrong := imports.refusal_of_import(counter, children=bool(given.children)):
         raise CommandError(wrong)
@@ -129,7 +121,12 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
             note(f"{format_rows(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
             return BAD_INPUT
         if not given.yes:
-            _say_dry_run(source, store, check, name)
+            total = "" if source.children else f", {check.total} in all"
+            skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
+            rows = f"{counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
+            say(f"would import into {rows}, as the run {name}; --yes does it")
+            for entry in history.import_runs(store, counter.name):
+                note(_format_run(entry))
             return 0
         begun = ImportRun(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
         return _import(source, store, begun)
@@ -172,25 +169,19 @@ def _check_parents(
     waiting.clear()
 
 
-def _say_dry_run(source: RowSource, store: Store, check: CheckedFile, name: str) -> None:
-    """Prints what an import would do, and the earlier runs."""
-    before = [_format_run(entry) for entry in history.import_runs(store, source.counter.name)]
-    total = "" if source.children else f", {check.total} in all"
-    skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
-    what = f"{source.counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
-    say(f"would import into {what}, as the run {name}; --yes does it")
-    for line in before:
-        note(line)
-
-
 def _import(source: RowSource, store: Store, import_run: ImportRun) -> int:
-    """Imports the rows that the run lacks. Returns 1 if a row was refused."""
+    """Imports the rows that the run lacks. Returns 1 if a row was refused. If the run began with other rows, or too
+    long ago, raises CommandError."""
     before = import_run.begin()
     if before is not None:
-        _check_resumable(before, import_run)
+        if before["digest"] != import_run.digest:
+            raise CommandError(f"the run {import_run.run} began with other rows: give these rows another --run NAME")
         if before["finished"]:
             say(f"the run {import_run.run} ended before: {format_rows(before['rows'])}, {before['refused']} refused")
             return 1 if before["refused"] else 0
+        if clock.now_s() > before["at"] + imports.RESTART_S:
+            began = f"the run {import_run.run} began at {format_time(before['at'])}"
+            raise CommandError(f"{began}: its receipts have expired, so it cannot go on")
         import_run = replace(import_run, by=before["by"], why=before["why"], at_s=before["at"])
     note(f"the run {import_run.run}: if it stops, start it again within {_DAYS} days; each row counts once")
     imported = refused = already = 0
@@ -198,11 +189,11 @@ def _import(source: RowSource, store: Store, import_run: ImportRun) -> int:
         for chunk in source.chunks():
             if clock.now_s() > import_run.at_s + imports.RESTART_S:
                 raise CommandError(f"the run {import_run.run} is {_DAYS} days old: its first receipts expire soon")
-            done, there = _commit_with_retries(partial(_commit, source, store, import_run.run, chunk))
-            for row in done[: max(0, PRINTED_LINES_MAX - refused)]:
+            refused_rows, existing = _commit(source, store, import_run.run, chunk)
+            for row in refused_rows[: max(0, PRINTED_LINES_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
-            refused, already = refused + len(done), already + there
-            imported += len(chunk.rows) - len(done) - there
+            refused, already = refused + len(refused_rows), already + existing
+            imported += len(chunk.rows) - len(refused_rows) - existing
             shown.update(len(chunk.rows))
     import_run.finish(refused)
     parts = [f"imported {format_rows(imported)}"]
@@ -211,31 +202,18 @@ def _import(source: RowSource, store: Store, import_run: ImportRun) -> int:
     return 1 if refused else 0
 
 
-def _check_resumable(before: Mapping[str, Any], import_run: ImportRun) -> None:
-    """If the run began with another file, or too long ago, raises CommandError."""
-    if before["digest"] != import_run.digest:
-        raise CommandError(f"the run {import_run.run} began with other rows: give these rows another --run NAME")
-    if not before["finished"] and clock.now_s() > before["at"] + imports.RESTART_S:
-        when = format_time(before["at"])
-        raise CommandError(f"the run {import_run.run} began at {when}: its receipts have expired, so it cannot go on")
-
-
 def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[list[RefusedRow], int]:
-    """Imports a chunk once. Returns the refused rows, and how many children existed before."""
-    if not source.children:
-        return imports.import_numbers(Call(store), source.counter, name, chunk), 0
-    body = imports.import_children(Call(store), source.counter, name, chunk)
-    ids = {row.line: row.id for row in chunk.rows}
-    gone = [RefusedRow(line, f"there is no {source.counter.prefix.lower()} {ids[line]}") for line in body["missing"]]
-    return gone, int(body["already"])
-
-
-def _commit_with_retries(commit: Callable[[], tuple[list[RefusedRow], int]]) -> tuple[list[RefusedRow], int]:
-    """Commits a chunk, and retries while the store is busy: a new table needs minutes to grow."""
-    wait_s = 0.25
+    """Imports a chunk once, and retries while the store is busy: a new table needs minutes to grow. Returns the refused
+    rows, and how many children existed before."""
+    counter, wait_s = source.counter, 0.25
     for _ in range(BUSY_MAX):
         try:
-            return commit()
+            if not source.children:
+                return imports.import_numbers(Call(store), counter, name, chunk), 0
+            body = imports.import_children(Call(store), counter, name, chunk)
+            ids = {row.line: row.id for row in chunk.rows}
+            reasons = {line: f"there is no {counter.prefix.lower()} {ids[line]}" for line in body["missing"]}
+            return [RefusedRow(line, why) for line, why in reasons.items()], int(body["already"])
         except StoreRefusedError:
             raise
         except RetryableError:

@@ -20,9 +20,9 @@ from .terminal import print_json_or_line
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "a counter with limit_overrides")
     parser.add_argument("id", metavar="ID", help="the id whose limit it is, without a period")
-    wish = parser.add_mutually_exclusive_group()
-    wish.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
-    wish.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
+    change = parser.add_mutually_exclusive_group()
+    change.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
+    change.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
     parser.add_argument("--key", type=values.idempotency_key, help="the idempotency key (default: a new one)")
 
 
@@ -51,14 +51,13 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
         answer = tally.put_limit(name, given.id, given.limit, idempotency_key=key)
     else:
         answer = tally.get_limit(name, given.id)
-    how = "its own" if answer["own"] else "as declared"
-    print_json_or_line(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {how}")
+    kind = "its own" if answer["own"] else "as declared"
+    print_json_or_line(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {kind}")
     return 0
 
 
 LIMIT = Command(
-    "limit", _run, _arguments, _check,
-    json=True,
+    "limit", _run, _arguments, _check, json=True,
     examples="""  tally limit calls 7c20 --stack Tally-prod
   tally limit calls 7c20 1000000 --stack Tally-prod
   tally limit calls 7c20 --declared --stack Tally-prod

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from tally import fields
-from tally.counter import ITEMS, Counter
+from tally.counter import ITEMS
 from tally.counting import batch, receipts
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
@@ -16,13 +16,11 @@ from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import print_json_or_line
 
-OF_CHILDREN = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
-OF_PAGES = ("visit",)
-OF_OTHERS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
+CHILD_OPERATIONS = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
+PAGE_OPERATIONS = ("visit",)
+NUMBER_OPERATIONS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
 BATCH_OPERATION = "change"  # its receipt belongs to the batch, not to one number
-NOT_KNOWN = (
-    "unknown  no receipt: this caller (--caller) never sent the change, Tally refused it, or the receipt expired"
-)
+NO_RECEIPT = "no receipt: this caller (--caller) never sent the change, Tally refused it, or the receipt expired"
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -37,9 +35,8 @@ def _check(given: argparse.Namespace) -> None:
     if given.counter.counts == ITEMS and (refusal := fields.counts_otherwise(given.counter)):
         raise UsageError(refusal.detail)
     if given.counter.unique:
-        raise UsageError(
-            f"{given.counter.name} counts visitors, not keys: send the visit again, and the answer says if it is new"
-        )
+        hint = "send the visit again, and the answer says if it is new"
+        raise UsageError(f"{given.counter.name} counts visitors, not keys: {hint}")
     try:
         given.caller = None if given.caller is None else fields.user(given.caller, "--caller")
     except InvalidInputError as error:
@@ -48,8 +45,13 @@ def _check(given: argparse.Namespace) -> None:
 
 def _receipt(given: argparse.Namespace, stack: Stack) -> int:
     """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
-    call, key = Call(stack.store, given.caller), given.key
-    for operation, target in _operations_with_key(given.counter, given.id):
+    call, key, counter = Call(stack.store, given.caller), given.key, given.counter
+    target = given.id if counter.pages else f"{counter.name}/{given.id.partition('#')[0]}"  # without the period
+    if counter.pages or counter.counts_children:
+        targets = dict.fromkeys(PAGE_OPERATIONS if counter.pages else CHILD_OPERATIONS, target)
+    else:
+        targets = {**dict.fromkeys(NUMBER_OPERATIONS, target), BATCH_OPERATION: batch.RECEIPT_TARGET}
+    for operation, target in targets.items():
         [receipt] = receipts.find_many(call, operation, [(target, key)])
         if receipt is not None:
             voided = {"voided": True} if receipt.voided else {}
@@ -58,18 +60,8 @@ def _receipt(given: argparse.Namespace, stack: Stack) -> int:
             line = f"counted  {operation} {target}, once{later}; the answer was {json.dumps(receipt.body)}"
             print_json_or_line(given, {**body, "answer": receipt.body}, line)
             return 0
-    print_json_or_line(given, {"state": "unknown", "key": key}, NOT_KNOWN)
+    print_json_or_line(given, {"state": "unknown", "key": key}, f"unknown  {NO_RECEIPT}")
     return 1
-
-
-def _operations_with_key(counter: Counter, id_: str) -> list[tuple[str, str]]:
-    """Returns the operations that change a number under a key, each with the target of its receipts."""
-    if counter.pages:
-        return [(operation, id_) for operation in OF_PAGES]
-    target = f"{counter.name}/{id_.partition('#')[0]}"  # without the period
-    if counter.counts_children:
-        return [(operation, target) for operation in OF_CHILDREN]
-    return [*((operation, target) for operation in OF_OTHERS), (BATCH_OPERATION, batch.RECEIPT_TARGET)]
 
 
 RECEIPT = Command(

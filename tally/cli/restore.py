@@ -67,20 +67,11 @@ TEMPLATE_SETTINGS = {
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    parser.add_argument(
-        "--to",
-        metavar="TIME",
-        type=values.epoch_seconds,
-        required=True,
-        help="the time to restore, like 2026-11-22T10:30:00Z",
-    )
+    to = "the time to restore, like 2026-11-22T10:30:00Z"
+    parser.add_argument("--to", metavar="TIME", type=values.epoch_seconds, required=True, help=to)
     parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters of that time")
-    parser.add_argument(
-        "--from-vault",
-        metavar="ARN",
-        type=values.vault_arn,
-        help="restore the newest copies up to that time in this vault (AWS Backup)",
-    )
+    vault = "restore the newest copies up to that time in this vault (AWS Backup)"
+    parser.add_argument("--from-vault", metavar="ARN", type=values.vault_arn, help=vault)
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -108,15 +99,14 @@ def _restore_from_backups(client: DynamoDBClient, given: argparse.Namespace, sta
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
-    missing = [source for source, target in tables.items() if not _is_begun(client, source, target, given.to)]
+    missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, given.to)]
     for source in missing:
         _check_moment(client, source, given.to)
     for source in missing:
-        client.restore_table_to_point_in_time(
-            SourceTableName=source, TargetTableName=tables[source], RestoreDateTime=when
-        )
+        target = tables[source]
+        client.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, RestoreDateTime=when)
     _wait(client, list(tables.values()))
-    _correct_tallies(given, stack.counters, replace(stack.store, settings=new), given.to)
+    _repair_tallies(given, stack.counters, replace(stack.store, settings=new), given.to)
     for source, target in tables.items():
         _apply_settings(client, target, _settings_of(client, source))
         say(f"ready    {target}")
@@ -136,7 +126,7 @@ def _restore_from_vault(given: argparse.Namespace, vault: Vault) -> str:
     jobs = [vault.begin_restore(copies[table], name, there=there[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
     new = connection.store_of_tables(names, vault.region)
-    _correct_tallies(given, given.declared, new, to_s, apart=True)
+    _repair_tallies(given, given.declared, new, to_s, apart=True)
     for table, name in names.items():
         _apply_settings(client, name, TEMPLATE_SETTINGS[table])
         say(f"ready    {name}")
@@ -154,7 +144,7 @@ def _describe_table(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
         return None
 
 
-def _is_begun(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
+def _is_restoring(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
     """Returns whether this command began to make a table. If another table has the name, raises CommandError."""
     table = _describe_table(client, target)
     if table is None:
@@ -194,9 +184,7 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
     raise CommandError("the tables are not ready: run the same command again")
 
 
-def _correct_tallies(
-    given: argparse.Namespace, counters: Counters, new: Store, to_s: int, *, apart: bool = False
-) -> None:
+def _repair_tallies(given: argparse.Namespace, counters: Counters, new: Store, to_s: int, apart: bool = False) -> None:
     """Repairs the numbers of the new tables. Tables with a stream are repaired already. `apart`: the times differ."""
     names = (new.settings.counts_table, new.settings.receipts_table)
     tables = [_describe_table(new.client, name) or {} for name in names]
@@ -204,27 +192,27 @@ def _correct_tallies(
         return
     forms.check(forms.noted(new), counters)
     if apart and not restored.is_repaired(new, to_s):
-        _say_what_is_apart(new)
-    why = restored.AuditNote(given.by, given.why)
+        _say_times(new)
+    audit_note = restored.AuditNote(given.by, given.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
             options: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
-            for one in restored.repair_restored(new, counters, why, to_s, clock.now_s(), apart=apart, **options):
+            for one in restored.repair_restored(new, counters, audit_note, to_s, clock.now_s(), apart=apart, **options):
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 
 
-def _say_what_is_apart(new: Store) -> None:
+def _say_times(new: Store) -> None:
     """Prints the time of each table, how far these times are apart, and the drift that is forgotten."""
-    moments = restored.table_moments(new)
-    times = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in moments.items()]
-    say(f"as of    {', '.join(times)}")
-    far = "an unknown time, without heartbeats"
-    if all(moments.values()):  # each table has this time, or is up to a minute later
-        far = f"at most {math.ceil((max(moments.values()) - min(moments.values())) / 60) + 1} minutes"
-    say(f"apart    {far}: {WHAT_IS_OFF} says what may be wrong")
+    times = restored.table_moments(new)
+    shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
+    say(f"as of    {', '.join(shown)}")
+    distance = "an unknown time, without heartbeats"
+    if all(times.values()):  # each table has this time, or is up to a minute later
+        distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
+    say(f"apart    {distance}: {WHAT_IS_OFF} says what may be wrong")
     for row in restored.known_drift(new):
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
@@ -246,13 +234,12 @@ def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
 def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
     """Gives a new table the settings that a restore leaves out, the stream last."""
     table = _describe_table(client, target) or {}
-    has: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
-    if wanted.ttl_attribute and has.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-        there = {"Enabled": True, "AttributeName": wanted.ttl_attribute}
-        client.update_time_to_live(TableName=target, TimeToLiveSpecification=there)  # type: ignore[arg-type]
-    client.update_continuous_backups(
-        TableName=target, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
-    )
+    present_ttl: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
+    if wanted.ttl_attribute and present_ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        new_ttl: Any = {"Enabled": True, "AttributeName": wanted.ttl_attribute}
+        client.update_time_to_live(TableName=target, TimeToLiveSpecification=new_ttl)
+    recovery: Any = {"PointInTimeRecoveryEnabled": True}
+    client.update_continuous_backups(TableName=target, PointInTimeRecoverySpecification=recovery)
     if wanted.tags:
         client.tag_resource(ResourceArn=table["TableArn"], Tags=wanted.tags)
     if wanted.protected and not table.get("DeletionProtectionEnabled"):
@@ -264,8 +251,7 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
 
 
 RESTORE = Command(
-    "restore", _restore, _arguments, _check,
-    write_option="", no_stack_option="from_vault",
+    "restore", _restore, _arguments, _check, write_option="", no_stack_option="from_vault",
     examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
     "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
 )  # fmt: skip

@@ -63,14 +63,8 @@ class Throttle:
 
 def add_pace(parser: Parser) -> None:
     """Adds the arguments of a command that reads a whole table."""
-    units = values.whole_number(1, UNITS_MAX)
-    parser.add_argument(
-        "--units",
-        metavar="N",
-        type=units,
-        default=0,
-        help="use at most about N read and write units of your table a second",
-    )
+    units, text = values.whole_number(1, UNITS_MAX), "use at most about N read and write units of your table a second"
+    parser.add_argument("--units", metavar="N", type=units, default=0, help=text)
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -95,15 +89,15 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
         say(f"{name} is counted already: `tally check {name}` shows what differs, --again starts a new scan")
         return 0
     recount = _finish_scan(given, stack, again=given.again)
-    groups, off = _set_all(recount)
+    groups, wrong = _set_all(recount)
     recount.close(counted=True, found=groups)
     read = scan_state.read_scan(stack.store, name).items
     found = list(faults.read_faults(stack.store, counter))
-    nothing = f"; {sum(one.items for one in found):,} items count for nothing: " if found else ""
-    say(
-        f"{name} is counted: {read:,} items read, {groups:,} groups, {off:,} numbers set"
-        f"{nothing}{'; '.join(map(str, found))}"
-    )
+    line = f"{name} is counted: {read:,} items read, {groups:,} groups, {wrong:,} numbers set"
+    if found:
+        items = sum(fault.items for fault in found)
+        line += f"; {items:,} items count for nothing: {'; '.join(map(str, found))}"
+    say(line)
     if missing := health.why_not_comparable(stack.store, counter):
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
@@ -114,18 +108,18 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
 
 def _set_all(recount: Recount) -> tuple[int, int]:
     """Sets the number of each group. Returns how many groups have items, and how many numbers were wrong."""
-    groups = off = 0
+    groups = wrong = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
         each = iter(differences)
         while some := list(islice(each, GROUPS_MAX)):
             for difference in some:
                 groups += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
-                off += difference.excess != 0 and not difference.is_set
+                wrong += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
             for left in recount.set_many(some):
                 _apply_difference(recount, left, recount.set_number)
-    return groups, off
+    return groups, wrong
 
 
 def recount_named(given: argparse.Namespace, stack: Stack) -> None:
@@ -145,10 +139,8 @@ def recount_named(given: argparse.Namespace, stack: Stack) -> None:
 
 def _compare(recount: Recount) -> None:
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
-    settle, shown = (
-        recount.set_number if recount.counter.watch else recount.report_drift,
-        recount.items_declaration.shown,
-    )
+    shown = recount.items_declaration.shown
+    settle = recount.set_number if recount.counter.watch else recount.report_drift
     every = map(recount.difference, groups) if groups else recount.all_differences()
     with progress_bar(every, "group", "compared") as differences:
         for difference in differences:
@@ -166,9 +158,7 @@ def _compare(recount: Recount) -> None:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
 
 
-def _finish_scan(
-    given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), *, again: bool = False
-) -> Recount:
+def _finish_scan(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
     """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all.
 
     Raises ScanAbandonedError, UncountableError, CommandError.
@@ -183,8 +173,18 @@ def _finish_scan(
             for step in recount.run_steps():
                 shown.update(step.read)
                 throttle.wait_for(step.units if given.units else step.read_units)
-    _wait(recount)
-    return recount
+    minute_s = recount.store.settings.minute_s
+    for look in range(WAIT_MINUTES_MAX * LOOKS_PER_MINUTE):  # until the consumer has passed what was written meanwhile
+        _check_dead_letters(recount)
+        if recount.is_complete():
+            return recount
+        if not look:
+            about_s = (scan_state.CLOCK_SLACK + SWEEP_DELAY_MINUTES) * minute_s
+            table = recount.items_declaration.table
+            note(f"read everything. Waiting for the consumer to catch up with {table}: about {about_s} s")
+        time.sleep(minute_s / LOOKS_PER_MINUTE)
+    hint = "Check that the functions items and sweep run, then run this again"
+    raise CommandError(f"timed out waiting for the consumer. {hint}")
 
 
 def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
@@ -242,34 +242,14 @@ def _check_dead_letters(recount: Recount) -> None:
         raise CommandError(f"there are dead letters of the table {table}: run `tally repair`, then scan again")
 
 
-def _wait(recount: Recount) -> None:
-    """Waits until the consumer has passed everything that was written during the scan.
-
-    Raises ScanAbandonedError, CommandError.
-    """
-    minute_s = recount.store.settings.minute_s
-    for look in range(WAIT_MINUTES_MAX * LOOKS_PER_MINUTE):
-        _check_dead_letters(recount)
-        if recount.is_complete():
-            return
-        if not look:
-            about_s = (scan_state.CLOCK_SLACK + SWEEP_DELAY_MINUTES) * minute_s
-            table = recount.items_declaration.table
-            note(f"read everything. Waiting for the consumer to catch up with {table}: about {about_s} s")
-        time.sleep(minute_s / LOOKS_PER_MINUTE)
-    raise CommandError(
-        "timed out waiting for the consumer. Check that the functions items and sweep run, then run this again"
-    )
-
-
-def _apply_difference(recount: Recount, off: Difference, settle: Callable[[Difference], bool]) -> Difference:
-    """Settles a difference, and returns it in its last state. Raises CommandError."""
+def _apply_difference(recount: Recount, difference: Difference, settle: Callable[[Difference], bool]) -> Difference:
+    """Settles a difference, and returns its last state. If the number changes at each try, raises CommandError."""
     for _ in range(TRIES_MAX):
-        if settle(off):
-            return off
+        if settle(difference):
+            return difference
         time.sleep(PAUSE_S)
-        off = recount.difference(off.group)
-    raise CommandError(f"{recount.counter.name} {off.group} changed at each attempt: run this again")
+        difference = recount.difference(difference.group)
+    raise CommandError(f"{recount.counter.name} {difference.group} changed at each attempt: run this again")
 
 
 SCAN = Command(

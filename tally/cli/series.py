@@ -31,34 +31,25 @@ WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
 
 def _series_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
-    of = "the id of a post, a video, …; for visits the page's URL (default: all of the counter together)"
-    parser.add_argument("id", metavar="ID", nargs="?", help=of)
-    parser.add_argument(
-        "--by",
-        choices=(reading.HOUR, reading.DAY),
-        default=reading.HOUR,
-        help="one row for each hour or day (default: hour)",
-    )
-    first = "the start, like 2026-11-22 or 2026-11-22T10:30 (default: a day before the end, or 30 days)"
-    parser.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=first)
-    parser.add_argument(
-        "--to", metavar="TIME", type=values.date_time, help="the end, which is not in it (default: now)"
-    )
+    of_id = "the id of a post, a video, …; for visits the page's URL (default: all of the counter together)"
+    parser.add_argument("id", metavar="ID", nargs="?", help=of_id)
+    by, rows = (reading.HOUR, reading.DAY), "one row for each hour or day (default: hour)"
+    parser.add_argument("--by", choices=by, default=reading.HOUR, help=rows)
+    start = "the start, like 2026-11-22 or 2026-11-22T10:30 (default: a day before the end, or 30 days)"
+    parser.add_argument("--from", metavar="TIME", dest="since", type=values.date_time, help=start)
+    end = "the end, which is not in it (default: now)"
+    parser.add_argument("--to", metavar="TIME", type=values.date_time, help=end)
     values.add_time_zone(parser)
     add_output_formats(parser)
 
 
 def _top_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of the numbers")
-    parser.add_argument(
-        "--by", choices=tuple(lists.SPAN_FORMATS), help="the length of the span (default: day, or as SPAN says)"
-    )
+    length = "the length of the span (default: day, or as SPAN says)"
+    parser.add_argument("--by", choices=tuple(lists.SPAN_FORMATS), help=length)
     span = "the span in UTC: 2026-11-22T13, 2026-11-22 or 2026-11 (default: the newest)"
     parser.add_argument("--span", metavar="SPAN", help=span)
-    most = values.whole_number(1, LIMIT_MAX)
-    parser.add_argument(
-        "--limit", metavar="N", type=most, default=LIMIT_DEFAULT, help=f"how many to list (default: {LIMIT_DEFAULT})"
-    )
+    values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
     add_output_formats(parser)
 
 
@@ -120,8 +111,8 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
         rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
         print_csv(("from", "value", "kind"), rows)
-    of = " first visits" if given.counter.unique else ""
-    remark(_series_remarks(body, points, zone, of), drawn=may_draw(given))
+    unit = " first visits" if given.counter.unique else ""
+    remark(_series_remarks(body, points, zone, unit), drawn=may_draw(given))
     return 0
 
 
@@ -137,7 +128,14 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
         charts.draw_top(f"{body['counter']} that moved up most, {_span(body)}", listed)
     else:
         print_csv(("id", "value"), listed)
-    remark(_top_remarks(body), drawn=may_draw(given))
+    if not body["top"]:
+        exactness = f"nothing moved up: {body['counter']}, {_span(body)}"
+    elif body["error_max"]:
+        off = f"{body['error_max']:,}"
+        exactness = f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
+    else:
+        exactness = "each value is exact"
+    remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(given))
     return 0
 
 
@@ -161,31 +159,23 @@ def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
             yield Point(point["from"], point["value"], "so far" if as_of < end_s else begun)
 
 
-def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, of: str) -> Iterator[str]:
-    """Yields the sum of a series, its limits, and the time up to which it is complete. `of`: what it counts."""
-    now_s = time.time()
+def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, unit: str) -> Iterator[str]:
+    """Yields the sum of a series, its start, and the time up to which it is complete. `unit`: what the series counts,
+    with a space before it; empty: changes."""
     if points:
         numbers, hours = [point.value for point in points], f"{len(points)} {body['by']}{'s' * (len(points) > 1)}"
-        most = f"{sum(numbers):,}{of} in {hours}; the most in one: {max(numbers):,}"
-        yield most if any(numbers) else f"nothing in {hours}"
+        total = f"{sum(numbers):,}{unit} in {hours}; the most in one: {max(numbers):,}"
+        yield total if any(numbers) else f"nothing in {hours}"
     else:
         yield "nothing is known of this time"
     if not points or points[0].from_s < body["since"]:
-        yield f"series begin at {format_clock(body['since'], zone, now_s)}"
-    yield f"complete up to {format_clock(body['as_of'], zone, now_s)} ({format_utc_offset(body['as_of'], zone)})"
+        yield f"series begin at {format_clock(body['since'], zone, time.time())}"
+    yield _complete_text(body, zone)
 
 
-def _top_remarks(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yields how exact a top list is, and the time up to which it is complete."""
-    zone = viewers_zone()
-    if not body["top"]:
-        yield f"nothing moved up: {body['counter']}, {_span(body)}"
-    elif body["error_max"]:
-        off = f"{body['error_max']:,}"
-        yield f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
-    else:
-        yield "each value is exact"
-    yield f"complete up to {format_clock(body['as_of'], zone, time.time())} ({format_utc_offset(body['as_of'], zone)})"
+def _complete_text(body: Mapping[str, Any], zone: tzinfo) -> str:
+    """Returns the line with the time up to which an answer is complete."""
+    return f"complete up to {format_clock(body['as_of'], zone, time.time())} ({format_utc_offset(body['as_of'], zone)})"
 
 
 def _span(body: Mapping[str, Any]) -> str:

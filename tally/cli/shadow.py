@@ -11,7 +11,7 @@ import argparse
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import tzinfo
 from itertools import pairwise
@@ -55,13 +55,11 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of Tally that counts the same events")
     about = "readings of the other counter: the columns id, value and at (when it was read); - is stdin"
     parser.add_argument("files", metavar="FILE", nargs="+", help=about)
-    parser.add_argument(
-        "--format", choices=files.FORMATS, help="the format of the files (default: by their names; csv for stdin)"
-    )
-    parser.add_argument(
-        "--within", metavar="S", type=values.whole_number(0, WITHIN_MAX_S), default=WITHIN_DEFAULT_S,
-        help=f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})",
-    )  # fmt: skip
+    form = "the format of the files (default: by their names; csv for stdin)"
+    parser.add_argument("--format", choices=files.FORMATS, help=form)
+    seconds = values.whole_number(0, WITHIN_MAX_S)
+    about = f"how many seconds a reading may be away from its full hour (default: {WITHIN_DEFAULT_S})"
+    parser.add_argument("--within", metavar="S", type=seconds, default=WITHIN_DEFAULT_S, help=about)
     values.add_time_zone(parser)
     add_output_formats(parser)
 
@@ -116,9 +114,8 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
     """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
     counter: Counter = given.counter
     if counter.period is not None:
-        raise CommandError(
-            f"{counter.name} has periods, and its series joins them all: an old number cannot be compared"
-        )
+        why = "its series joins them all: an old number cannot be compared"
+        raise CommandError(f"{counter.name} has periods, and {why}")
     old = _read(given, counter)
     if old.bad:
         note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
@@ -175,12 +172,21 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         if not spans:
             alone += 1
             continue
-        hours = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
-        body = series.read_series(Call(store), counter, id_, hours)
-        known, since = dict(_complete_hours(body, as_of)), body["since"]
+        whole = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
+        body = series.read_series(Call(store), counter, id_, whole)
+        since = body["since"]
+        known = {
+            hour["from"] // HOUR_S: hour["value"]
+            for hour in body["series"]
+            if as_of is not None and since <= hour["from"] and hour["from"] + HOUR_S <= as_of
+        }
         added += sum(repair["added"] for repair in body["repairs"])
-        of_id = [_gap(first, end, read, known) for first, end in spans]
-        for gap in of_id:
+        of_id = []
+        for first, end in spans:
+            hours = range(first, end)
+            tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
+            gap = Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
+            of_id.append(gap)
             span = gap.from_s, gap.to_s
             rows[span] = rows[span].plus(gap) if span in rows else gap
         ids.append({"id": id_, **_sums(of_id)})
@@ -190,26 +196,11 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
 
 def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
     """Returns the sums of an id over its known hours. `over`, `under`: the excess of hours above and below Tally."""
-    known = [(one.old, one.tally, one.old - one.tally) for one in of_id if one.tally is not None]
-    old, tally, off = (sum(column) for column in zip((0, 0, 0), *known, strict=True))
-    over = sum(max(0, one) for _, _, one in known)
-    return {
-        "old": old, "tally": tally, "off": off, "over": over, "under": off - over, "unknown": len(of_id) - len(known)
-    }  # fmt: skip
-
-
-def _complete_hours(body: Mapping[str, Any], as_of: int | None) -> Iterator[tuple[int, int]]:
-    """Yields the complete hours of a series, each with its sum."""
-    for one in body["series"] if as_of is not None else ():
-        if body["since"] <= one["from"] and one["from"] + HOUR_S <= as_of:
-            yield one["from"] // HOUR_S, one["value"]
-
-
-def _gap(first: int, end: int, read: Mapping[int, OldReading], known: Mapping[int, int]) -> Gap:
-    """Returns the count of one id from one reading to the next, by both sides."""
-    hours = range(first, end)
-    tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
-    return Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
+    known = [(gap.old, gap.tally) for gap in of_id if gap.tally is not None]
+    old, tally = sum(old for old, _ in known), sum(tally for _, tally in known)
+    over = sum(max(0, old - tally) for old, tally in known)
+    sums = {"old": old, "tally": tally, "off": old - tally, "over": over, "under": old - tally - over}
+    return {**sums, "unknown": len(of_id) - len(known)}
 
 
 def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:

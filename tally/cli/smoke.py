@@ -230,11 +230,10 @@ def main() -> int:
         print(f"tally: {error}", file=sys.stderr)
         return 2
     url = url.rstrip("/")
-    todo = make_probes(
-        declared, page or PAGE_DEFAULT, str(uuid.uuid4()), page_given=bool(page), scopes=scopes_of(token)
-    )
-    failed = sum(attempt_fails(url, token, call) for call in todo)
-    print(f"{failed} of {len(todo)} calls failed" if failed else "every operation works")
+    key, scopes = str(uuid.uuid4()), scopes_of(token)
+    probes = make_probes(declared, page or PAGE_DEFAULT, key, page_given=bool(page), scopes=scopes)
+    failed = sum(attempt_fails(url, token, probe) for probe in probes)
+    print(f"{failed} of {len(probes)} calls failed" if failed else "every operation works")
     if not failed and int(wait or 0) and "visits" in declared.counters:
         failed = attempt_fails(url, "", rolled_up_probe(page or PAGE_DEFAULT), int(wait))
     return 1 if failed else 0

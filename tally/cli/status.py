@@ -98,7 +98,7 @@ def _check_api(stack: Stack) -> Check:
 
 def _counters(stack: Stack) -> Check:
     """Checks that the counters of this checkout, which the command uses, fit the deployed ones and the stored data."""
-    names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack)
+    names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
     deployed = [name for name in names if name]
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
@@ -109,9 +109,9 @@ def _counters(stack: Stack) -> Check:
     return Check((", ".join(deployed) or "none") + "".join(hints), facts, fits.failed)
 
 
-def _running_counters(stack: Stack) -> list[str]:
-    """Returns the counters that `make dev` runs now. It loads a declaration as soon as the file changes."""
-    url, body = stack.outputs["ApiUrl"], json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
+def _running_counters(url: str) -> list[str]:
+    """Returns the counters that `make dev` runs now, because it loads a declaration as soon as the file changes."""
+    body = json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
         authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
     request = urllib.request.Request(f"{url}/status", headers=authorization)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tally.api.operation import Access
 from tally.contract.declarations import Declarations
-from tally.counter import Counter
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
 """The price of a million requests of each kind, each about another id. `number`: of a million more numbers in one read.
@@ -23,20 +20,16 @@ def worst_day(declared: Declarations, share: float) -> float:
     total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:
-            counted = route.served_counters(declared.counters) if route.operation.has_counter_in_path else []
-            usd = USD_PER_MILLION[_kind(counted)]
-            if any(counter.unique for counter in route.served_counters(declared.counters)):
+            served = route.served_counters(declared.counters)
+            counters = served if route.operation.has_counter_in_path else []
+            kind = "now" if counters and all(counter.visible == "now" for counter in counters) else "soon"
+            if counters and all(counter.counts_children for counter in counters):
+                kind = "like with a key"
+            usd = USD_PER_MILLION[kind]
+            if any(counter.unique for counter in served):
                 usd += USD_PER_MILLION["soon"]  # a visit also counts a visitor
             if not route.operation.writes:
-                usd = USD_PER_MILLION["read"] + USD_PER_MILLION["number"] * (
-                    max([1, *(field.kind.list_max for field in route.fields)]) - 1
-                )
+                numbers = max([1, *(field.kind.list_max for field in route.fields)])
+                usd = USD_PER_MILLION["read"] + USD_PER_MILLION["number"] * (numbers - 1)
             total += usd * route.throttle.scaled_by(share).rate_per_s * 86_400 / 1e6
     return total
-
-
-def _kind(counted: Sequence[Counter]) -> str:
-    """Returns the kind of a change of these counters."""
-    if counted and all(counter.counts_children for counter in counted):
-        return "like with a key"
-    return "now" if counted and all(counter.visible == "now" for counter in counted) else "soon"

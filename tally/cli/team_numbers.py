@@ -9,7 +9,6 @@ import argparse
 import json
 import shlex
 
-from tally.dynamo.keys import Item
 from tally.maintenance.reconcile import Finding
 from tally.team import scan_state, watch
 from tally.team.recounts import Recount
@@ -48,21 +47,17 @@ def print_difference(given: argparse.Namespace, stack: Stack, finding: Finding) 
 
 def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:
     """Returns the AWS command that adds `amount` to the number. ADD is right while other writers change it, too."""
-    added = recount.items_declaration.shown(amount)
+    declaration = recount.items_declaration
+    assert declaration.watch is not None
+    assert declaration.sort_key is not None
+    sort_key = {recount.key_types[declaration.sort_key]: declaration.watch.at}
+    key = {declaration.partition_key: recount.partition(group), declaration.sort_key: sort_key}
+    added = declaration.shown(amount)
     arguments = {
         "--table-name": recount.table,
-        "--key": json.dumps(_key(recount, group)),
+        "--key": json.dumps(key),
         "--update-expression": "ADD #n :n",
         "--expression-attribute-names": json.dumps({"#n": attribute}),
         "--expression-attribute-values": json.dumps({":n": {"N": added}}),
     }
     return shlex.join(["aws", "dynamodb", "update-item", *(part for pair in arguments.items() for part in pair)])
-
-
-def _key(recount: Recount, group: str) -> Item:
-    """Returns the key of the item that has the number of a group."""
-    declaration = recount.items_declaration
-    assert declaration.watch is not None
-    assert declaration.sort_key is not None
-    sort_key = {recount.key_types[declaration.sort_key]: declaration.watch.at}
-    return {declaration.partition_key: recount.partition(group), declaration.sort_key: sort_key}

@@ -160,6 +160,12 @@ def add_time_zone(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tz", metavar="ZONE", type=time_zone, help=text)
 
 
+def add_limit(parser: argparse.ArgumentParser, default: int, most: int) -> None:
+    """Adds --limit, for a command that lists at most `most` things."""
+    text = f"how many to list (default: {default})"
+    parser.add_argument("--limit", metavar="N", type=whole_number(1, most), default=default, help=text)
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Returns the check of a whole number from `least` to `most`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import boto3
@@ -44,8 +44,15 @@ class Vault:
         is missing, or if the copies are not of one day, raises CommandError.
         """
         by_tables: dict[str, dict[str, Copy]] = {}
-        for tables, table, copy in self._copies():
-            prefix = _original_prefix(tables)
+        pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
+            BackupVaultName=self.name, ByResourceType="DynamoDB"
+        )
+        for point in (point for page in pages for point in page["RecoveryPoints"] if point["Status"] in _READY):
+            match = _COPY.fullmatch(point["ResourceArn"])
+            if match is None:
+                continue
+            copy = Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
+            tables, table, prefix = match[1], match[2], _original_prefix(match[1])
             if stack in (prefix, prefix.rpartition("/")[2]) and int(copy.made_s) <= to_s:
                 of_stack = by_tables.setdefault(tables, {})
                 of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
@@ -63,15 +70,6 @@ class Vault:
             raise CommandError(f"the newest copies are not of one day ({times}): choose an earlier time")
         return _original_prefix(tables).rpartition("/")[2], copies
 
-    def _copies(self) -> Iterator[tuple[str, str, Copy]]:
-        pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
-            BackupVaultName=self.name, ByResourceType="DynamoDB"
-        )
-        for point in (point for page in pages for point in page["RecoveryPoints"]):
-            named = _COPY.fullmatch(point["ResourceArn"])
-            if named and point["Status"] in _READY:
-                yield named[1], named[2], Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
-
     def begin_restore(self, copy: Copy, target: str, *, there: bool) -> str:
         """Starts a job that restores a copy, unless there is one, and returns its id.
 
@@ -80,10 +78,11 @@ class Vault:
         pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
         jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]
         if there:
-            ours = [job for job in jobs if job["Status"] in _AT_WORK or _has_made(job, target)]
-            if not ours:
-                raise CommandError(f"the table {target} exists, and this command did not make it: choose another time")
-            return str(ours[0]["RestoreJobId"])
+            for job in jobs:
+                has_made_target = str(job.get("CreatedResourceArn", "")).endswith(f":table/{target}")
+                if job["Status"] in _AT_WORK or has_made_target:
+                    return str(job["RestoreJobId"])
+            raise CommandError(f"the table {target} exists, and this command did not make it: choose another time")
         failed = sum(job["Status"] in _FAILED for job in jobs)
         # The token of a failed job would return this job. A running job has the same token.
         token = hashlib.sha256(f"{copy.arn} {target} {failed}".encode()).hexdigest()
@@ -109,7 +108,3 @@ class Vault:
 def _original_prefix(tables: str) -> str:
     """Returns the prefix without the time that a restore adds."""
     return _RESTORED.sub("", tables)
-
-
-def _has_made(job: Any, target: str) -> bool:
-    return str(job.get("CreatedResourceArn", "")).endswith(f":table/{target}")

@@ -25,10 +25,8 @@ INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 def _arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters)
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
-    parser.add_argument(
-        "--interval", metavar="S", type=values.whole_number(1, INTERVAL_MAX_S), default=INTERVAL_DEFAULT_S,
-        help=f"seconds between two reads (default: {INTERVAL_DEFAULT_S})",
-    )  # fmt: skip
+    seconds, text = values.whole_number(1, INTERVAL_MAX_S), f"seconds between two reads (default: {INTERVAL_DEFAULT_S})"
+    parser.add_argument("--interval", metavar="S", type=seconds, default=INTERVAL_DEFAULT_S, help=text)
     add_output_formats(parser)
 
 
@@ -60,7 +58,9 @@ def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedVal
         except (TallyError, BotoCoreError) as error:
             why = explain_error(error) if isinstance(error, TallyError) else str(error)
             yield WatchedValue(int(time.time()), last, 0, " ".join(why.split()) or type(error).__name__)
-            stack = _reconnect(given, stack)
+            if given.local:  # a new `make dev` has other tables
+                with suppress(CommandError):
+                    stack = connection.local_stack(given.port, stack.counters)
             continue
         yield WatchedValue(int(time.time()), value, value - last)
         last = value
@@ -70,14 +70,6 @@ def _read_value(given: argparse.Namespace, stack: Stack) -> int:
     """Returns the number. Raises NotCountedError, and what a read raises."""
     stack.check_counted(given.counter)
     return tallies.read(Call(stack.store), given.counter, given.id)
-
-
-def _reconnect(given: argparse.Namespace, stack: Stack) -> Stack:
-    """Returns the stack after a lost connection. A new `make dev` has other tables."""
-    if given.local:
-        with suppress(CommandError):
-            return connection.local_stack(given.port, stack.counters)
-    return stack
 
 
 def _print(given: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:

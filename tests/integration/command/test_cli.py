@@ -64,8 +64,8 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
     for id_ in ("-X9P8VE94Po", "-hX9", "-5", "-", "-a=b"):
         if id_ != "-a=b":  # "=" is no part of an id
             assert run("get", "plays", id_) == (0, f"plays {id_}: 0, nothing is stored\n", "")
-        assert run("receipt", "usage", "v", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
-        assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"{receipt.NOT_KNOWN}\n")
+        assert run("receipt", "usage", "v", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
+        assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
     assert run_command(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
     for given, said in (
         (["--X9"], "ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
@@ -170,11 +170,11 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
         "counted  increment usage/u, once, and voided later; the answer was"
     )
     for asked in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
-        assert run("receipt", "usage", "u", *asked) == (1, f"{receipt.NOT_KNOWN}\n", "")
+        assert run("receipt", "usage", "u", *asked) == (1, f"unknown  {receipt.NO_RECEIPT}\n", "")
 
 
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
-    known = {*receipt.OF_CHILDREN, *receipt.OF_PAGES, *receipt.OF_OTHERS, receipt.BATCH_OPERATION}
+    known = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
     assert known == set(KEYED_OPERATIONS)
     page, day = "https://example.com/a", "calls 7c20#2026-11-22"
     who, k = {"caller": "ann"}, "k" * 22

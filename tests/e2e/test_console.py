@@ -132,8 +132,10 @@ def history(dev: Dev) -> Iterator[None]:
     for move in moves:
         board.add(*move[1:])
     now_h = int(now_s) // 3600
-    listed = hour - 1 if (hour - 1) // 24 == now_h // 24 else now_h  # pages ask for the list of today
-    top.write_lists(store, listed, store.settings.minute_of(now_s), board, ["plays"])
+    listed, through = hour - 1, store.settings.minute_of(now_s)
+    if listed // 24 != now_h // 24:  # pages ask for the list of today, and no hour of today is over
+        listed, through = now_h, progress.minutes_of(store.settings, now_h + 1)[0]  # no sweep replaces a later list
+    top.write_lists(store, listed, through, board, ["plays"])
     moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))
     moves.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}

@@ -540,8 +540,8 @@ def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_othe
     found = {"counter": "likes", "by": "day", "span": "2026-01-01", "as_of": 1_800_000_000, "error_max": 0}
     found["top"] = [{"id": "of-anyone", "value": 9}]
     page.route("**/top?counter=likes*", lambda route: route.fulfill(json=found))
-    page.reload()
-    console.go("#/top/likes")
+    page.goto("about:blank")
+    console.open("#/top/likes")
     expect(page.get_by_role("row").nth(1)).to_contain_text("of-anyone")
 
 

@@ -1,4 +1,4 @@
-"""The client for browsers and Node (tally/javascript): its own tests, in Node, and the size of what the API serves."""
+"""The JavaScript client (tally/javascript): its own tests in Node, its types, and the size of its files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from tally.api import scripts
 from tests.patience import PATIENCE_S
 
-# beside the client that is imported, which may be mutated
+# A mutation runs on a copy of the code: the tests beside that copy import the mutated client.
 TESTS = scripts.CLIENT_FOLDER.parents[1] / "tests/javascript"
 CORE_BYTES_MAX, ALL_BYTES_MAX = 9100, 13000  # as the API sends them: compressed
 
 
-def test_the_promises_of_the_client_hold_in_node() -> None:
+def test_the_javascript_tests_of_the_client_pass_in_node() -> None:
     tests = sorted(str(path) for path in TESTS.glob("*.test.js"))
     assert tests
     ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
@@ -27,7 +27,7 @@ def test_the_promises_of_the_client_hold_in_node() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(13, 1013, 50))
-def test_a_thousand_more_worlds_are_as_the_model_says(first: int) -> None:
+def test_the_client_agrees_with_its_model_for_a_thousand_more_seeds(first: int) -> None:
     environment = {**os.environ, "SEED": str(first), "SEEDS": "50"}
     command = ["node", "--test", str(TESTS / "model.test.js")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
@@ -35,7 +35,7 @@ def test_a_thousand_more_worlds_are_as_the_model_says(first: int) -> None:
 
 
 TSC = Path(__file__).resolve().parents[2] / "node_modules/.bin/tsc"
-A_USER = """
+USER_PROGRAM = """
 import { Tally, type Outcome } from "%(client)s/tally.js";
 import { define } from "%(client)s/elements.js";
 import { tally as tagged, refresh as again } from "%(client)s/auto.js";
@@ -82,9 +82,9 @@ export const sold = async (): Promise<boolean> => {
 """
 
 
-def test_a_users_program_is_checked_by_typescript(tmp_path: Path) -> None:
-    """Of the program as documented, and of one with a wrong id, it finds the wrong id."""
-    text = A_USER % {"client": scripts.CLIENT_FOLDER}
+def test_typescript_takes_a_documented_program_and_finds_a_wrong_id(tmp_path: Path) -> None:
+    """One program uses every type as the pages say. The other one differs in one id, which is a boolean."""
+    text = USER_PROGRAM % {"client": scripts.CLIENT_FOLDER}
     wrong = text.replace('tally.like("hearts", "article-1"', 'tally.like("hearts", true')
     for name, program in (("right", text), ("wrong", wrong)):
         (tmp_path / f"{name}.ts").write_text(program)
@@ -96,8 +96,8 @@ def test_a_users_program_is_checked_by_typescript(tmp_path: Path) -> None:
     assert "'boolean' is not assignable to parameter of type 'Id'" in line
 
 
-def test_no_bundler_takes_an_address_for_a_file() -> None:
-    """They copy what `new URL("..", import.meta.url)` names, and warn."""
+def test_no_served_script_has_an_address_that_a_bundler_takes_for_a_file() -> None:
+    """A bundler copies the file that `new URL("..", import.meta.url)` names, and warns."""
     for name in scripts.SERVED_FILES:
         assert not re.search(r"new URL\([^)]*import\.meta", scripts.read_script(name).text)
 

@@ -1,4 +1,4 @@
-"""On which minute each half of a change is booked: the table of the journal, for every kind of record."""
+"""The booking minute of each half of a change, for every kind of record."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Keys = dict[str, Any]
 PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
 CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
 STAMPS = [(NOW, NOW), (NOW - 1, NOW - 1), (NOW + 1, NOW + 1), (NOW - 2, NOW), (NOW + 2, NOW), (NOW - 300, NOW)]
-MARKS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
-UNSTAMPED: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
+FLAGS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
+UNUSABLE_STAMPS: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
 
 
 def record(name: str, keys: Keys, new: Any = None, old: Any = None, made_s: float = NOW * 60 + 59.9) -> Record:
@@ -34,14 +34,14 @@ def record(name: str, keys: Keys, new: Any = None, old: Any = None, made_s: floa
 
 
 def plays(number: int, nonce: str | None, at: Any = NOW) -> Keys:
-    """The image of a tally item."""
+    """Returns the image of a tally item. `at`: its minute."""
     stamp = {"N": str(at)} if isinstance(at, int) else at
     more = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
     return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in more.items() if value}
 
 
-def moved(new: Keys | None, old: Keys | None) -> list[Effect]:
-    """The effects of a tally item that changed."""
+def tally_effects(new: Keys | None, old: Keys | None) -> list[Effect]:
+    """Returns the effects of a changed tally item. `new` and `old`: its images; None: it was removed, or new."""
     name = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
     return list(bookkeeper.read_count(DECLARED, record(name, PLAYS, new, old)))
 
@@ -58,47 +58,49 @@ def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
 
 
 @pytest.mark.parametrize(("at", "booked"), STAMPS)
-def test_stamp_counts_if_it_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
+def test_a_change_is_booked_on_its_own_minute_if_that_is_within_a_minute_of_the_record(at: int, booked: int) -> None:
     assert bookkeeper.read_receipt(DECLARED, receipt(at)) == (Effect("plays", "v", booked, 3),)
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", booked, 1),)
-    assert moved(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
-    assert moved(plays(7, "-a_b-c", at), None) == [Effect("plays", "v", booked, observed=7)], "no unlike: it has no dot"
+    assert tally_effects(plays(7, "a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=2)]
+    assert tally_effects(plays(7, "-a_b-c", at), None) == [Effect("plays", "v", booked, observed=7)], (
+        "a nonce without a dot is not the nonce of a removal"
+    )
 
 
 @pytest.mark.parametrize("at", [NOW - 1, NOW, NOW + 1])
-def test_what_was_written_alone_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
-    alone = {"rollup": {"BOOL": True}}
+def test_a_spilled_change_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
+    spilled = {"rollup": {"BOOL": True}}
     for consumer in (rollup, bookkeeper):
         day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1
-        assert consumer.read_receipt(DECLARED, receipt(at, **alone)) == (Effect("plays", "v", NOW, 3, day=day),)
-        assert consumer.read_count(DECLARED, child(at, **alone)) == (Effect("likes", "p", NOW, 1),)
+        assert consumer.read_receipt(DECLARED, receipt(at, **spilled)) == (Effect("plays", "v", NOW, 3, day=day),)
+        assert consumer.read_count(DECLARED, child(at, **spilled)) == (Effect("likes", "p", NOW, 1),)
 
 
-@pytest.mark.parametrize("at", UNSTAMPED, ids=str)
-def test_item_without_a_minute_is_booked_on_its_records(at: Any) -> None:
+@pytest.mark.parametrize("at", UNUSABLE_STAMPS, ids=str)
+def test_a_change_without_a_usable_minute_is_booked_on_the_minute_of_its_record(at: Any) -> None:
     assert bookkeeper.read_count(DECLARED, child(at)) == (Effect("likes", "p", NOW, 1),)
     assert rollup.read_count(DECLARED, child(at, rollup={"BOOL": True})) == (Effect("likes", "p", NOW, 1),)
-    assert moved(plays(7, "a", at), None) == [Effect("plays", "v", NOW, observed=7)]
-    assert moved(plays(7, "+a", at), None) == [Effect("plays", "v", NOW, observed=7)]
+    assert tally_effects(plays(7, "a", at), None) == [Effect("plays", "v", NOW, observed=7)]
+    assert tally_effects(plays(7, "+a", at), None) == [Effect("plays", "v", NOW, observed=7)]
 
 
 @pytest.mark.parametrize(("at", "booked"), [(NOW, NOW), (NOW - 300, NOW - 300), (NOW + 2, NOW + 2), (NOW + 3, NOW)])
-def test_what_the_rollup_adds_is_booked_on_the_minute_that_it_says_however_late(at: int, booked: int) -> None:
-    assert moved(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4)]
+def test_an_addition_of_the_rollup_is_booked_on_the_minute_that_it_names_however_late(at: int, booked: int) -> None:
+    assert tally_effects(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4)]
 
 
-def test_both_halves_of_an_unlike_are_booked_on_their_records_minute_under_one_name() -> None:
-    one = child(NOW - 500, "REMOVE")
-    pair = removal_pair_of(one["dynamodb"]["OldImage"])
-    assert bookkeeper.read_count(DECLARED, one) == (Effect("likes", "p", NOW, -1, pair=pair),)
-    unliked = plays(4, f"{tallies.removal_nonce(pair)}xyz", NOW - 500)
-    assert moved(unliked, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
+def test_both_halves_of_a_removal_are_booked_as_a_pair_on_the_minutes_of_their_records() -> None:
+    removal = child(NOW - 500, "REMOVE")
+    pair = removal_pair_of(removal["dynamodb"]["OldImage"])
+    assert bookkeeper.read_count(DECLARED, removal) == (Effect("likes", "p", NOW, -1, pair=pair),)
+    tally_after = plays(4, f"{tallies.removal_nonce(pair)}xyz", NOW - 500)
+    assert tally_effects(tally_after, plays(5, "b")) == [Effect("plays", "v", NOW, observed=-1, pair=pair)]
 
 
 def test_the_tombstone_of_a_child_is_not_a_child() -> None:
-    """The unlike of a spilled like leaves an item; a like may take its place, and TTL removes it."""
+    """The removal of a spilled like leaves a tombstone. A new like may replace the tombstone, and TTL removes it."""
     liked: Any = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, "likedAt": {"N": "1"}, "rollup": {"BOOL": True}}
-    left = {
+    tombstone = {
         **CHILD,
         tallies.TOMBSTONE: {"N": "1"},
         "nonce": {"S": "m"},
@@ -106,45 +108,45 @@ def test_the_tombstone_of_a_child_is_not_a_child() -> None:
         "rollup": {"BOOL": True},
     }
     read = bookkeeper.read_count
-    assert read(DECLARED, record("MODIFY", CHILD, left, liked)) == (
+    assert read(DECLARED, record("MODIFY", CHILD, tombstone, liked)) == (
         Effect("likes", "p", NOW, -1, pair=removal_pair_of(liked)),
     )
-    assert read(DECLARED, record("MODIFY", CHILD, liked, left)) == (Effect("likes", "p", NOW, 1),)
-    assert read(DECLARED, record("MODIFY", CHILD, left, left)) == ()
+    assert read(DECLARED, record("MODIFY", CHILD, liked, tombstone)) == (Effect("likes", "p", NOW, 1),)
+    assert read(DECLARED, record("MODIFY", CHILD, tombstone, tombstone)) == ()
     assert read(DECLARED, record("MODIFY", CHILD, liked, liked)) == ()
-    assert read(DECLARED, record("REMOVE", CHILD, None, left)) == ()
-    assert read(DECLARED, record("INSERT", CHILD, left)) == ()
-    assert rollup.read_count(DECLARED, record("INSERT", CHILD, left)) == ()
+    assert read(DECLARED, record("REMOVE", CHILD, None, tombstone)) == ()
+    assert read(DECLARED, record("INSERT", CHILD, tombstone)) == ()
+    assert rollup.read_count(DECLARED, record("INSERT", CHILD, tombstone)) == ()
 
 
 IMPORTED = {"imported": {"BOOL": True}}
 
 
-def test_what_is_imported_says_on_which_day_it_belongs_and_is_expected_on_its_minute() -> None:
+def test_an_import_is_expected_on_its_minute_and_belongs_to_the_day_of_the_child() -> None:
     today, day_s = 60 * NOW // 86_400, 86_400
     with_receipt = receipt(NOW, **IMPORTED)
     [effect] = bookkeeper.read_receipt(DECLARED, with_receipt)
     assert (effect.minute, effect.expected, effect.day) == (NOW, 3, today)
     [rolled_up] = rollup.read_receipt(DECLARED, receipt(NOW, **IMPORTED, rollup={"BOOL": True}))
     assert rolled_up.expected == 3
-    old = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, **IMPORTED}
+    imported_child = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, **IMPORTED}
     for since, day in (
         ({"N": str(19_846 * day_s)}, 19_846), ({"N": str(19_847 * day_s - 1)}, 19_846), ({"N": str(10**11)}, today),
         ({"N": "-5"}, today), ({"N": "1e400"}, today), ({"S": "x"}, today), (None, today),
     ):  # fmt: skip
-        image = old if since is None else {**old, "likedAt": since}
-        put, gone = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
-        assert bookkeeper.read_count(DECLARED, put) == (Effect("likes", "p", NOW, 1, day=day),)
-        [effect] = bookkeeper.read_count(DECLARED, gone)
-        assert (effect.expected, effect.day) == (-1, -1), "the unlike of today is today's"
+        image = imported_child if since is None else {**imported_child, "likedAt": since}
+        inserted, removed = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
+        assert bookkeeper.read_count(DECLARED, inserted) == (Effect("likes", "p", NOW, 1, day=day),)
+        [effect] = bookkeeper.read_count(DECLARED, removed)
+        assert (effect.expected, effect.day) == (-1, -1), "a removal belongs to today"
 
 
-def test_traffic_and_imports_of_one_minute_are_entries_of_their_own_also_when_they_come_late() -> None:
-    play, row = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
-    moved = Effect("plays", "v", NOW, observed=61)
-    found = entries(play, row, moved, row)
-    assert sorted(found[NOW]) == [JournalEntry("plays", "v", "", 1, 61), JournalEntry("plays", "v", "", 60, 0, 5)]
-    assert entries(row, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
+def test_changes_and_imports_of_one_minute_are_separate_entries_even_if_they_come_late() -> None:
+    play, imported = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
+    addition = Effect("plays", "v", NOW, observed=61)
+    segments = entries(play, imported, addition, imported)
+    assert sorted(segments[NOW]) == [JournalEntry("plays", "v", "", 1, 61), JournalEntry("plays", "v", "", 60, 0, 5)]
+    assert entries(imported, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
 
 
 EDITS: dict[str, tuple[Keys | None, Keys | None]] = {
@@ -156,21 +158,21 @@ EDITS: dict[str, tuple[Keys | None, Keys | None]] = {
     "removed": (None, plays(-2, "a", NOW - 500)),
     "removed repair": (None, plays(-2, "~2.a", NOW - 500)),
     "an old image of a repair": (plays(7, "~4.a", NOW - 500), plays(5, "b", NOW)),
-    "no repair's nonce": (plays(7, "~a", NOW - 500), plays(5, "b", NOW)),
+    "a nonce that is not of a repair": (plays(7, "~a", NOW - 500), plays(5, "b", NOW)),
 }
 
 
 @pytest.mark.parametrize(("new", "old"), EDITS.values(), ids=EDITS)
-def test_manual_edit_is_booked_on_its_records_minute(new: Keys | None, old: Keys | None) -> None:
-    assert moved(new, old) == [Effect("plays", "v", NOW, observed=2)]
+def test_an_edit_by_hand_is_booked_on_the_minute_of_its_record(new: Keys | None, old: Keys | None) -> None:
+    assert tally_effects(new, old) == [Effect("plays", "v", NOW, observed=2)]
 
 
-def test_what_is_no_change_of_a_number_has_no_effect() -> None:
-    assert moved(plays(9, "~4.a"), plays(5, "b")) == [], "a repair is booked nowhere"
-    assert moved(plays(5, "c"), plays(5, "b")) == []
+def test_a_repair_and_a_write_that_keeps_the_number_have_no_effect() -> None:
+    assert tally_effects(plays(9, "~4.a"), plays(5, "b")) == [], "a repair is not booked"
+    assert tally_effects(plays(5, "c"), plays(5, "b")) == []
 
 
-def test_item_that_comes_or_goes_moves_its_tally_from_or_to_what_its_counter_starts_with() -> None:
+def test_a_new_item_moves_its_tally_from_the_start_and_a_removed_item_back_to_the_start() -> None:
     contest = counters.CONTEST
     key = tallies.key(contest, "c", 0)
     image = key | {contest.attribute: {"N": str(contest.start + 5)}}
@@ -180,38 +182,42 @@ def test_item_that_comes_or_goes_moves_its_tally_from_or_to_what_its_counter_sta
     assert contest.start
 
 
-# A run
+# Segments of a run
 
 
 def entries(*effects: Effect, judged: int = -1) -> dict[int, list[JournalEntry]]:
-    """The segments of a run of these, one record each."""
+    """Returns the segments of a run with these effects, each from its own record."""
     run = SegmentRun("1", BatchContext("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
     return run.segments()
 
 
-GONE = Effect("likes", "p", NOW, -1, pair="x")
-UNLIKED = Effect("likes", "p", NOW, observed=-1, pair="x")
+CHILD_REMOVED = Effect("likes", "p", NOW, -1, pair="x")
+TALLY_MOVED = Effect("likes", "p", NOW, observed=-1, pair="x")
 
 
-def test_unlike_whose_halves_meet_in_a_run_is_a_plain_entry() -> None:
-    other, even = GONE._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
+def test_a_removal_whose_halves_are_in_one_run_is_an_entry_without_a_pair() -> None:
+    other, balanced = CHILD_REMOVED._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
     left = JournalEntry("likes", "p", "y", -1, 0)
-    assert sorted(entries(GONE, even, other, UNLIKED)[NOW]) == [left], "what comes to nothing is left out"
-    assert sorted(entries(GONE, other, UNLIKED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), left]
-    apart = entries(GONE, UNLIKED._replace(minute=NOW + 1))
+    assert sorted(entries(CHILD_REMOVED, balanced, other, TALLY_MOVED)[NOW]) == [left], (
+        "an entry whose amounts come to 0 is left out"
+    )
+    assert sorted(entries(CHILD_REMOVED, other, TALLY_MOVED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), left]
+    apart = entries(CHILD_REMOVED, TALLY_MOVED._replace(minute=NOW + 1))
     assert apart == {NOW: [JournalEntry("likes", "p", "x", -1, 0)], NOW + 1: [JournalEntry("likes", "p", "x", 0, -1)]}
-    assert entries(even, even._replace(expected=-1, observed=-1)) == {}, "and so is its segment"
+    assert entries(balanced, balanced._replace(expected=-1, observed=-1)) == {}, "a segment without entries is left out"
 
 
 @pytest.mark.parametrize(("judged", "current"), [(NOW, NOW + 2), (NOW - 2, NOW), (NOW + 60, NOW + 62)])
-def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judged: int, current: int) -> None:
-    late = GONE._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
+def test_an_entry_of_a_judged_minute_is_booked_on_the_current_minute_without_its_pair(
+    judged: int, current: int
+) -> None:
+    late = CHILD_REMOVED._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
     assert entries(*late, judged=judged) == {
         current: [JournalEntry("likes", "p", "", -1, 0), JournalEntry("plays", "v", "", 5, 0)]
     }
-    assert entries(GONE._replace(minute=judged + 1), judged=judged) == {
+    assert entries(CHILD_REMOVED._replace(minute=judged + 1), judged=judged) == {
         judged + 1: [JournalEntry("likes", "p", "x", -1, 0)]
     }
 
@@ -227,10 +233,10 @@ def test_entry_of_a_judged_minute_goes_to_the_current_one_without_its_name(judge
         ("receipts", {"id": {"S": "heartbeat#7"}}),
     ],
 )
-@pytest.mark.parametrize("image", [None, {}, *({"rollup": mark} for mark in MARKS)])
-def test_what_is_for_a_consumer_is_what_its_filter_lets_through(
+@pytest.mark.parametrize("image", [None, {}, *({"rollup": flag} for flag in FLAGS)])
+def test_a_record_is_for_a_consumer_if_and_only_if_its_filter_lets_it_through(
     name: str, table: str, keys: Keys, image: Keys | None
 ) -> None:
-    made = record(name, keys, image, {})
-    assert goes_to_rollup(table, made) == passes_filters(ROLLUP, table, made)
-    assert goes_to_bookkeeper(table, made) == passes_filters(BOOKKEEPER, table, made)
+    change = record(name, keys, image, {})
+    assert goes_to_rollup(table, change) == passes_filters(ROLLUP, table, change)
+    assert goes_to_bookkeeper(table, change) == passes_filters(BOOKKEEPER, table, change)

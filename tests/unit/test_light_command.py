@@ -1,4 +1,4 @@
-"""The command imports what it needs: for its help and its version next to nothing, and no operation to read numbers."""
+"""The command imports only what it needs: little for help and version, and no operation to read a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tally.cli import commands
 from tally.cli.command_summaries import COMMAND_SUMMARIES
 from tests.patience import PATIENCE_S
 
-TRIED = """
+RUN_AND_PRINT_MODULES = """
 import sys
 from tally.cli.__main__ import main
 try:
@@ -28,7 +28,7 @@ STORE = {"aws_lambda_powertools", "boto3", "botocore", "concurrent.futures"}
 
 
 @pytest.mark.parametrize(
-    ("line", "most", "heavy"),
+    ("line", "modules_max", "heavy"),
     [
         ("--version", 170, set()),
         ("help", 170, set()),
@@ -37,14 +37,14 @@ STORE = {"aws_lambda_powertools", "boto3", "botocore", "concurrent.futures"}
         ("get plays 1 --local --port 1", 580, STORE),
     ],
 )
-def test_a_command_imports_only_what_it_needs(line: str, most: int, heavy: set[str]) -> None:
+def test_a_command_imports_only_what_it_needs(line: str, modules_max: int, heavy: set[str]) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", TRIED, *line.split()], capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", RUN_AND_PRINT_MODULES, *line.split()], capture_output=True, text=True, timeout=PATIENCE_S
     )
     imported = set(run.stderr.splitlines()[-1].split())
     assert imported & HEAVY <= heavy
-    assert len(imported) <= most, sorted(imported)
+    assert len(imported) <= modules_max, sorted(imported)
 
 
-def test_each_command_that_is_listed_is_in_its_module() -> None:
+def test_the_list_of_summaries_has_each_command_in_order() -> None:
     assert [command.name for command in commands.COMMANDS.values()] == list(COMMAND_SUMMARIES)

@@ -1,4 +1,4 @@
-"""What make would do, without doing it, and what the locks hold."""
+"""The commands that make would run, and the contents of the lock files."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = f"VENV={os.path.relpath(sys.prefix, ROOT)}"
 LOCKS = ("requirements.txt", "tally/dev/requirements.txt", "tests/requirements.txt", "package-lock.json")
 NPM = "npm ci --no-audit --no-fund --loglevel=error"
-FOLDERS = ("lambdas", "tally/dev", ".", "tests", "tests/emulator", "tests/other_tools")  # of locks, in make's order
+FOLDERS = ("lambdas", "tally/dev", ".", "tests", "tests/emulator", "tests/other_tools")  # with a lock, in make's order
 
 
 def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As in a terminal: the make that runs these tests leaves no trace. The pins count as unchanged."""
+    """Run make without the variables of the make that runs these tests. No pin counts as changed."""
     inherited = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS", "ENGINE", "PYTHON")
-    own = {name: value for name, value in os.environ.items() if name not in inherited} | variables
+    environment = {name: value for name, value in os.environ.items() if name not in inherited} | variables
     command = ["make", *(f"--assume-old={lock}" for lock in LOCKS), VENV, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def planned(*arguments: str) -> str:
-    """What it would run, or its error."""
+def dry_run(*arguments: str) -> str:
+    """Returns the commands that make would run, or its error."""
     run = make("--dry-run", *arguments)
     return run.stdout + run.stderr
 
 
-def test_another_engine_runs_what_stores_something_and_is_fetched_first() -> None:
-    plan = planned("test", "ENGINE=dynamodb-local")
+def test_with_another_engine_make_fetches_it_and_runs_the_tests_that_store_something() -> None:
+    plan = dry_run("test", "ENGINE=dynamodb-local")
     assert "-m tally.dev.base.dynamodb_local" in plan.partition("-m pytest")[0]
     assert plan.endswith("tests/invariants tests/integration\n")
 
 
-def test_only_what_deploys_comes_with_the_cdk_and_only_what_tests_with_their_packages() -> None:
-    everything = "--always-make"
+def test_only_targets_that_deploy_install_the_cdk_and_only_targets_that_test_install_test_packages() -> None:
+    always_make = "--always-make"
     for target in ("dev", "demo", "soak", "smoke", "cost", "openapi"):
-        plan = planned(target, everything)
+        plan = dry_run(target, always_make)
         assert "--requirement tally/dev/requirements.txt" in plan, target
         assert "--requirement requirements.txt" not in plan, target
         assert re.findall("npm ci .*", plan) == [f"{NPM} --omit=dev --omit=peer"], target
     for target in ("deploy", "destroy", "diff", "wheel"):
-        plan = planned(target, everything)
+        plan = dry_run(target, always_make)
         assert "--requirement requirements.txt" in plan, target
         assert "adding the CDK" in plan, target
         assert "tests/requirements.txt" not in plan, target
         assert re.findall("npm ci .*", plan)[-1] == f"{NPM} --omit=dev", target
     for target in ("test", "test-all", "lint", "synth", "bench", "mutations"):
-        plan = planned(target, everything)
+        plan = dry_run(target, always_make)
         assert "--requirement requirements.txt --requirement tests/requirements.txt" in plan, target
 
 
@@ -75,15 +75,15 @@ def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
 
 
 @pytest.mark.long
-def test_an_audit_that_gets_no_answer_fails_and_says_so_of_each_lock() -> None:
-    """Never "no known vulnerability" of what nobody looked at."""
-    nobody = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
+def test_an_audit_without_an_answer_fails_and_names_each_lock() -> None:
+    """An audit never says "no known vulnerability" if nobody answered."""
+    unreachable = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
     folders = (VENV.removeprefix("VENV="), "node_modules")
-    ready = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".cdk", ".tests")]
-    run = make("audit", *ready, **nobody)
+    assume_set_up = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".cdk", ".tests")]
+    run = make("audit", *assume_set_up, **unreachable)
     assert (run.returncode, run.stdout) == (2, "")
-    *said, last = run.stderr.splitlines()
-    locks = [line.split(": ")[2] for line in said if line.startswith("tally: not audited: ")]
+    *lines, last = run.stderr.splitlines()
+    locks = [line.split(": ")[2] for line in lines if line.startswith("tally: not audited: ")]
     audited = [os.path.normpath(f"{folder}/requirements.txt") for folder in FOLDERS]
     assert locks == [*audited, "package-lock.json"]
-    assert len(said) == len(locks), last
+    assert len(lines) == len(locks), last

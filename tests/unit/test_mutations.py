@@ -1,11 +1,11 @@
-"""Every mutation of `make mutations` still takes away a guard that is there."""
+"""Every mutation of `make mutations` applies to the code, and names tests that exist."""
 
 from __future__ import annotations
 
 from tests.mutations import ROOT, mutations
 
 
-def test_each_mutation_applies_exactly_once() -> None:
+def test_the_text_of_each_mutation_is_in_its_module_exactly_once() -> None:
     texts: dict[str, str] = {}
     wrong = []
     for mutation in mutations():
@@ -15,6 +15,6 @@ def test_each_mutation_applies_exactly_once() -> None:
     assert wrong == []
 
 
-def test_each_mutation_names_tests_that_are_there() -> None:
+def test_each_mutation_names_tests_that_exist() -> None:
     names = {name for mutation in mutations() for name in mutation.tests}
     assert [name for name in sorted(names) if not (ROOT / "tests" / f"{name}.py").exists()] == []

@@ -1,4 +1,4 @@
-"""The OpenAPI document is valid, whole, and says of inputs what `tally/fields.py` checks."""
+"""The OpenAPI document is valid and complete, and its schemas take the inputs that `tally/fields.py` takes."""
 
 from __future__ import annotations
 
@@ -30,63 +30,65 @@ DOCUMENT = document(OPERATIONS, COUNTERS)
 ROUTES = [route for one in OPERATIONS for route in one.routes(COUNTERS)]
 
 
-def documented() -> Iterator[tuple[Route, dict[str, Any]]]:
+def documented_routes() -> Iterator[tuple[Route, dict[str, Any]]]:
     for route in ROUTES:
         yield route, DOCUMENT["paths"][route.path][route.method.lower()]
 
 
 def resolved(part: dict[str, Any]) -> dict[str, Any]:
-    found: Any = DOCUMENT
+    target: Any = DOCUMENT
     for name in part.get("$ref", "#/").removeprefix("#/").split("/"):
-        found = found[name] if name else part
-    return found  # type: ignore[no-any-return]
+        target = target[name] if name else part
+    return target  # type: ignore[no-any-return]
 
 
 def validator(schema: dict[str, Any]) -> Draft202012Validator:
     return Draft202012Validator({**schema, "components": DOCUMENT["components"]})
 
 
-def test_it_is_valid_openapi_3_1() -> None:
+def test_the_document_is_valid_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()  # type: ignore[arg-type]
     assert json.loads(document_json(OPERATIONS, COUNTERS)) == DOCUMENT
 
 
-def test_it_says_who_sees_likers() -> None:
+def test_the_document_says_who_may_list_likers() -> None:
     path = "/counters/likes/{id}/children"
     listed = {**COUNTERS, "likes": replace(COUNTERS["likes"], lists="anyone")}
-    shown_to_all = document(OPERATIONS, listed)
-    assert shown_to_all["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
-    assert shown_to_all["paths"][path]["get"]["security"] == []
-    hidden = document(OPERATIONS, listed, likers=UserVisibility.NOBODY)
-    assert shown_to_all["paths"].keys() - hidden["paths"].keys() == {path}
-    signed_in = document(OPERATIONS, listed, likers=UserVisibility.SIGNED_IN)
-    assert signed_in["paths"].keys() == shown_to_all["paths"].keys()
-    shown = signed_in["paths"][path]["get"]
-    assert (shown["security"], "401" in shown["responses"]) == ([{"token": []}], True)
-    assert "A signed-in caller may call it." in shown["description"]
+    for_anyone = document(OPERATIONS, listed)
+    assert for_anyone["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
+    assert for_anyone["paths"][path]["get"]["security"] == []
+    for_nobody = document(OPERATIONS, listed, likers=UserVisibility.NOBODY)
+    assert for_anyone["paths"].keys() - for_nobody["paths"].keys() == {path}
+    for_users = document(OPERATIONS, listed, likers=UserVisibility.SIGNED_IN)
+    assert for_users["paths"].keys() == for_anyone["paths"].keys()
+    listing = for_users["paths"][path]["get"]
+    assert (listing["security"], "401" in listing["responses"]) == ([{"token": []}], True)
+    assert "A signed-in caller may call it." in listing["description"]
 
 
-def test_who_may_call_an_operation_is_said() -> None:
-    for route, made in documented():
+def test_each_documented_operation_says_who_may_call_it() -> None:
+    for route, described in documented_routes():
         scopes = [{"token": [route.scope] if route.scope else []}]
-        assert made["security"] == (scopes if route.needs_caller else []), route.id
-        assert ("401" in made["responses"]) == route.needs_caller
-        assert ("403" in made["responses"]) >= (route.scope is not None)
+        assert described["security"] == (scopes if route.needs_caller else []), route.id
+        assert ("401" in described["responses"]) == route.needs_caller
+        assert ("403" in described["responses"]) >= (route.scope is not None)
 
 
-def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
-    for route, made in documented():
-        parameters = {(parameter["in"], parameter["name"]) for parameter in made.get("parameters", [])}
+def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
+    for route, described in documented_routes():
+        parameters = {(parameter["in"], parameter["name"]) for parameter in described.get("parameters", [])}
         elsewhere = (Source.BODY, Source.ADDRESS)
-        wanted = {(field.source.value, field.http_name) for field in route.fields if field.source not in elsewhere}
+        declared_inputs = {
+            (field.source.value, field.http_name) for field in route.fields if field.source not in elsewhere
+        }
         if route.operation.has_counter_in_path and not any(
             counter.period for counter in route.served_counters(COUNTERS)
         ):
-            wanted -= {("query", "period")}
+            declared_inputs -= {("query", "period")}
         implied = {("header", "User-Agent"), ("header", "If-None-Match")}
-        assert parameters - implied == wanted - implied, route.id
+        assert parameters - implied == declared_inputs - implied, route.id
         assert (("header", "If-None-Match") in parameters) == route.is_cacheable
-        body = made.get("requestBody", {"content": {}})["content"]
+        body = described.get("requestBody", {"content": {}})["content"]
         assert bool(body) == any(field.source is Source.BODY or field.kind.body_name for field in route.fields)
         schema = resolved(next(iter(body.values()), {}).get("schema", {}))
         needed = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
@@ -97,10 +99,10 @@ def test_the_inputs_of_an_operation_are_those_that_it_declares() -> None:
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == beacons
 
 
-def exact() -> list[tuple[str, Route, Field]]:
-    """A field of each kind whose schema says all that is checked, in each way that it is documented."""
-    found: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
-    looser = {
+def fields_with_exact_schemas() -> list[tuple[str, Route, Field]]:
+    """Returns each kind of field whose schema says all that is checked, on a signed-in and on an anonymous route."""
+    fields: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
+    with_looser_schemas = {
         kinds.PAGE,
         kinds.PAGE_OF_LISTED_HOST,
         kinds.CURSOR,
@@ -111,13 +113,13 @@ def exact() -> list[tuple[str, Route, Field]]:
     }
     for route in ROUTES:
         for field in route.fields:
-            if field.kind not in looser | {kinds.CHILD_NAME, kinds.CALLER, kinds.ZONE}:
+            if field.kind not in with_looser_schemas | {kinds.CHILD_NAME, kinds.CALLER, kinds.ZONE}:
                 name = f"{route.id}-{field.name}"
-                found.setdefault((id(field.kind), route.needs_caller), (name, route, field))
-    return list(found.values())
+                fields.setdefault((id(field.kind), route.needs_caller), (name, route, field))
+    return list(fields.values())
 
 
-def accepted(route: Route, field: Field, value: object) -> bool:
+def passes_check(route: Route, field: Field, value: object) -> bool:
     try:
         field.kind.parse(
             value, field.http_name, FieldContext(not route.needs_caller, frozenset({"*"}), COUNTERS, PAGES)
@@ -131,49 +133,53 @@ def schema_of(route: Route, field: Field) -> dict[str, Any]:
     return field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
 
 
-def near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
-    """Values within a schema, on its bounds and just beyond; ASCII, for a schema counts characters and Tally bytes."""
+def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
+    """Returns values within a schema, on its bounds and just beyond. They are ASCII: a character is a byte."""
     if schema["type"] == "array":
         least, most = schema["minItems"], schema["maxItems"]
-        lists = st.lists(near(schema["items"]), min_size=least - 1, max_size=3)
+        lists = st.lists(values_near(schema["items"]), min_size=least - 1, max_size=3)
         return lists | st.sampled_from([["a91f"] * length for length in (least - 1, most, most + 1)]) | st.just("a91f")
     if "enum" in schema:
         return st.sampled_from([*schema["enum"], *(f"{value}x" for value in schema["enum"]), "", "visits"])
     if schema["type"] == "boolean":
-        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # a query has `true`: schemathesis sends it
+        return st.booleans() | st.sampled_from([0, 1, "", "True", None])  # schemathesis sends `true` in a query
     if schema["type"] == "integer":
         bounds = (schema["minimum"], schema["maximum"])
         return st.integers() | st.sampled_from([bound + step for bound in bounds for step in (-1, 0, 1)])
     longest = schema.get("maxLength", 40)
     lengths = [schema.get("minLength", 1) - 1, schema.get("minLength", 1), longest, longest + 1]
-    some = st.text(st.characters(max_codepoint=126, categories=["L", "N", "P", "S", "Zs"]), max_size=40)
-    some |= st.sampled_from(["a", "Z9", ","]).flatmap(lambda one: st.sampled_from([one * length for length in lengths]))
-    return some | st.from_regex(re.compile(schema["pattern"])) if "pattern" in schema else some
+    texts = st.text(st.characters(max_codepoint=126, categories=["L", "N", "P", "S", "Zs"]), max_size=40)
+    texts |= st.sampled_from(["a", "Z9", ","]).flatmap(
+        lambda one: st.sampled_from([one * length for length in lengths])
+    )
+    return texts | st.from_regex(re.compile(schema["pattern"])) if "pattern" in schema else texts
 
 
-@pytest.mark.parametrize(("name", "route", "field"), exact(), ids=[name for name, *_ in exact()])
+@pytest.mark.parametrize(
+    ("name", "route", "field"), fields_with_exact_schemas(), ids=[name for name, *_ in fields_with_exact_schemas()]
+)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_schema_takes_what_the_check_takes(name: str, route: Route, field: Field, data: Any) -> None:
+def test_a_schema_takes_the_values_that_the_check_takes(name: str, route: Route, field: Field, data: Any) -> None:
     schema = schema_of(route, field)
-    value = data.draw(near(schema))
+    value = data.draw(values_near(schema))
     if any(isinstance(one, str) and one.endswith("\n") for one in (value if isinstance(value, list) else [value])):
-        return  # Python's `$` would match before it; that of ECMA 262, which the pattern is, does not
-    taken = accepted(route, field, value) and not _refused(route, field, value)
-    assert validator(schema).is_valid(value) == taken, value
+        return  # Python's `$` matches before a line break; the `$` of ECMA 262, for which the pattern is, does not
+    is_taken = passes_check(route, field, value) and not _is_refused_by_operation(route, field, value)
+    assert validator(schema).is_valid(value) == is_taken, value
 
 
-def _refused(route: Route, field: Field, value: object) -> bool:
-    """Whether the operation refuses the counter: the schema of its name lists those that it works on."""
+def _is_refused_by_operation(route: Route, field: Field, value: object) -> bool:
+    """Whether the operation refuses the counter. The schema of a counter's name lists the counters that it takes."""
     return field.kind.is_counter and not route.operation.serves(COUNTERS[str(value)])
 
 
-def test_examples_are_what_their_schemas_say() -> None:
-    for route, made in documented():
-        for parameter in made.get("parameters", []):
+def test_each_example_is_valid_by_its_schema() -> None:
+    for route, described in documented_routes():
+        for parameter in described.get("parameters", []):
             validator(parameter["schema"]).validate(parameter["example"])
-        contents = [made.get("requestBody", {"content": {}})["content"]]
-        contents += [resolved(response).get("content", {}) for response in made["responses"].values()]
+        contents = [described.get("requestBody", {"content": {}})["content"]]
+        contents += [resolved(response).get("content", {}) for response in described["responses"].values()]
         for content in contents:
             for media_type, entry in content.items():
                 if "example" in entry:
@@ -182,11 +188,11 @@ def test_examples_are_what_their_schemas_say() -> None:
                     assert (route.id, media_type) == ("get_openapi", "application/json")
 
 
-def test_a_counter_that_a_team_declares_is_in_it() -> None:
-    mine = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
-    made = document(OPERATIONS, declared([*COUNTERS.values(), mine]))["paths"]
+def test_the_document_has_a_counter_that_a_team_declares() -> None:
+    team_counter = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)
+    paths = document(OPERATIONS, declared([*COUNTERS.values(), team_counter]))["paths"]
     for path in ("/counters/{counter}/{id}", "/counters/{counter}/{id}/holds"):
-        [parameter] = [entry for entry in next(iter(made[path].values()))["parameters"] if entry["name"] == "counter"]
+        [parameter] = [entry for entry in next(iter(paths[path].values()))["parameters"] if entry["name"] == "counter"]
         assert "tested" in parameter["schema"]["enum"]
-    described = made["/counters/{counter}/{id}/increments"]["post"]["description"]
-    assert "| `tested` | any amount | from 0, starts at 80 | now | 24 hours at least |" in described
+    description = paths["/counters/{counter}/{id}/increments"]["post"]["description"]
+    assert "| `tested` | any amount | from 0, starts at 80 | now | 24 hours at least |" in description

@@ -1,4 +1,4 @@
-"""One page is one page, however its address is spelt."""
+"""All spellings of a page's address become one canonical URL."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from tally import fields
 from tally.errors import ConfigurationError, InvalidInputError
 from tally.pages import DROP_NOTHING, Pages
 
-CASES = Path(__file__).with_name("page_spellings.txt")
+SPELLINGS = Path(__file__).with_name("page_spellings.txt")
 PATHS_ALONE = Pages(drop=("*",), trailing_slash="drop", index=("index.html", "index.php", "default.aspx"))
 DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": DROP_NOTHING}
 
+PATH = ["a", "", "index.html", "index.php", ".", "..", "%69ndex.html", ";sid=1", "..;sid=1", "a%3BSID=1;b"]
+PATH += ["index.html;sid", "a;n=x%3Fsid%3D7", "..%23sid=1", "%26sid=1"]
 QUERY = ["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]
 QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%3Fsid%3D7%26b", "n=sid%3D7", "/x?sid=7"]
 
 
 def cases() -> Iterator[tuple[str, str, str]]:
-    """The name of the declaration, the page, and an address that names it."""
+    """Yields the name of a declaration, a canonical URL, and an address that must become this URL."""
     declaration = page = ""
-    for line in CASES.read_text(encoding="utf-8").splitlines():
+    for line in SPELLINGS.read_text(encoding="utf-8").splitlines():
         if line.startswith("= "):
             declaration = line[2:]
         elif line.startswith(" "):
@@ -35,76 +37,38 @@ def cases() -> Iterator[tuple[str, str, str]]:
             page = line
 
 
-def test_spellings_of_one_page_become_one_and_of_two_pages_two() -> None:
-    found = [(name, page, fields.page(spelt, "url", DECLARATIONS[name])) for name, page, spelt in cases()]
-    assert [(name, page, made) for name, page, made in found if made != page] == []
-    assert len({(name, spelt) for name, _, spelt in cases()}) == len(found) >= 200
-    assert {name for name, _, _ in found} == set(DECLARATIONS)
+def test_all_spellings_of_a_page_become_its_canonical_url() -> None:
+    results = [(name, page, fields.page(spelling, "url", DECLARATIONS[name])) for name, page, spelling in cases()]
+    assert [(name, page, result) for name, page, result in results if result != page] == []
+    assert len({(name, spelling) for name, _, spelling in cases()}) == len(results) >= 200
+    assert {name for name, _, _ in results} == set(DECLARATIONS)
 
 
-def test_only_what_is_left_of_an_address_counts_for_its_length() -> None:
-    """An advertisement may add more than a page may have."""
+def test_the_length_limit_is_that_of_the_canonical_url() -> None:
+    """The parameters of an advertisement may be longer than a page may be."""
     tracked = f"https://example.com/a?utm_term={'%D0%BA' * 300}&yclid={'7' * 300}"
     assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"
     longest = "https://example.com/".ljust(fields.PAGE_BYTES_MAX, "a")
     assert fields.page(f"{longest}?utm_source=x#part", "url", counters.PAGES) == longest
-    for more in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.RAW_PAGE_BYTES_MAX}"):
+    for too_long in (f"{longest}a", f"{longest}?a", f"{tracked}{'7' * fields.RAW_PAGE_BYTES_MAX}"):
         with pytest.raises(InvalidInputError):
-            fields.page(more, "url", counters.PAGES)
+            fields.page(too_long, "url", counters.PAGES)
 
 
 @settings(max_examples=300)
 @given(
-    st.lists(
-        st.sampled_from(
-            [
-                "a",
-                "",
-                "index.html",
-                "index.php",
-                ".",
-                "..",
-                "%69ndex.html",
-                ";sid=1",
-                "..;sid=1",
-                "a%3BSID=1;b",
-                "index.html;sid",
-                "a;n=x%3Fsid%3D7",
-                "..%23sid=1",
-                "%26sid=1",
-            ]
-        ),
-        max_size=5,
-    ),
-    st.lists(
-        st.sampled_from(
-            [
-                "a=1",
-                "",
-                "utm_source=x",
-                "UTM_x",
-                "fbclid",
-                "utm%5Fa=b",
-                "?",
-                "q=%26",
-                "code=1",
-                "state=2",
-                "sid=1;code=2",
-                "a;sid=1",
-            ]
-        ),
-        max_size=5,
-    ),
+    st.lists(st.sampled_from(PATH), max_size=5),
+    st.lists(st.sampled_from(QUERY), max_size=5),
     st.sampled_from(list(DECLARATIONS.values())),
 )
-def test_a_page_names_itself(path: list[str], query: list[str], pages: Pages) -> None:
-    """Whatever Tally answers as a page's URL, a caller can ask with."""
+def test_a_canonical_url_is_its_own_canonical_url(path: list[str], query: list[str], pages: Pages) -> None:
+    """So a caller can ask with the URL that Tally answered."""
     page = fields.page(f"https://example.com/{'/'.join(path)}?{'&'.join(query)}", "url", pages)
     assert fields.page(page, "url", pages) == page
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"drop": "utm_*"}, {"drop": ["utm_*"]}, {"drop": ("",)}, {"drop": ("utm_*x",)}, {"drop": ("a&b",)},
         {"drop": ("a+",)}, {"drop": ("a*+b",)},
@@ -113,6 +77,6 @@ def test_a_page_names_itself(path: list[str], query: list[str], pages: Pages) ->
     ],
     ids=str,
 )  # fmt: skip
-def test_a_declaration_that_cannot_work_names_its_field(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"PAGES: {next(iter(wrong))} "):
-        Pages(**wrong)
+def test_an_invalid_declaration_of_pages_is_refused_with_its_field(invalid: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"PAGES: {next(iter(invalid))} "):
+        Pages(**invalid)

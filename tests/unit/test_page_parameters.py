@@ -1,4 +1,4 @@
-"""Each parameter that is no part of a page's name, as shipped, is from a public list, or says what else it is from."""
+"""Each parameter that the shipped PAGES drops is from a public list, or page_parameters.txt names another source."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SOURCES = {line.split()[2]: line.split()[1] for line in LINES if re.match("# (li
 LISTS = [name for name, kind in SOURCES.items() if kind == "list"]
 
 
-def named(group: str) -> dict[str, list[str]]:
-    """The names of a group, each with where it is from."""
+def sources_of_group(group: str) -> dict[str, list[str]]:
+    """Returns the sources of each name of a group."""
     start = LINES.index(f"= {group}") + 1
     rows = [line.split() for line in LINES[start:]]
     return {
@@ -26,33 +26,35 @@ def named(group: str) -> dict[str, list[str]]:
     }
 
 
-def test_each_name_that_is_dropped_says_where_it_is_from() -> None:
+def test_each_dropped_name_has_a_known_source() -> None:
     assert counters.PAGES.drop == (*TRACKING, *CREDENTIALS)
     for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
-        found = named(group)
-        assert (sorted(found), len(set(names))) == (sorted(names), len(names))
-        assert {name: of for name, of in found.items() if not of or not set(of) <= SOURCES.keys()} == {}
+        sources = sources_of_group(group)
+        assert (sorted(sources), len(set(names))) == (sorted(names), len(names))
+        assert {
+            name: listed for name, listed in sources.items() if not listed or not set(listed) <= SOURCES.keys()
+        } == {}
 
 
-def test_the_page_says_how_many_names_there_are() -> None:
+def test_the_page_names_some_parameters_and_the_number_of_the_others() -> None:
     page = (Path(__file__).parents[2] / "docs/visits.md").read_text(encoding="utf-8")
     for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
-        [(some, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
-        assert len(some.split(", ")) + int(others) == len(names)
+        [(named, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
+        assert len(named.split(", ")) + int(others) == len(names)
 
 
 @pytest.mark.skipif("PUBLIC_LISTS" not in os.environ, reason="PUBLIC_LISTS names no folder with the lists")
-def test_the_lists_have_the_names_that_are_said_to_be_of_them() -> None:
+def test_each_public_list_has_the_names_that_cite_it() -> None:
     folder = Path(os.environ["PUBLIC_LISTS"])
     texts = {path.parent.name: path.read_text(encoding="utf-8") for path in folder.glob("*/*") if path.is_file()}
-    assert texts.keys() & set(LISTS), "the folder has none of them"
+    assert texts.keys() & set(LISTS), "the folder has no list that is cited"
     for group in ("TRACKING", "CREDENTIALS"):
-        for name, of in named(group).items():
-            for source in texts.keys() & set(of):
-                assert re.search(pattern(name), texts[source], re.IGNORECASE), f"{source} has no {name}"
+        for name, listed in sources_of_group(group).items():
+            for source in texts.keys() & set(listed):
+                assert re.search(pattern_of(name), texts[source], re.IGNORECASE), f"{source} has no {name}"
 
 
-def pattern(name: str) -> str:
+def pattern_of(name: str) -> str:
     before = "" if name.startswith("*") else r"(?<![a-z0-9_-])"
     after = "" if name.endswith("*") else r"(?![a-z0-9_-])"
     return before + re.escape(name.strip("*")) + after

@@ -1,4 +1,4 @@
-"""Which period a time falls into, by its name; when it ends; until when its tally is kept."""
+"""The period of a time: its name, its end, and how long its tally is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tally.counting import periods
 from tally.errors import InvalidInputError, NotFoundError
 
 DAY_S = 24 * 3600
-TIMES = st.integers(1_325_376_000, 32_503_000_000)  # 2012 to 2999; clocks went back over midnight somewhere before
+TIMES = st.integers(1_325_376_000, 32_503_000_000)  # 2012 to 2999; before 2012 some clocks went back over midnight
 ZONES = (None, "Europe/Paris", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "Asia/Kathmandu")
 ZONED = [(period, zone) for period in PERIODS for zone in (ZONES if period in PERIODS[2:] else ZONES[:1])]
 
@@ -24,12 +24,12 @@ def counter(period: str | None, **more: Any) -> Counter:
 
 
 def at(text: str) -> float:
-    """Epoch seconds of a time of UTC."""
+    """Returns the epoch seconds of a time in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("period", "named", "left_s", "gone"),
+    ("period", "name", "left_s", "kept_until"),
     [
         ("minute", "2026-11-22T14:05", 14, "2026-11-22T14:08"),
         ("hour", "2026-11-22T14", 54 * 60 + 14, "2026-11-22T17:00"),
@@ -39,39 +39,39 @@ def at(text: str) -> float:
         ("year", "2026", 39 * DAY_S + 9 * 3600 + 54 * 60 + 14, "2029-01-01"),
     ],
 )
-def test_a_time_falls_into_the_period_that_iso_8601_names_which_is_kept_for_so_many_after_it(
-    period: str, named: str, left_s: int, gone: str
+def test_a_period_has_its_iso_8601_name_and_its_tally_is_kept_for_keep_periods_more_periods(
+    period: str, name: str, left_s: int, kept_until: str
 ) -> None:
     now_s, declared = at("2026-11-22T14:05:46.5"), counter(period, keep_periods=2)
-    found = periods.tally_id(declared, "7c20", now_s)
-    assert found == f"7c20#{named}"
-    assert periods.answer_members(found) == {"id": "7c20", "period": named}
-    assert periods.seconds_to_next(declared, found, now_s) == left_s
-    assert periods.expires_s(declared, found) == at(gone)
-    assert periods.is_kept(declared, found, at(gone) - 1)
-    assert not periods.is_kept(declared, found, at(gone))
-    assert periods.expires_s(counter(period), found) is None
-    assert periods.is_kept(counter(period), found, 1e11)
+    tally_id = periods.tally_id(declared, "7c20", now_s)
+    assert tally_id == f"7c20#{name}"
+    assert periods.answer_members(tally_id) == {"id": "7c20", "period": name}
+    assert periods.seconds_to_next(declared, tally_id, now_s) == left_s
+    assert periods.expires_s(declared, tally_id) == at(kept_until)
+    assert periods.is_kept(declared, tally_id, at(kept_until) - 1)
+    assert not periods.is_kept(declared, tally_id, at(kept_until))
+    assert periods.expires_s(counter(period), tally_id) is None
+    assert periods.is_kept(counter(period), tally_id, 1e11)
 
 
 @pytest.mark.parametrize(("period", "zone"), ZONED)
 @given(now_s=TIMES)
 def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, now_s: int) -> None:
-    """The moment before the end of a period is in it, and its end is in the next one."""
+    """The last second of a period is in the period, and its end is in the next period."""
     declared = counter(period, timezone=zone)
-    found = periods.tally_id(declared, "x", now_s)
-    left_s = periods.seconds_to_next(declared, found, now_s)
-    assert periods.is_valid_tally_id(declared, found)
+    tally_id = periods.tally_id(declared, "x", now_s)
+    left_s = periods.seconds_to_next(declared, tally_id, now_s)
+    assert periods.is_valid_tally_id(declared, tally_id)
     assert 1 <= left_s <= 366 * DAY_S + 3600
-    assert periods.tally_id(declared, "x", now_s + left_s - 1) == found
-    assert periods.tally_id(declared, "x", now_s + left_s) > found
-    assert not periods.has_ended(declared, found, now_s + left_s - 1)
-    assert periods.has_ended(declared, found, now_s + left_s)
+    assert periods.tally_id(declared, "x", now_s + left_s - 1) == tally_id
+    assert periods.tally_id(declared, "x", now_s + left_s) > tally_id
+    assert not periods.has_ended(declared, tally_id, now_s + left_s - 1)
+    assert periods.has_ended(declared, tally_id, now_s + left_s)
 
 
 @pytest.mark.parametrize(
     ("zone", "last", "first"),
-    [  # the summer time of Paris is two hours ahead; Cairo's clocks go from 24:00 to 23:00, and from 0:00 to 1:00
+    [  # in summer Paris is two hours ahead of UTC; Cairo's clocks change from 24:00 to 23:00, and from 0:00 to 1:00
         ("Europe/Paris", "2026-10-25T22:59:59", "2026-10-25T23:00"),
         ("Europe/Paris", "2026-10-24T21:59:59", "2026-10-24T22:00"),
         ("Africa/Cairo", "2025-10-30T21:59:59", "2025-10-30T22:00"),
@@ -79,7 +79,7 @@ def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, 
         (None, "2026-10-25T23:59:59", "2026-10-26T00:00"),
     ],
 )
-def test_a_day_of_a_time_zone_ends_at_its_midnight_on_days_that_are_longer_or_shorter_too(
+def test_a_day_of_a_time_zone_ends_at_its_midnight_even_if_it_has_23_or_25_hours(
     zone: str | None, last: str, first: str
 ) -> None:
     declared = counter("day", timezone=zone)
@@ -90,25 +90,25 @@ def test_a_day_of_a_time_zone_ends_at_its_midnight_on_days_that_are_longer_or_sh
 
 
 NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]
-ODD = [
+INVALID_NAMES = [
     "", "x", "2026-13", "2026-02-30", "2026-W54", "2025-W53", "1999", "3000", "2026-11-22T14:5", "2026-11-22T14:05:00",
     "2026-11-22 14", "20261122", "2026W47", "2026-W47-1", "２０２６", "2026-11-22T24", "2026-11-22T14Z", "2026-11#2026",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("period", "own"), list(zip(PERIODS, NAMES, strict=True)))
-def test_a_period_is_asked_for_by_the_one_name_that_it_has(period: str, own: str) -> None:
+@pytest.mark.parametrize(("period", "valid_name"), list(zip(PERIODS, NAMES, strict=True)))
+def test_a_period_has_one_valid_name(period: str, valid_name: str) -> None:
     declared, now_s = counter(period, keep_periods=14), at("2026-11-22T14:06")
-    assert periods.tally_id(declared, "7c20", now_s, own) == f"7c20#{own}"
-    for name in {*NAMES, *ODD} - {own}:
+    assert periods.tally_id(declared, "7c20", now_s, valid_name) == f"7c20#{valid_name}"
+    for name in {*NAMES, *INVALID_NAMES} - {valid_name}:
         assert not periods.is_valid_tally_id(declared, f"7c20#{name}")
         with pytest.raises(InvalidInputError, match=f"must be a {period} of calls, like 2026"):
             periods.tally_id(declared, "7c20", now_s, name)
     with pytest.raises(NotFoundError, match="does not keep"):
-        periods.tally_id(declared, "7c20", now_s, own.replace("2026", "2002").replace("2002-W47", "2002-W46"))
+        periods.tally_id(declared, "7c20", now_s, valid_name.replace("2026", "2002").replace("2002-W47", "2002-W46"))
 
 
-def test_a_counter_without_periods_has_ids_as_they_are() -> None:
+def test_a_counter_without_periods_uses_an_id_unchanged_as_the_tally_id() -> None:
     plain = counter(None)
     assert periods.tally_id(plain, "7c20", 0) == "7c20"
     assert periods.answer_members("7c20") == {"id": "7c20"}
@@ -117,4 +117,4 @@ def test_a_counter_without_periods_has_ids_as_they_are() -> None:
     with pytest.raises(InvalidInputError, match="has no periods"):
         periods.tally_id(plain, "7c20", 0, "2026")
     assert not periods.has_ended(plain, "7c20", 1e11)
-    assert periods.has_ended(plain, "7c20#2026", 0), "the counter had periods once"
+    assert periods.has_ended(plain, "7c20#2026", 0), "a tally from a time when the counter had periods"

@@ -1,4 +1,4 @@
-"""A change under its key, without a store: what each outcome becomes, and what names the receipt."""
+"""Receipts without a store: broken receipts, and the parts of a receipt's id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYED = ReceiptKey("play", "v1", "k", {"amount": 1})
 
 @pytest.fixture
 def call() -> Iterator[Call]:
-    """A call whose store would fail, if it were asked."""
+    """A call whose store fails each request."""
     client = dynamodb_client(endpoint_url="http://127.0.0.1:9")
     yield Call(
         Store(client, Settings("counts-of-test", "receipts-of-test", "ledger-of-test", frozenset(), 3600, "test"))
@@ -35,9 +35,9 @@ def call() -> Iterator[Call]:
 
 
 def in_progress(left_s: int) -> dict[str, Any]:
-    """As Powertools' own layer leaves a record while the function runs."""
-    until = {"N": str(int((time.time() + left_s) * 1000))}
-    return {"status": {"S": "INPROGRESS"}, "in_progress_expiration": until, "data": None, "nonce": None}
+    """Returns the attributes that Powertools' own layer stores while a function runs."""
+    expires = {"N": str(int((time.time() + left_s) * 1000))}
+    return {"status": {"S": "INPROGRESS"}, "in_progress_expiration": expires, "data": None, "nonce": None}
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,11 @@ def in_progress(left_s: int) -> dict[str, Any]:
     ],
     ids=lambda damage: "-".join(damage),
 )  # fmt: skip
-def test_broken_receipt_that_a_change_finds_is_not_committed(call: Call, damage: dict[str, Any]) -> None:
-    def change(stamp: ReceiptDraft) -> Any:
-        [write] = stamp.receipt(call, BODY).values()
+def test_a_change_that_meets_a_broken_receipt_raises_an_error_and_is_not_committed(
+    call: Call, damage: dict[str, Any]
+) -> None:
+    def change(draft: ReceiptDraft) -> Any:
+        [write] = draft.receipt(call, BODY).values()
         item = {**write["Item"], "nonce": {"S": "another"}, **damage}
         raise AlreadyCountedError({name: value for name, value in item.items() if value is not None})
 
@@ -59,43 +61,47 @@ def test_broken_receipt_that_a_change_finds_is_not_committed(call: Call, damage:
         receipts.count_once(call, KEYED, change)
 
 
-def test_without_a_key_nothing_is_made(call: Call) -> None:
-    """Powertools hashes the parts of the name together: with one of them missing it would not notice."""
+def test_a_change_with_an_empty_key_is_refused(call: Call) -> None:
+    """Powertools hashes all parts of a receipt's id together, and would not notice an empty part."""
     with pytest.raises(NotCommittedError):
-        receipts.count_once(call, KEYED._replace(key=""), lambda stamp: pytest.fail("the change was made"))
+        receipts.count_once(call, KEYED._replace(key=""), lambda draft: pytest.fail("the change was made"))
 
 
-def test_stamp_names_operation_target_caller_and_key_and_nothing_else(call: Call) -> None:
+def test_the_id_of_a_receipt_depends_on_operation_target_caller_and_key_alone(call: Call) -> None:
     others = [KEYED._replace(operation="other"), KEYED._replace(target="v2"), KEYED._replace(key="l")]
-    different = [receipts.draft_receipt(call, keyed).id for keyed in (KEYED, *others)]
-    different.append(receipts.draft_receipt(Call(call.store, "ann"), KEYED).id)
-    assert len(set(different)) == len(different)
-    assert receipts.draft_receipt(call, KEYED._replace(payload={"amount": 2}, days=9)).id == different[0]
-    assert all(name.startswith("tally#") and len(name) == 70 for name in different)
+    ids = [receipts.draft_receipt(call, keyed).id for keyed in (KEYED, *others)]
+    ids.append(receipts.draft_receipt(Call(call.store, "ann"), KEYED).id)
+    assert len(set(ids)) == len(ids)
+    assert receipts.draft_receipt(call, KEYED._replace(payload={"amount": 2}, days=9)).id == ids[0]
+    assert all(id_.startswith("tally#") and len(id_) == 70 for id_ in ids)
 
 
-def test_stamp_carries_the_payloads_hash_and_the_expiry(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receipt_draft_has_the_hash_of_the_payload_and_the_expiry(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_000_000.5)
-    named = Call(call.store, "alice")
-    one, other = (
-        receipts.draft_receipt(named, KEYED),
-        receipts.draft_receipt(named, KEYED._replace(payload={"amount": 2})),
+    call_of_alice = Call(call.store, "alice")
+    draft, other = (
+        receipts.draft_receipt(call_of_alice, KEYED),
+        receipts.draft_receipt(call_of_alice, KEYED._replace(payload={"amount": 2})),
     )
-    assert one.payload_hash != other.payload_hash
-    assert one.expires_s == 1_795_000_000 + 3600 + OFF_S_MAX
-    assert receipts.draft_receipt(named, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
-    assert json.loads(one.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
+    assert draft.payload_hash != other.payload_hash
+    assert draft.expires_s == 1_795_000_000 + 3600 + OFF_S_MAX
+    assert (
+        receipts.draft_receipt(call_of_alice, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
+    )
+    assert json.loads(draft.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
 
 
-def test_a_team_installs_no_other_minor_version_of_powertools_than_the_functions_have() -> None:
-    """Its private methods, which make the names of receipts, may change with each: a retry would count twice."""
-    given = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["functions"]
-    [taken] = [Requirement(one) for one in given if one.startswith("aws-lambda-powertools")]
+def test_the_extra_functions_installs_the_minor_version_of_powertools_that_the_functions_have() -> None:
+    """Private methods of Powertools make the ids of receipts. If a version changed them, a retry would count twice."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["functions"]
+    [required] = [Requirement(line) for line in extra if line.startswith("aws-lambda-powertools")]
     [pinned] = re.findall(
         r"^aws-lambda-powertools==(\d+)\.(\d+)\.(\d+)", (ROOT / "lambdas/requirements.in").read_text(), re.MULTILINE
     )
     major, minor, patch = map(int, pinned)
-    assert taken.specifier.contains(f"{major}.{minor}.{patch}")
-    assert taken.specifier.contains(f"{major}.{minor}.{patch + 1}")
+    assert required.specifier.contains(f"{major}.{minor}.{patch}")
+    assert required.specifier.contains(f"{major}.{minor}.{patch + 1}")
     for other in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9", f"{major + 1}.0.0"):
-        assert not taken.specifier.contains(other)
+        assert not required.specifier.contains(other)

@@ -1,4 +1,4 @@
-"""What GitHub reads of this repository agrees with the repository: commands, pins that wait, the one version."""
+"""The files that GitHub reads agree with the repository: commands, pins that wait, and one version everywhere."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 
 
-def read(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def test_each_command_of_a_workflow_is_one_that_the_repository_has() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def test_each_command_of_a_workflow_exists() -> None:
+    existing_targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     runs = [
-        step["run"] for path in WORKFLOWS for job in read(path)["jobs"].values()
+        step["run"] for path in WORKFLOWS for job in read_yaml(path)["jobs"].values()
         for step in job.get("steps", []) if "run" in step
     ]  # fmt: skip
-    made = {name for run in runs for line in re.findall(r"^make (.+)$", run, re.MULTILINE) for name in line.split()}
-    assert made == {"wheel", "npm"} <= targets
+    make_targets = {
+        name for run in runs for line in re.findall(r"^make (.+)$", run, re.MULTILINE) for name in line.split()
+    }
+    assert make_targets == {"wheel", "npm"} <= existing_targets
     assert ".ci/run" in runs
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_an_action_is_pinned_by_its_commit_unless_its_makers_say_otherwise(path: Path) -> None:
+def test_each_action_is_pinned_by_its_commit_except_two(path: Path) -> None:
     used = re.findall(r"uses: (\S+?)(?:@(\S+))?(?: #.*)?$", path.read_text(), re.MULTILINE)
-    loose = {name for name, at in used if not re.fullmatch(r"[0-9a-f]{40}", at)}
-    assert loose <= {"./.github/workflows/ci.yml", "pypa/gh-action-pypi-publish"}
+    unpinned = {name for name, version in used if not re.fullmatch(r"[0-9a-f]{40}", version)}
+    assert unpinned <= {"./.github/workflows/ci.yml", "pypa/gh-action-pypi-publish"}
 
 
-def test_only_a_job_that_publishes_may_ask_for_an_identity_and_it_waits_for_the_tests() -> None:
-    jobs = read(GITHUB / "workflows/release.yml")["jobs"]
+def test_only_a_job_that_publishes_may_get_an_identity_token_and_it_waits_for_the_tests() -> None:
+    jobs = read_yaml(GITHUB / "workflows/release.yml")["jobs"]
     publishing = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
     assert publishing == {"pypi", "npm"}
     for name in publishing:
@@ -51,14 +53,14 @@ def test_only_a_job_that_publishes_may_ask_for_an_identity_and_it_waits_for_the_
         assert set(jobs[name]["needs"]) == {"test", "build"}
 
 
-def test_the_client_is_packed_without_the_cdk() -> None:
-    """`make npm` sets up no more than `make dev` needs."""
-    without = "import sys; sys.modules['aws_cdk'] = None; import release.npm"
-    subprocess.run([sys.executable, "-c", without], cwd=ROOT, check=True)
+def test_the_client_can_be_packed_without_the_cdk() -> None:
+    """`make npm` sets up only what `make dev` needs."""
+    code = "import sys; sys.modules['aws_cdk'] = None; import release.npm"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_npm_publishes_the_package_and_not_a_repository_of_github(tmp_path: Path) -> None:
-    """npm reads `dist/client.tgz` as the repository `client.tgz` of `dist`."""
+def test_the_command_of_the_workflow_publishes_the_package_and_not_a_repository_of_github(tmp_path: Path) -> None:
+    """Without `./`, npm reads `dist/client.tgz` as the repository `client.tgz` of the user `dist`."""
     [command] = re.findall(r"- run: (npm publish \S+)", (GITHUB / "workflows/release.yml").read_text())
     package = npm.pack(tmp_path / "dist")
     run = subprocess.run(
@@ -68,14 +70,16 @@ def test_npm_publishes_the_package_and_not_a_repository_of_github(tmp_path: Path
     assert package.name in run.stdout
 
 
-def test_updates_are_asked_for_each_folder_of_pins_but_for_the_pins_that_wait() -> None:
-    asked = {update["package-ecosystem"]: update for update in read(GITHUB / "dependabot.yml")["updates"]}
+def test_dependabot_updates_each_folder_with_pins_and_leaves_out_the_pins_that_wait() -> None:
+    updates = {update["package-ecosystem"]: update for update in read_yaml(GITHUB / "dependabot.yml")["updates"]}
     pins = subprocess.run(["git", "ls-files", "*requirements.in"], cwd=ROOT, capture_output=True, text=True, check=True)
     folders = {f"/{Path(path).parent.as_posix()}".removesuffix(".") for path in pins.stdout.split()}
-    assert set(asked["pip"]["directories"]) == folders
-    waiting = {one["dependency-name"] for update in asked.values() for one in update.get("ignore", [])}
-    [said] = re.findall(r"newest version .*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    assert waiting - {"aws-lambda-powertools"} == set(re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", said))
+    assert set(updates["pip"]["directories"]) == folders
+    ignored = {entry["dependency-name"] for update in updates.values() for entry in update.get("ignore", [])}
+    [sentence] = re.findall(r"newest version .*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    assert ignored - {"aws-lambda-powertools"} == set(
+        re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", sentence)
+    )
 
 
 def test_the_client_is_packed_with_the_version_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +88,9 @@ def test_the_client_is_packed_with_the_version_of_the_wheel(tmp_path: Path, monk
     package = npm.pack(tmp_path)
     assert package.name == f"tally-client-{version()}.tgz"
     subprocess.run(["tar", "xzf", str(package)], cwd=tmp_path, check=True)
-    described = json.loads((tmp_path / "package/package.json").read_text())
-    assert described["version"] == version()
-    assert described["repository"]["url"] == "git+https://github.com/someone/tally.git"
-    assert "private" not in described
-    for file in (name for export in described["exports"].values() for name in export.values()):
+    manifest = json.loads((tmp_path / "package/package.json").read_text())
+    assert manifest["version"] == version()
+    assert manifest["repository"]["url"] == "git+https://github.com/someone/tally.git"
+    assert "private" not in manifest
+    for file in (name for export in manifest["exports"].values() for name in export.values()):
         assert (tmp_path / "package" / file).is_file()

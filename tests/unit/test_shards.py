@@ -1,4 +1,4 @@
-"""The shards of streams: which there are, and what they hold behind a record."""
+"""Lists the shards of streams, and reads the records after a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shards(client: Mock) -> StreamShards:
     return StreamShards({"counts": "arn:c", "receipts": "arn:r"}, lambda: client)
 
 
-def refused(code: str) -> ClientError:
+def client_error(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code}}, "GetShardIterator")
 
 
@@ -32,12 +32,12 @@ def test_every_page_of_a_listing_is_read() -> None:
     client = Mock()
     client.describe_stream.side_effect = [{"StreamDescription": page} for page in pages]
     assert shards(client).list_shards("receipts") == {"a": None, "b": "a", "c": "gone"}
-    behind = call(StreamArn="arn:r", ExclusiveStartShardId="b")
-    assert client.describe_stream.mock_calls == [call(StreamArn="arn:r"), behind, behind]
+    next_page = call(StreamArn="arn:r", ExclusiveStartShardId="b")
+    assert client.describe_stream.mock_calls == [call(StreamArn="arn:r"), next_page, next_page]
 
 
-def test_a_listing_that_is_cut_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard that is not listed would hold up nothing: no watermark may come of the others."""
+def test_a_listing_with_too_many_pages_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that is not listed would not delay the watermark, which would then prove nothing."""
     monkeypatch.setattr(listing, "PAGES_MAX", 2)
     client = Mock()
     client.describe_stream.return_value = {
@@ -47,37 +47,37 @@ def test_a_listing_that_is_cut_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         shards(client).list_shards("receipts")
 
 
-def test_a_table_that_is_read_in_part_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_or_scan_with_too_many_pages_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "PAGES_MAX", 2)
     table = store.settings.ledger_table
     for number in range(3):
         store.client.put_item(TableName=table, Item=key("P", str(number)))
     assert [len(page) for page in queries.partition_pages(store, table, "P", Limit=2)] == [2, 1]
-    for found in (queries.partition_items(store, table, "P", Limit=1), queries.scan_pages(store, table, Limit=1)):
+    for items in (queries.partition_items(store, table, "P", Limit=1), queries.scan_pages(store, table, Limit=1)):
         with pytest.raises(StoreRefusedError, match=f"more than 2 pages of {table}"):
-            list(found)
+            list(items)
 
 
-def test_records_behind_one_that_was_removed_begin_with_those_that_are_there() -> None:
-    """A stream keeps its records for a day. A checkpoint in a quiet shard may be older."""
+def test_records_after_a_removed_record_begin_with_the_oldest_record_that_is_kept() -> None:
+    """A stream keeps its records for a day, and a checkpoint in a quiet shard may be older."""
     client = Mock()
-    client.get_shard_iterator.side_effect = [refused("TrimmedDataAccessException"), {"ShardIterator": "i"}]
+    client.get_shard_iterator.side_effect = [client_error("TrimmedDataAccessException"), {"ShardIterator": "i"}]
     client.get_records.side_effect = [{"Records": ["one"]}]
     assert list(shards(client).records_after("counts", "s", "7")) == [["one"]]
-    asked = [one.kwargs for one in client.get_shard_iterator.mock_calls]
-    kinds = [(one["ShardIteratorType"], one.get("SequenceNumber")) for one in asked]
+    requests = [request.kwargs for request in client.get_shard_iterator.mock_calls]
+    kinds = [(request["ShardIteratorType"], request.get("SequenceNumber")) for request in requests]
     assert kinds == [("AFTER_SEQUENCE_NUMBER", "7"), ("TRIM_HORIZON", None)]
 
 
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (refused("ResourceNotFoundException"), StoreRefusedError),
-        (refused("ThrottlingException"), StoreBusyError),
+        (client_error("ResourceNotFoundException"), StoreRefusedError),
+        (client_error("ThrottlingException"), StoreBusyError),
         (ConnectTimeoutError(endpoint_url="x"), StoreUnreachableError),
     ],
 )
-def test_errors_are_tallys_own(error: Exception, raised: type[Exception]) -> None:
+def test_an_error_of_the_streams_is_raised_as_an_error_of_tally(error: Exception, raised: type[Exception]) -> None:
     client = Mock()
     client.describe_stream.side_effect = client.get_shard_iterator.side_effect = error
     with pytest.raises(raised):

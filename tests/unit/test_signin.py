@@ -1,6 +1,6 @@
-"""Leaving the console, and a token that is pasted: tally/console/signin.js in Node.
+"""Signing out of the console, and signing in with a pasted token: tally/console/signin.js in Node.
 
-Signing in with a pool is tested in a browser: tests/e2e/test_console.py.
+tests/e2e/test_console.py tests signing in with a user pool, in a browser.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ SIGN_IN = Path(__file__).parents[2] / "tally" / "console" / "signin.js"
 REDIRECT = "https://api.example.com/console"
 CLAIMS = {"sub": "7c20", "username": "ann"}
 TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(CLAIMS).encode()).decode().rstrip('=')}.signature"
-# What a browser has and Node has not. `went`: where the page sent the browser; `address`: what it showed afterwards.
+# The parts of a browser that Node lacks. `went`: the addresses that the page opened; `address`: those that it replaced.
 BROWSER = """
-const kept = new Map(), seen = { went: [], address: [] };
+const stored = new Map(), seen = { went: [], address: [] };
 globalThis.location = { search: "", hash: "#/tally/plays/9f3a", pathname: "/console" };
 location.assign = (to) => seen.went.push(to);
 globalThis.history = { replaceState: (state, title, to) => seen.address.push(to) };
 globalThis.sessionStorage = {
-  getItem: (key) => kept.get(key) ?? null,
-  setItem: (key, value) => kept.set(key, value),
-  removeItem: (key) => kept.delete(key),
+  getItem: (key) => stored.get(key) ?? null,
+  setItem: (key, value) => stored.set(key, value),
+  removeItem: (key) => stored.delete(key),
 };
 const { signIn, signOut, token } = await import(%s);
 const config = { sign_in: %s };
-const refused = (asked) => asked.then(() => "", (error) => error.message);
+const refusal = (promise) => promise.then(() => "", (error) => error.message);
 %s
-console.log(JSON.stringify({ ...seen, said, kept: [...kept.values()] }));
+console.log(JSON.stringify({ ...seen, result, stored: [...stored.values()] }));
 """
 
 
-def run(script: str, way: dict[str, str]) -> dict[str, Any]:
-    """What the script said and did with the module, in a browser that is not there."""
-    whole = BROWSER % (json.dumps(SIGN_IN.as_uri()), json.dumps(way), script)
+def run(script: str, sign_in: dict[str, str]) -> dict[str, Any]:
+    """Returns the `result` of the script, the stored values, and the addresses that the page opened."""
+    program = BROWSER % (json.dumps(SIGN_IN.as_uri()), json.dumps(sign_in), script)
     ended = subprocess.run(
-        ["node", "--input-type=module"], input=whole, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        ["node", "--input-type=module"], input=program, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    outcome: dict[str, Any] = json.loads(ended.stdout)
+    return outcome
 
 
-def test_who_signs_out_is_signed_out_of_the_pool_too() -> None:
+def test_signing_out_of_the_console_signs_out_of_the_pool() -> None:
     pool = {"kind": "pkce", "domain": "https://pool.example.com", "client_id": "console", "redirect": REDIRECT}
-    found = run("signOut(config); const said = token();", pool)
-    back = "https%3A%2F%2Fapi.example.com%2Fconsole"
-    assert found["went"] == [f"https://pool.example.com/logout?client_id=console&logout_uri={back}"]
+    outcome = run("signOut(config); const result = token();", pool)
+    return_url = "https%3A%2F%2Fapi.example.com%2Fconsole"
+    assert outcome["went"] == [f"https://pool.example.com/logout?client_id=console&logout_uri={return_url}"]
 
 
-def test_a_token_of_another_issuer_is_pasted() -> None:
+def test_a_token_of_another_issuer_can_be_pasted() -> None:
     script = (
-        f"await signIn(config, ' {TOKEN}\\n'); const said = [token(), await refused(signIn(config, 'x')), token()];"
+        f"await signIn(config, ' {TOKEN}\\n'); const result = [token(), await refusal(signIn(config, 'x')), token()];"
     )
-    found = run(script, {"kind": "token"})
-    assert found["said"] == [TOKEN, "This is not a token: a token has three parts, separated by dots.", TOKEN]
-    assert (found["kept"], found["went"]) == ([], [])
+    outcome = run(script, {"kind": "token"})
+    assert outcome["result"] == [TOKEN, "This is not a token: a token has three parts, separated by dots.", TOKEN]
+    assert (outcome["stored"], outcome["went"]) == ([], [])

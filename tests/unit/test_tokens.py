@@ -1,4 +1,4 @@
-"""The token of docs/examples/tokens.py is asked for once, and again before it expires."""
+"""docs/examples/tokens.py gets a token once for all threads, and a new token before the old one expires."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/tokens.py"
 
 
-def test_a_token_is_asked_for_as_cognito_wants_it_once_and_again_shortly_before_it_expires(
+def test_the_example_gets_a_token_from_cognito_once_and_a_new_one_shortly_before_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[urllib.request.Request] = []
+    requests: list[urllib.request.Request] = []
 
     def cognito(request: urllib.request.Request, timeout: float) -> BytesIO:
-        asked.append(request)
-        return BytesIO(json.dumps({"access_token": f"token-{len(asked)}", "expires_in": 3600}).encode())
+        requests.append(request)
+        return BytesIO(json.dumps({"access_token": f"token-{len(requests)}", "expires_in": 3600}).encode())
 
     monkeypatch.setattr(urllib.request, "urlopen", cognito)
     now = [1000.0]
-    made = runpy.run_path(str(EXAMPLE))["Tokens"]
-    tokens = made("https://pool.example.com/oauth2/token", "machine", "s3cret", clock=lambda: now[0])
+    Tokens = runpy.run_path(str(EXAMPLE))["Tokens"]
+    tokens = Tokens("https://pool.example.com/oauth2/token", "machine", "s3cret", clock=lambda: now[0])
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda _: tokens.get(), range(50))) == ["token-1"] * 50
-    [request] = asked
+    [request] = requests
     assert base64.b64decode((request.get_header("Authorization") or "").removeprefix("Basic ")) == b"machine:s3cret"
     assert isinstance(request.data, bytes)
     assert parse_qs(request.data.decode()) == {

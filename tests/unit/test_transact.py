@@ -1,4 +1,4 @@
-"""What a commit refuses before anything is sent, and what a function refuses to start with. No store is there."""
+"""A commit refuses invalid input before it sends anything, and a function refuses an invalid grant at its start."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tally.settings import Settings
 from tally.transact import Transactions
 
 ORDER = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]
-A = {"PK": {"S": "a"}}
+KEY_A = {"PK": {"S": "a"}}
 CIRCLE: dict[str, Any] = {"M": {}}
 CIRCLE["M"]["x"] = CIRCLE
-SAID = {
+GRANT = {
     "format": FORMAT,
     "version": "0.1.0",
     "counters": [{"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}],
@@ -30,15 +30,15 @@ SAID = {
 
 
 @pytest.fixture(scope="module")
-def sells() -> Iterator[Transactions]:
-    """Whatever it sends fails: nobody listens there."""
-    settings = Settings.from_environment(SAID["settings"])  # type: ignore[arg-type]
+def transactions() -> Iterator[Transactions]:
+    """Transactions whose store refuses each connection."""
+    settings = Settings.from_environment(GRANT["settings"])  # type: ignore[arg-type]
     with closing(dynamodb_client(endpoint_url="http://localhost:9")) as client:
-        yield Transactions(Store(client, settings), {one: counters.COUNTERS[one] for one, *_ in ORDER}, "shop")
+        yield Transactions(Store(client, settings), {name: counters.COUNTERS[name] for name, *_ in ORDER}, "shop")
 
 
 @pytest.mark.parametrize(
-    ("how", "field", "why"),
+    ("arguments", "field", "why"),
     [
         ({"key": ""}, "key", "must not be empty"),
         ({"key": "a b"}, "key", "visible ASCII"),
@@ -62,11 +62,11 @@ def sells() -> Iterator[Transactions]:
         ({"writes": "Put"}, "writes", "list of TransactItems"),
         ({"writes": ["Put"]}, "writes[0]", "Invalid type"),
         ({"writes": [{}]}, "writes[0]", "one of Put, Update, Delete and ConditionCheck"),
-        ({"writes": [{"Put": {"TableName": "t", "Item": A}, "Delete": {"TableName": "t", "Key": A}}]},
+        ({"writes": [{"Put": {"TableName": "t", "Item": KEY_A}, "Delete": {"TableName": "t", "Key": KEY_A}}]},
          "writes[0]", "one of Put"),
-        ({"writes": [{"Get": {"TableName": "t", "Key": A}}]}, "writes[0]", 'Unknown parameter in input: "Get"'),
-        ({"writes": [{"Put": {"TableName": "t", "Item": A}, "ClientRequestToken": "x"}]}, "writes[0]", "Unknown"),
-        ({"writes": [{"Put": {"Item": A}}]}, "writes[0]", 'Missing required parameter in Put: "TableName"'),
+        ({"writes": [{"Get": {"TableName": "t", "Key": KEY_A}}]}, "writes[0]", 'Unknown parameter in input: "Get"'),
+        ({"writes": [{"Put": {"TableName": "t", "Item": KEY_A}, "ClientRequestToken": "x"}]}, "writes[0]", "Unknown"),
+        ({"writes": [{"Put": {"Item": KEY_A}}]}, "writes[0]", 'Missing required parameter in Put: "TableName"'),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"PK": "o-1"}}}]}, "writes[0]", "form: {\"S\": \"mug\"}"),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"N": 5}}}}]}, "writes[0]", "Use boto3.dynamodb.types"),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"n": {"SS": {"a"}}}}}]}, "writes[0]", "valid types"),
@@ -74,36 +74,38 @@ def sells() -> Iterator[Transactions]:
         ({"writes": [{"Put": {"TableName": "t", "Item": CIRCLE["M"]}}]}, "writes[0]", "cannot be sent"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_said_by_its_place(
-    sells: Transactions, how: dict[str, Any], field: str, why: str
+def test_an_invalid_argument_is_refused_with_its_place(
+    transactions: Transactions, arguments: dict[str, Any], field: str, why: str
 ) -> None:
-    given: dict[str, Any] = {"key": "k", "changes": ORDER, **how}
+    all_arguments: dict[str, Any] = {"key": "k", "changes": ORDER, **arguments}
     with pytest.raises(InvalidInputError, match=why) as refused:
-        sells.commit(**given)
+        transactions.commit(**all_arguments)
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("arguments", "why"),
     [
         ({"answer": "x" * 2047}, "answer has 2049 bytes as JSON: at most 2048 fit"),
         ({"changes": [("usage", "ann", 1)] * 1001}, "at most 1000 changes"),
         ({"changes": [("usage", f"u{number}", 1) for number in range(91)]}, "more than 90 tallies"),
-        ({"writes": [{"Delete": {"TableName": "t", "Key": A}}] * 97},
+        ({"writes": [{"Delete": {"TableName": "t", "Key": KEY_A}}] * 97},
          "A receipt, 3 tallies and 97 writes are 101 items: a transaction has at most 100"),
         ({"writes": [{"Put": {"TableName": "t", "Item": {"x": {"B": bytes(400_000)}}}}] * 50}, "than the 4 MB"),
     ],
 )  # fmt: skip
-def test_what_is_too_large_is_counted(sells: Transactions, how: dict[str, Any], why: str) -> None:
+def test_an_argument_that_is_too_large_is_refused_with_its_size_and_the_limit(
+    transactions: Transactions, arguments: dict[str, Any], why: str
+) -> None:
     with pytest.raises(PayloadTooLargeError, match=why):
-        sells.commit(**{"key": "k", "changes": ORDER, **how})
+        transactions.commit(**{"key": "k", "changes": ORDER, **arguments})
 
 
 @pytest.mark.parametrize("table", ["c", "r", "arn:aws:dynamodb:eu-west-1:1:table/l"])
-def test_an_own_write_is_of_no_table_of_tallys(sells: Transactions, table: str) -> None:
-    writes = [{"Delete": {"TableName": name, "Key": A}} for name in ("shop", table)]
+def test_a_write_of_the_caller_to_a_table_of_tally_is_refused(transactions: Transactions, table: str) -> None:
+    writes = [{"Delete": {"TableName": name, "Key": KEY_A}} for name in ("shop", table)]
     with pytest.raises(InvalidInputError, match=r"writes\[1\] is of a table of Tally's"):
-        sells.commit("k", ORDER, writes)
+        transactions.commit("k", ORDER, writes)
 
 
 @pytest.mark.parametrize(
@@ -112,23 +114,23 @@ def test_an_own_write_is_of_no_table_of_tallys(sells: Transactions, table: str) 
         (None, r"GRANTED is not set: tally.grant_transact\(function, …\) sets it"),
         ("{", "GRANTED is not what tally.grant_transact"),
         ("[]", "GRANTED is not what"),
-        (json.dumps({**SAID, "settings": 7}), "GRANTED is not what"),
-        (json.dumps({**SAID, "format": FORMAT + 1, "version": "2.0.0"}),
+        (json.dumps({**GRANT, "settings": 7}), "GRANTED is not what"),
+        (json.dumps({**GRANT, "format": FORMAT + 1, "version": "2.0.0"}),
          f"Tally stores format {FORMAT + 1}, and this package {FORMAT}: install tallystick 2.0.0 beside this function"),
-        (json.dumps({**SAID, "counters": [{**SAID["counters"][0], "colour": "red"}]}),  # type: ignore[index]
+        (json.dumps({**GRANT, "counters": [{**GRANT["counters"][0], "colour": "red"}]}),  # type: ignore[index]
          "unexpected keyword argument 'colour': install tallystick 0.1.0"),
-        (json.dumps({**SAID, "counters": [{**SAID["counters"][0], "visible": "later"}]}),  # type: ignore[index]
+        (json.dumps({**GRANT, "counters": [{**GRANT["counters"][0], "visible": "later"}]}),  # type: ignore[index]
          "visible is 'later', but must be one of: now, soon: install"),
-        (json.dumps({**SAID, "counters": ["usage"]}), "install tallystick 0.1.0"),
-        (json.dumps({**SAID, "settings": {}}), "TALLY_COUNTS_TABLE is not set"),
+        (json.dumps({**GRANT, "counters": ["usage"]}), "install tallystick 0.1.0"),
+        (json.dumps({**GRANT, "settings": {}}), "TALLY_COUNTS_TABLE is not set"),
     ],
 )  # fmt: skip
-def test_a_function_that_would_count_otherwise_does_not_start(text: str | None, why: str) -> None:
+def test_a_function_with_a_missing_invalid_or_newer_grant_does_not_start(text: str | None, why: str) -> None:
     environment = {} if text is None else {"GRANTED": text}
     with pytest.raises(ConfigurationError, match=why):
         Transactions.from_environment(environment, caller="shop", variable="GRANTED")
 
 
-def test_a_caller_has_a_name() -> None:
+def test_the_name_of_the_caller_must_not_be_empty() -> None:
     with pytest.raises(InvalidInputError, match="caller must not be empty"):
-        Transactions.from_environment({"TALLY_TRANSACT": json.dumps(SAID)}, caller="")
+        Transactions.from_environment({"TALLY_TRANSACT": json.dumps(GRANT)}, caller="")

@@ -93,7 +93,7 @@ def test_a_receipt_draft_has_the_hash_of_the_payload_and_the_expiry(
     assert json.loads(draft.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
 
 
-def test_the_extra_functions_installs_the_minor_version_of_powertools_that_the_functions_have() -> None:
+def test_the_extra_for_functions_installs_the_minor_version_of_powertools_that_is_deployed() -> None:
     """Private methods of Powertools make the ids of receipts. If a version changed them, a retry would count twice."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["functions"]
     [required] = [Requirement(line) for line in extra if line.startswith("aws-lambda-powertools")]

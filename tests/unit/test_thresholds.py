@@ -1,4 +1,4 @@
-"""Which thresholds a move crosses, and what the event of each says."""
+"""The thresholds that a move of a number crosses, and the event of each crossing."""
 
 from __future__ import annotations
 
@@ -24,64 +24,66 @@ CALLS = Counter(
 )  # fmt: skip
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", start=20, notify=Notify(at=(10, 20)))
 GROUPS = Counter("groups", prefix="G", sort_key="N", attribute="n", child="M#", max_shards=1, notify=Notify(at=(3,)))
-DECLARED = CounterIndex({one.name: one for one in (CALLS, STOCK, GROUPS)})
+DECLARED = CounterIndex({counter.name: counter for counter in (CALLS, STOCK, GROUPS)})
 MADE_S = 1_795_000_000.25
 
 
-def said(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
+def crossed(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
+    """Returns each threshold that is crossed, and whether upwards. `ceilings`: before and after the move."""
     found = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
-    return [(one.threshold, one.is_upward) for one in found]
+    return [(crossing.threshold, crossing.is_upward) for crossing in found]
 
 
 @given(st.sets(st.integers(-40, 40), max_size=4), st.integers(1, 9), st.integers(-50, 50), st.integers(-50, 50))
-def test_a_move_crosses_what_a_walk_one_by_one_does(at: set[int], every: int, old: int, new: int) -> None:
-    walked: list[tuple[int, bool]] = []
+def test_a_move_crosses_the_thresholds_that_single_steps_cross(at: set[int], every: int, old: int, new: int) -> None:
+    stepped: list[tuple[int, bool]] = []
     for number in range(old + 1, new + 1):
-        walked += [(number, True)] * (number in at or number % every == 0)
+        stepped += [(number, True)] * (number in at or number % every == 0)
     for number in range(old, new, -1):
-        walked += [(number, False)] * (number in at)
-    found = said(Notify(at=tuple(at), every=every), old, new)
-    multiples = [one for one in walked if one[1] and one[0] % every == 0]
-    dropped = {one for one in multiples[:-MULTIPLES_MAX] if one[0] not in at}
-    assert found == [one for one in walked if one not in dropped]
+        stepped += [(number, False)] * (number in at)
+    multiples = [(number, up) for number, up in stepped if up and number % every == 0]
+    dropped = {(number, up) for number, up in multiples[:-MULTIPLES_MAX] if number not in at}
+    assert crossed(Notify(at=tuple(at), every=every), old, new) == [step for step in stepped if step not in dropped]
 
 
-def test_a_threshold_is_crossed_by_who_reaches_it_and_by_who_falls_below() -> None:
+def test_a_number_crosses_a_threshold_when_it_reaches_it_and_when_it_falls_below() -> None:
     ten = Notify(at=(10,))
-    assert (said(ten, 9, 10), said(ten, 10, 9)) == ([(10, True)], [(10, False)])
-    assert (said(ten, 10, 11), said(ten, 11, 10), said(ten, 10, 10)) == ([], [], [])
+    assert (crossed(ten, 9, 10), crossed(ten, 10, 9)) == ([(10, True)], [(10, False)])
+    assert (crossed(ten, 10, 11), crossed(ten, 11, 10), crossed(ten, 10, 10)) == ([], [], [])
 
 
-def test_a_percentage_is_the_least_number_that_has_it() -> None:
+def test_a_percentage_is_crossed_at_the_least_number_that_has_reached_it() -> None:
     third = Notify(percent=(33,))
-    assert said(third, 3, 4, 10, 10) == [(4, True)]
-    assert said(third, 4, 3, 10, 10) == [(4, False)]
-    assert said(Notify(percent=(80, 100), at=(8,)), 0, 10, 10, 10) == [(8, True), (10, True)], "one number, one event"
+    assert crossed(third, 3, 4, 10, 10) == [(4, True)]
+    assert crossed(third, 4, 3, 10, 10) == [(4, False)]
+    assert crossed(Notify(percent=(80, 100), at=(8,)), 0, 10, 10, 10) == [(8, True), (10, True)], (
+        "two thresholds at one number make one event"
+    )
 
 
 def test_a_limit_that_changes_crosses_percentages_too() -> None:
     near = Notify(percent=(80,))
-    assert said(near, 90, 90, 100, 1_000) == [(800, False)], "a larger plan: no more near its end"
-    assert said(near, 90, 90, 1_000, 100) == [(80, True)]
-    assert said(near, 90, 850, 100, 1_000) == [], "it was near the old one, and is near the new one"
-    assert said(near, 90, 90, 0, 100) == [(80, True)]
-    assert said(near, 90, 90, 100, 0) == [(80, False)], "nothing has no percentage"
-    assert said(near, 70, 70, 100, 0) == said(near, 90, 90, 0, -5) == []
+    assert crossed(near, 90, 90, 100, 1_000) == [(800, False)], "90 is not near the larger limit"
+    assert crossed(near, 90, 90, 1_000, 100) == [(80, True)]
+    assert crossed(near, 90, 850, 100, 1_000) == [], "the number was near the old limit, and is near the new limit"
+    assert crossed(near, 90, 90, 0, 100) == [(80, True)]
+    assert crossed(near, 90, 90, 100, 0) == [(80, False)], "a limit of 0 has no percentages"
+    assert crossed(near, 70, 70, 100, 0) == crossed(near, 90, 90, 0, -5) == []
 
 
 @given(st.lists(st.tuples(st.integers(-3, 130), st.sampled_from([-1, 0, 1, 2, 40, 100])), max_size=12))
-def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is_reached(
+def test_the_events_of_a_percentage_alternate_and_the_last_says_whether_it_is_reached(
     moves: list[tuple[int, int]],
 ) -> None:
-    percents, now, ceiling = (50, 80, 100), 0, 100
-    heard: dict[int, list[bool]] = {percent: [] for percent in percents}
+    percents, number, ceiling = (50, 80, 100), 0, 100
+    directions: dict[int, list[bool]] = {percent: [] for percent in percents}
     for value, limit in moves:
-        for one in crossings.crossings_between(Notify(percent=percents), now, value, (ceiling, limit)):
-            heard[one.declaration["percent"]].append(one.is_upward)
-        now, ceiling = value, limit
-        for percent, ways in heard.items():
-            assert all(way != last for last, way in pairwise([False, *ways])), (percent, moves)
-            assert ([False, *ways][-1]) == (limit > 0 and 100 * now >= percent * limit), (percent, moves)
+        for crossing in crossings.crossings_between(Notify(percent=percents), number, value, (ceiling, limit)):
+            directions[crossing.declaration["percent"]].append(crossing.is_upward)
+        number, ceiling = value, limit
+        for percent, upward in directions.items():
+            assert all(after != before for before, after in pairwise([False, *upward])), (percent, moves)
+            assert ([False, *upward][-1]) == (limit > 0 and 100 * number >= percent * limit), (percent, moves)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_events_of_a_percentage_go_up_and_down_in_turn_and_say_whether_it_is
         (Notify(at=(10,)), "Tally sees no sum of shards go down"),
     ],
 )
-def test_wrong_thresholds_are_refused(notify: Any, why: str) -> None:
+def test_invalid_thresholds_are_refused(notify: Any, why: str) -> None:
     with pytest.raises(Exception, match=r"counter 'usage': notify is ") as refused:
         Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=notify)
     assert why in str(refused.value)
@@ -146,7 +148,7 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
     ],
 )
 def test_a_threshold_that_no_number_can_cross_is_refused(more: dict[str, Any], notify: Notify, why: str | None) -> None:
-    """Who asks for at=(0,) of a stock would never hear that it is sold out."""
+    """With at=(0,) a team would never hear that a stock is sold out, because no number falls below 0."""
     if why is None:
         assert replace(LIMITED, notify=notify, **more).notify == notify
         return
@@ -155,7 +157,7 @@ def test_a_threshold_that_no_number_can_cross_is_refused(more: dict[str, Any], n
     assert why in str(refused.value)
 
 
-def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
+def test_a_counter_with_thresholds_has_one_shard_or_only_counts_up() -> None:
     base, ten = Counter("usage", prefix="USER", sort_key="U", attribute="u"), Notify(at=(10,))
     for more in ({"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"max_shards": 1}, {"floor": 0}):
         assert replace(base, notify=ten, **{"max_shards": 0, **more}).notify == ten  # type: ignore[arg-type]
@@ -171,14 +173,14 @@ def test_sums_that_only_count_up_and_single_items_have_thresholds() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("threshold", [0, -5])
-def test_a_threshold_that_a_sum_has_reached_before_it_counts_is_refused(more: dict[str, Any], threshold: int) -> None:
+def test_a_threshold_that_a_new_tally_has_reached_already_is_refused(more: dict[str, Any], threshold: int) -> None:
     sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **more)
     with pytest.raises(Exception, match="because 0 is the least: give 1 or more"):
         replace(sums, notify=Notify(at=(1, threshold)))
 
 
 def record(counter: Counter, id_: str, old: int | None, new: int | None, sequence: int = 111, **more: Any) -> Record:
-    """The record of a tally item, whose images have `more` (new) and a nonce."""
+    """Returns the record of a tally item whose images have these numbers. `more`: attributes of the new image."""
     images = {
         name: {**tallies.key(counter, id_, 0), counter.attribute: {"N": str(number)}, "nonce": {"S": nonce}}
         for name, number, nonce in (("OldImage", old, "a"), ("NewImage", new, more.pop("nonce", "b")))
@@ -194,13 +196,13 @@ def record(counter: Counter, id_: str, old: int | None, new: int | None, sequenc
     }  # fmt: skip
 
 
-def details(one: Record) -> list[Any]:
-    return [event.detail for effect in bookkeeper.read_count(DECLARED, one) for event in effect.events]
+def details_of(change: Record) -> list[Any]:
+    return [event.detail for effect in bookkeeper.read_count(DECLARED, change) for event in effect.events]
 
 
-def test_the_event_says_what_crossed_which_threshold_and_when() -> None:
-    one = record(CALLS, "7c20#2026-11-18", 790, 812)
-    [effect] = [effect for effect in bookkeeper.read_count(DECLARED, one) if effect.events]
+def test_an_event_names_the_counter_the_threshold_the_number_and_the_time() -> None:
+    change = record(CALLS, "7c20#2026-11-18", 790, 812)
+    [effect] = [effect for effect in bookkeeper.read_count(DECLARED, change) if effect.events]
     [event] = effect.events
     assert (effect.expected, effect.observed) == (0, 0), "it books nothing"
     assert (event.at_ms, event.detail["event"]) == (1_795_000_000_250, event.id)
@@ -209,20 +211,22 @@ def test_the_event_says_what_crossed_which_threshold_and_when() -> None:
         "limit": 1_000, "direction": "up", "value": 812, "before": 790, "by": "change", "at": 1_795_000_000,
         "sequence": f"{111:040}.00",
     }  # fmt: skip
-    assert event == bookkeeper.read_count(DECLARED, one)[-1].events[0], "it has the same name whenever it is read"
+    assert event == bookkeeper.read_count(DECLARED, change)[-1].events[0], (
+        "each time the record is read, the event has the same name"
+    )
 
 
-def test_names_of_events_differ_and_sequences_sort() -> None:
-    first = details(record(STOCK, "x", 25, 5, sequence=9))
-    then = details(record(STOCK, "x", 5, 25, sequence=10)) + details(record(STOCK, "y", 5, 25, sequence=10))
-    assert [one["threshold"] for one in first] == [20, 10]
-    assert len({one["event"] for one in first + then}) == 6
-    sequences = [one["sequence"] for one in first + then[:2]]
+def test_each_event_has_its_own_name_and_sequences_sort_the_events() -> None:
+    first = details_of(record(STOCK, "x", 25, 5, sequence=9))
+    later = details_of(record(STOCK, "x", 5, 25, sequence=10)) + details_of(record(STOCK, "y", 5, 25, sequence=10))
+    assert [detail["threshold"] for detail in first] == [20, 10]
+    assert len({detail["event"] for detail in first + later}) == 6
+    sequences = [detail["sequence"] for detail in first + later[:2]]
     assert sequences == sorted(sequences)
 
 
 @pytest.mark.parametrize(
-    ("one", "by", "value"),
+    ("change", "by", "value"),
     [
         (record(STOCK, "x", 25, 5, nonce="a"), "edit", 5),
         (record(STOCK, "x", 5, None), "edit", 20),
@@ -231,69 +235,73 @@ def test_names_of_events_differ_and_sequences_sort() -> None:
         (record(GROUPS, "x", 7, 7, nonce="a", gone={"N": "1"}), "removal", 0),
     ],
 )
-def test_the_event_says_who_moved_the_number(one: Record, by: str, value: int) -> None:
-    found = details(one)
-    assert found
-    assert {(event["by"], event["value"]) for event in found} == {(by, value)}
+def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: str, value: int) -> None:
+    details = details_of(change)
+    assert details
+    assert {(detail["by"], detail["value"]) for detail in details} == {(by, value)}
 
 
-def test_a_limit_that_changes_crosses_nothing_in_a_period_that_is_over() -> None:
-    """It comes there within a minute of the edge. What holds move there by then still crosses."""
-    own, plan = replace(CALLS, limit_overrides=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
+def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> None:
+    """The new limit reaches an ended period up to a minute later. A hold may still move the number of that period."""
+    limited, override = replace(CALLS, limit_overrides=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
-        one = record(own, f"7c20#2026-11-{day}", old, 85, **plan)
-        one["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
-        effects = bookkeeper.read_count(CounterIndex({"calls": own}), one)
+        change = record(limited, f"7c20#2026-11-{day}", old, 85, **override)
+        change["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
+        effects = bookkeeper.read_count(CounterIndex({"calls": limited}), change)
         assert sum(len(effect.events) for effect in effects) == events_made
 
 
 @pytest.mark.parametrize("period", [None, "day"])
-def test_percentages_are_those_of_the_ceiling_that_each_image_has(period: str | None) -> None:
-    own = replace(CALLS, limit_overrides=True, period=period)
+def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> None:
+    limited = replace(CALLS, limit_overrides=True, period=period)
     id_ = f"7c20{'#2026-11-18' if period else ''}"
-    plan, mark = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}, {"own#plan": {"S": "?x"}}
+    override, stale_mark = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}, {"own#plan": {"S": "?x"}}
     declared = {"own#plan": {"S": "-"}}
 
-    def said(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
-        one = record(own, id_, old, new, nonce=nonce, **after)
-        one["dynamodb"]["OldImage"].update(before)
-        effects = bookkeeper.read_count(CounterIndex({"calls": own}), one)
-        found = [event.detail for effect in effects for event in effect.events]
-        return [(one["threshold"], one["limit"], one["direction"], one["by"]) for one in found]
+    def events_of(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
+        change = record(limited, id_, old, new, nonce=nonce, **after)
+        change["dynamodb"]["OldImage"].update(before)
+        effects = bookkeeper.read_count(CounterIndex({"calls": limited}), change)
+        details = [event.detail for effect in effects for event in effect.events]
+        return [(detail["threshold"], detail["limit"], detail["direction"], detail["by"]) for detail in details]
 
-    assert said(70, 85, plan, plan) == [(80, 100, "up", "change")]
-    assert said(70, 85, declared, declared) == []
-    assert said(85, 85, declared, plan, nonce="a") == [(80, 100, "up", "limit")]
-    assert said(85, 85, plan, declared, nonce="a") == [(800, 1000, "down", "limit")]
-    assert said(70, 85, {}, plan) == [(80, 100, "up", "change")]
-    assert said(85, 85, {}, plan, nonce="a") == [(80, 100, "up", "limit")], "no copy: the declared one was its limit"
-    assert said(70, 85, mark, plan) == [(80, 100, "up", "change")]
-    left = plan | mark
-    assert said(85, 85, plan, left, nonce="a") == [], "the mark comes beside what the last copy said"
-    assert said(85, 86, left, declared) == [(800, 1000, "down", "change")]
-    assert said(700, 850, mark, mark) == [(800, 1000, "up", "change")], "and nobody has one of its own"
+    assert events_of(70, 85, override, override) == [(80, 100, "up", "change")]
+    assert events_of(70, 85, declared, declared) == []
+    assert events_of(85, 85, declared, override, nonce="a") == [(80, 100, "up", "limit")]
+    assert events_of(85, 85, override, declared, nonce="a") == [(800, 1000, "down", "limit")]
+    assert events_of(70, 85, {}, override) == [(80, 100, "up", "change")]
+    assert events_of(85, 85, {}, override, nonce="a") == [(80, 100, "up", "limit")], (
+        "the old image has no copy of an override, so the declared limit counts"
+    )
+    assert events_of(70, 85, stale_mark, override) == [(80, 100, "up", "change")]
+    stale_copy = override | stale_mark
+    assert events_of(85, 85, override, stale_copy, nonce="a") == [], "a stale copy still has its limit"
+    assert events_of(85, 86, stale_copy, declared) == [(800, 1000, "down", "change")]
+    assert events_of(700, 850, stale_mark, stale_mark) == [(800, 1000, "up", "change")], (
+        "neither image has a limit of its own, so the declared limit counts"
+    )
 
 
-def test_a_limit_that_an_id_gets_before_its_first_change_crosses_from_the_declared_one() -> None:
-    own = replace(CALLS, limit_overrides=True, period=None, keep_periods=None, start=85)
-    plan = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
-    effects = bookkeeper.read_count(CounterIndex({"calls": own}), record(own, "7c20", None, 85, **plan))
+def test_an_override_before_the_first_change_of_an_id_crosses_from_the_declared_limit() -> None:
+    limited = replace(CALLS, limit_overrides=True, period=None, keep_periods=None, start=85)
+    override = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
+    effects = bookkeeper.read_count(CounterIndex({"calls": limited}), record(limited, "7c20", None, 85, **override))
     [event] = [event.detail for effect in effects for event in effect.events]
     assert (event["threshold"], event["direction"], event["by"]) == (80, "up", "limit")
 
 
-def test_an_item_that_begins_with_another_start_crosses_from_there() -> None:
-    assert [one["before"] for one in details(record(STOCK, "x", None, 5, start={"N": "12"}))] == [12]
+def test_a_new_item_with_another_start_crosses_from_that_start() -> None:
+    assert [detail["before"] for detail in details_of(record(STOCK, "x", None, 5, start={"N": "12"}))] == [12]
 
 
-def test_a_period_that_dynamodb_removes_crosses_nothing() -> None:
-    gone = record(CALLS, "7c20#2026-11-10", 900, None)
-    assert len(details(gone)) == 2, "somebody deleted it"
-    assert details(gone | {"userIdentity": {"principalId": "dynamodb.amazonaws.com"}}) == []
+def test_a_period_that_ttl_removes_crosses_no_threshold() -> None:
+    removal = record(CALLS, "7c20#2026-11-10", 900, None)
+    assert len(details_of(removal)) == 2, "a person deleted the item"
+    assert details_of(removal | {"userIdentity": {"principalId": "dynamodb.amazonaws.com"}}) == []
 
 
 def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_threshold() -> None:
-    """Its item begins with the start again, or below."""
+    """The released amount makes a new item, which would look like a number that fell from the start."""
     kept = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
     for day, events_made in ((15, 0), (16, 1)):
         effects = bookkeeper.read_count(kept, record(CALLS, f"7c20#2026-11-{day}", None, -400))
@@ -301,9 +309,9 @@ def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_thres
 
 
 def test_a_run_always_fits_into_a_transaction() -> None:
-    """Whatever its last record crosses."""
-    most = THRESHOLDS_MAX - 1 + MULTIPLES_MAX
-    assert SEGMENTS_MAX + DEAD_LETTERS_MAX + 1 + EVENTS_MAX + most <= 100
+    """The last record of a run may cross every threshold."""
+    events_of_a_record = THRESHOLDS_MAX - 1 + MULTIPLES_MAX
+    assert SEGMENTS_MAX + DEAD_LETTERS_MAX + 1 + EVENTS_MAX + events_of_a_record <= 100
     run = SegmentRun("1", BatchContext("counts", "s"))
     full = tuple(events.Event(f"{number:032x}", 0, {}) for number in range(EVENTS_MAX))
     run.add([Effect("calls", "x", 1, events=full)])

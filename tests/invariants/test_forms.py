@@ -22,7 +22,7 @@ from tally.streams import forms
 from tally.streams.record import CounterIndex
 from tests.invariants.deployment import Deployment, deployed
 from tests.tiers import in_long
-from tests.unit.test_forms import DAILY, FITTING, ONE, PLAIN, cases
+from tests.unit.test_forms import DAILY, FITTING, ONE_SHARD, PLAIN, cases
 
 ID = "u"
 
@@ -138,7 +138,7 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
 def test_a_form_is_noted_with_the_first_change_and_never_changes_but_to_keep_less() -> None:
     """So code from before a deploy, and after its rollback, meets no form but its own."""
     with deployed() as world:
-        declare(world, ONE)
+        declare(world, ONE_SHARD)
         world.run(3)
         assert forms.noted(world.store).keys() & {"c"} == set(), "what has never counted may change"
         for counter in (DAILY, replace(DAILY, keep_periods=3), replace(DAILY, keep_periods=5)):

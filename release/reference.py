@@ -48,12 +48,8 @@ DEFAULT_CHARACTERS_MAX = 24
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Returns a table as GitHub shows it. `docs/….md` in a cell becomes a link."""
-    lines = [" | ".join(_cell(cell) for cell in line) for line in (head, ("---",) * len(head), *rows)]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", text.replace("|", r"\|"))
+    lines = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in (head, ("---",) * len(head), *rows)]
+    return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", "".join(f"| {line} |\n" for line in lines))
 
 
 def documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
@@ -125,9 +121,8 @@ def of_alarms() -> str:
     for alarm in alarms.ALARMS:
         sign = "below" if alarm.compare is alarms.BELOW else "above"
         limit = "by the routes' throttles" if isnan(alarm.threshold) else f"{sign} {alarm.threshold:,}"
-        rows.append(
-            (f"[{alarm.name}](runbook.md#{alarm.name})", alarm.description, limit, str(alarm.periods), alarm.act)
-        )
+        name = f"[{alarm.name}](runbook.md#{alarm.name})"
+        rows.append((name, alarm.description, limit, str(alarm.periods), alarm.act))
     return table(("alarm", "its text", "threshold", "periods", "act"), rows)
 
 
@@ -142,10 +137,9 @@ def widgets() -> list[tuple[str, str]]:
     """Returns the section and the title of each widget of the dashboard, in their order."""
     [cls] = ast.parse(inspect.getsource(monitoring.Monitoring)).body
     assert isinstance(cls, ast.ClassDef)
-    sections = [
-        part for part in cls.body if isinstance(part, ast.FunctionDef) and part.name != "_add_alarms_without_widgets"
-    ]
-    calls = [node for part in sections for node in ast.walk(part) if isinstance(node, ast.Call)]
+    methods = [part for part in cls.body if isinstance(part, ast.FunctionDef)]
+    sections = [method for method in methods if method.name != "_add_alarms_without_widgets"]
+    calls = [node for section in sections for node in ast.walk(section) if isinstance(node, ast.Call)]
     found = []
     for call in sorted(calls, key=lambda node: node.lineno):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "_add_section":

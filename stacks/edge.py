@@ -51,6 +51,7 @@ class Edge(Stack):
         caching = _origin_cache_policy(self)
         logs = _create_log_bucket(self, options.edge_logs) if options.edge_logs else None
         paths = _patterns(route for route in routes if route.is_cacheable)
+        zero = Duration.seconds(0)
         distribution = cloudfront.Distribution(
             self,
             "Distribution",
@@ -66,9 +67,7 @@ class Edge(Stack):
             web_acl_id=_web_acl(self, routes, options.client_rate).attr_arn,
             default_behavior=_forwarding_behavior(origin, cloudfront.CachePolicy.CACHING_DISABLED),
             additional_behaviors={path: _forwarding_behavior(origin, caching) for path in paths},
-            error_responses=[
-                cloudfront.ErrorResponse(http_status=status, ttl=Duration.seconds(0)) for status in CACHED_ERRORS
-            ],
+            error_responses=[cloudfront.ErrorResponse(http_status=status, ttl=zero) for status in CACHED_ERRORS],
         )
         if options.cdn_client_certificate_arn:
             _set_client_certificate(distribution, options.cdn_client_certificate_arn)
@@ -102,14 +101,12 @@ def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
     return bucket
 
 
-def _pattern(route: Route) -> str:
-    """Returns the pattern of a route: `/videos/*` for `/videos/{id}/plays`. A distribution takes few patterns."""
-    return f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path
-
-
 def _patterns(routes: Iterable[Route]) -> list[str]:
-    """Returns the fewest patterns for these routes: no pattern covers another one."""
-    patterns = {_pattern(route) for route in routes}
+    """Returns the fewest patterns for these routes, such as `/videos/*` for `/videos/{id}/plays`. A distribution takes
+    few patterns, so no pattern covers another one."""
+    patterns = {
+        f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path for route in routes
+    }
     wide = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("/*"))
     return sorted(pattern for pattern in patterns if pattern.endswith("/*") or not pattern.startswith(wide))
 
@@ -238,9 +235,8 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
     ]
     if not elsewhere:
         return too_long
-    return waf.CfnWebACL.StatementProperty(
-        and_statement=waf.CfnWebACL.AndStatementProperty(statements=[too_long, *elsewhere])
-    )
+    both = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *elsewhere])
+    return waf.CfnWebACL.StatementProperty(and_statement=both)
 
 
 def _visibility_config(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:

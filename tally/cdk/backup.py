@@ -94,9 +94,9 @@ class Backup(Construct):
 
     def _notify_of_failures(self, copied_tables: list[str], topic: sns.ITopic, help: str) -> None:
         """Publish each failed job. Otherwise a missing copy would be noticed on the day of the loss."""
-        job, table, state = map(
-            events.EventField.from_path, ("$.detail-type", "$.detail.resourceArn", "$.detail.state")
-        )
+        paths = "$.detail-type", "$.detail.resourceArn", "$.detail.state"
+        job, table, state = map(events.EventField.from_path, paths)
+        message = events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}")
         # The target adds no statement to an imported topic. Its own statement would admit the rules of every account.
         target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         rule = events.Rule(
@@ -108,9 +108,7 @@ class Backup(Construct):
                 detail_type=["Backup Job State Change", "Copy Job State Change"],
                 detail={"state": ["FAILED", "ABORTED", "EXPIRED"], "resourceArn": copied_tables},
             ),
-            targets=[
-                targets.SnsTopic(target, message=events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}"))
-            ],
+            targets=[targets.SnsTopic(target, message=message)],
         )
         # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-conditions.html: aws:SourceArn is the rule's.
         topic.add_to_resource_policy(

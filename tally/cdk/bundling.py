@@ -55,7 +55,9 @@ class Bundle:
         files = {path.name: path for path in self.lambdas.glob("*.py")}
         for path in PACKAGE.rglob("*"):
             inside = path.relative_to(PACKAGE)
-            if path.suffix in SOURCE_SUFFIXES and _is_deployed(inside):
+            top = inside.parts[0]
+            is_deployed = path.name in scripts.SERVED_FILES if top == CLIENT_FOLDER.name else top not in NOT_DEPLOYED
+            if path.suffix in SOURCE_SUFFIXES and is_deployed:
                 files[f"tally/{inside.as_posix()}"] = path
         charts = {f"tally/console/{name}": path for name, path in UPLOT_FILES.items()}
         return dict(sorted({**files, **charts, COUNTERS_FILE: self.declarations.path}.items()))
@@ -128,13 +130,6 @@ class Bundle:
         from tally.contract.document import document_json
 
         return document_json(self.declarations.operations, self.declarations.counters, likers=self.likers)
-
-
-def _is_deployed(inside: Path) -> bool:
-    """Returns whether the functions need this file of the package."""
-    return inside.parts[0] not in NOT_DEPLOYED and (
-        inside.parts[0] != CLIENT_FOLDER.name or inside.name in scripts.SERVED_FILES
-    )
 
 
 def install_packages(requirements: Path, target: Path) -> None:

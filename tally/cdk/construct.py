@@ -96,7 +96,9 @@ class Tally(Construct):
         """By the same pair: the counters that the function changes in its own transactions."""
         self._declarations = declarations
         self._team_tables = TeamTables(self, tables, declarations)
-        self._build(bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=_outdir(self)))
+        app = Stage.of(self)
+        assert app is not None
+        self._build(bundle or Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=Path(app.outdir)))
         check_quotas(self)
 
     def grant(self, grantee: iam.IGrantable, functions: Iterable[str] | None = None) -> iam.Grant:
@@ -137,25 +139,21 @@ class Tally(Construct):
         Raises OptionsError for an unknown counter, for a counter whose changes cannot be part of a batch, and if
         another Tally has set the variable.
         """
-        wanted = self._batchable_counters([counters] if isinstance(counters, str) else counters)
+        batchable = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
+        names = [counters] if isinstance(counters, str) else list(counters)
+        wrong = [name for name in names if name not in batchable]
+        if wrong or not names:
+            what = f"{wrong[0]!r}, which cannot be part of a batch" if wrong else "no counter"
+            raise OptionsError(f"grant_transact got {what}: give some of {', '.join(batchable)}")
         self._claim_variable(function, variable)
         granted = self._transact_counters.setdefault((function.node.path, variable), {})
+        wanted = {name: batchable[name] for name in names}
         granted.update(wanted)
         for statement in policy_statements(self.tables, needs.to_change_batch(wanted.values())):
             function.add_to_role_policy(statement)
         value = transact_variable(granted.values(), self._functions.surroundings)
         function.add_environment(variable, Stack.of(function).to_json_string(value))
         self._streams.deploy_before([function])
-
-    def _batchable_counters(self, names: Iterable[str]) -> dict[str, Counter]:
-        """Returns the counters of these names. Raises OptionsError."""
-        batchable = {name: one for name, one in self._declarations.counters.items() if one.is_batchable}
-        wanted = list(names)
-        wrong = [name for name in wanted if name not in batchable]
-        if wrong or not wanted:
-            what = f"{wrong[0]!r}, which cannot be part of a batch" if wrong else "no counter"
-            raise OptionsError(f"grant_transact got {what}: give some of {', '.join(batchable)}")
-        return {name: batchable[name] for name in wanted}
 
     def _claim_variable(self, function: lambda_.Function, variable: str) -> bool:
         """Returns whether the variable of the function is new. Raises OptionsError if another Tally has set it."""
@@ -173,11 +171,11 @@ class Tally(Construct):
 
     def _build(self, bundle: Bundle) -> None:
         names, declarations, options = self._names, self._declarations, self._options
+        keeps_data = options.keeps_data
         schemas = table_schemas(declarations.counters.values())
         tables = Tables(self, "Tables", names=names, options=options, schemas=schemas)
-        dead_letters = DeadLetters(
-            self, "DeadLetters", names=names, keeps_data=options.keeps_data, expires_days=options.dead_letter_days
-        )
+        days = options.dead_letter_days
+        dead_letters = DeadLetters(self, "DeadLetters", names=names, keeps_data=keeps_data, expires_days=days)
         functions = Functions(
             self,
             "Functions",
@@ -201,9 +199,7 @@ class Tally(Construct):
         streams.deploy_before(functions.writers)
         routes, aliases = declarations.routes_by_function, functions.aliases
         api = Api(self, "Api", names=names, routes_by_function=routes, aliases=aliases, options=options)
-        failed_events = FailedEvents(
-            self, "FailedEvents", functions=routes, aliases=aliases, keeps_data=options.keeps_data
-        )
+        failed_events = FailedEvents(self, "FailedEvents", functions=routes, aliases=aliases, keeps_data=keeps_data)
         self.tables, self.api, self.url = tables, api.api, api.url
         self.functions = {name: alias for name, alias in aliases.items() if not name.endswith(OPEN_SUFFIX)}
         self._functions, self._streams = functions, streams
@@ -291,9 +287,3 @@ class Tally(Construct):
     def _output(self, name: str, value: str, description: str) -> None:
         output = CfnOutput(self, name, value=value, description=description)
         output.override_logical_id(self._names.logical_id(name))  # programs read outputs by this id
-
-
-def _outdir(scope: Construct) -> Path:
-    stage = Stage.of(scope)
-    assert stage is not None
-    return Path(stage.outdir)

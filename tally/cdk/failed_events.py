@@ -47,21 +47,17 @@ class FailedEvents(Construct):
                 reason="This is the queue of failed events itself: only a person reads it, after its alarm",
             )
         )
+        # The construct's own destination would grant a function more than sending.
+        on_failure = lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
+        destination = lambda_.CfnEventInvokeConfig.DestinationConfigProperty(on_failure=on_failure)
         for module, routes in functions.items():
-            if any(route.operation.writes for route in routes):
-                self._add_failure_destination(module, aliases[module])
-
-    def _add_failure_destination(self, module: str, alias: lambda_.Alias) -> None:
-        """Send failed events to the queue. The construct's own destination would grant more than sending."""
-        assert isinstance(alias.role, iam.Role)
-        alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
-        config = lambda_.CfnEventInvokeConfig(
-            self,
-            camel(module),
-            function_name=alias.lambda_.function_name,
-            qualifier=ALIAS,
-            destination_config=lambda_.CfnEventInvokeConfig.DestinationConfigProperty(
-                on_failure=lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
-            ),
-        )
-        config.node.add_dependency(alias)  # it refers to the alias by name only
+            if not any(route.operation.writes for route in routes):
+                continue
+            alias = aliases[module]
+            assert isinstance(alias.role, iam.Role)
+            alias.role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self.queue.queue_arn]))
+            name = alias.lambda_.function_name
+            config = lambda_.CfnEventInvokeConfig(
+                self, camel(module), function_name=name, qualifier=ALIAS, destination_config=destination
+            )
+            config.node.add_dependency(alias)  # the configuration refers to the alias by name only

@@ -99,22 +99,16 @@ class Functions(Construct):
             has_cdn=options.cdn,
         )
         self._needs = declarations.needs
-        self._concurrency_limits = concurrency_limits(declarations.routes_by_function, options)
+        serving = declarations.routes_by_function
+        self._concurrency_limits = concurrency_limits(serving, options)
         self._functions: dict[str, lambda_.Function] = {}
         self.busy = {}
-        self.aliases = {
-            module: self._add_serving_function(module, routes)
-            for module, routes in declarations.routes_by_function.items()
-        }
+        self.aliases = {module: self._add_serving_function(module, routes) for module, routes in serving.items()}
         scheduled = {schedule.function: self._add_scheduled_function(schedule) for schedule in declarations.schedules}
         self.consumers = {consumer.function: self._add_consumer(consumer) for consumer in declarations.readers}
         self.background = {**self.consumers, **scheduled}
-        writing = [
-            module
-            for module, routes in declarations.routes_by_function.items()
-            if any(route.operation.writes for route in routes)
-        ]
-        self.writers = [*(self.aliases[module] for module in writing), *scheduled.values()]
+        writing = [name for name, routes in serving.items() if any(route.operation.writes for route in routes)]
+        self.writers = [*(self.aliases[name] for name in writing), *scheduled.values()]
 
     def add_variables(self, module: str, variables: Mapping[str, str]) -> None:
         """Give a function the variables that depend on a resource made after it."""
@@ -127,15 +121,16 @@ class Functions(Construct):
         A busy function starts from a snapshot, because a cold start takes a second. A function without a table is not
         busy: it serves the beacon's script, which browsers keep.
         """
-        options = self._options
+        options, share = self._options, self._options.log_sampling
+        # Powertools logs everything in this share of the invocations, and otherwise only warnings and errors.
+        sampling = {"POWERTOOLS_LOG_LEVEL": "WARNING"} if share < 1 else {}
+        if 0 < share < 1:
+            sampling["POWERTOOLS_LOGGER_SAMPLE_RATE"] = f"{share:g}"
         busy = bool(self._needs[module]) and any(route.throttle.rate_per_s >= BUSY_PER_S for route in routes)
         alias = self._add_function(
             module,
             ", ".join(dict.fromkeys(route.operation.name for route in routes)),
-            environment={
-                **_sampling_variables(options.log_sampling),
-                **deployment.serving_variables(routes, self.surroundings),
-            },
+            environment={**sampling, **deployment.serving_variables(routes, self.surroundings)},
             reserved=self._concurrency_limits.get(module),
             snapshot=options.snap_start and busy,
             traced=options.tracing != "off",
@@ -258,13 +253,6 @@ class FunctionRole(iam.Role):
 
     def add_to_policy(self, statement: iam.PolicyStatement) -> bool:
         return bool(self.add_to_principal_policy(statement).statement_added)
-
-
-def _sampling_variables(share: float) -> dict[str, str]:
-    """Returns Powertools' variables: it logs everything in this share of the invocations, else warnings and errors."""
-    if share == 1:
-        return {}
-    return {"POWERTOOLS_LOG_LEVEL": "WARNING", **({"POWERTOOLS_LOGGER_SAMPLE_RATE": f"{share:g}"} if share else {})}
 
 
 def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyStatement]:

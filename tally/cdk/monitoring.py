@@ -199,8 +199,8 @@ class Monitoring(Construct):
 
     def _add_stream_sections(self) -> None:
         ages = {
-            consumer: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=consumer)
-            for consumer, alias in self._parts.functions.consumers.items()
+            name: metrics.aws_metric(alias, "IteratorAge", "Maximum", period=metrics.FIVE_MINUTES, label=name)
+            for name, alias in self._parts.functions.consumers.items()
         }
         # The team's tables may get no heartbeats. If nothing writes to such a table, its stream is silent and well.
         silent = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
@@ -212,32 +212,26 @@ class Monitoring(Construct):
             "Lag of the stream consumers",
             {
                 "Consumer lag, proven (s)": [
-                    self._with_alarm(lag, alarms.WATERMARK_AGE, of=consumer) for consumer, lag in lags.items()
+                    self._with_alarm(lag, alarms.WATERMARK_AGE, of=name) for name, lag in lags.items()
                 ],
                 "Age of the oldest record read (ms)": [
-                    self._with_alarm(age, kinds[consumer], of=consumer) for consumer, age in ages.items()
+                    self._with_alarm(age, kinds[name], of=name) for name, age in ages.items()
                 ],
-                "Dead letters": [
-                    self._with_alarm(metric, alarms.DEAD_LETTERS, of=consumer) for consumer, metric in dead.items()
-                ],
+                "Dead letters": [self._with_alarm(one, alarms.DEAD_LETTERS, of=name) for name, one in dead.items()],
             },
         )
         judged = self._metrics.of_stack(observe.JUDGED_AGE, "Maximum")
         self._add_section("Journal", "Lag of the checks", {"Age of the newest checked minute (s)": [judged]})
 
     def _add_machinery_sections(self) -> None:
-        throttled = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
+        writes = {name: metrics.throttled_writes(name, table) for name, table in self._tables.items()}
+        units = "ConsumedWriteCapacityUnits"
         self._add_section(
             "Throttles",
             "DynamoDB",
             {
-                "Writes throttled": [
-                    self._with_alarm(writes, alarms.THROTTLES, of=name) for name, writes in throttled.items()
-                ],
-                "Write units": [
-                    metrics.aws_metric(table, "ConsumedWriteCapacityUnits", label=name)
-                    for name, table in self._tables.items()
-                ],
+                "Writes throttled": [self._with_alarm(one, alarms.THROTTLES, of=name) for name, one in writes.items()],
+                "Write units": [metrics.aws_metric(one, units, label=name) for name, one in self._tables.items()],
             },
         )
         left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(

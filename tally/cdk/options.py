@@ -105,8 +105,11 @@ def _stage(text: str) -> str:
 
 
 def _issuer(text: str) -> str:
-    scheme, host = _scheme_and_host(text)
-    if scheme != "https" or not host:
+    try:
+        is_https = urlsplit(text).scheme == "https" and urlsplit(text).netloc != ""
+    except ValueError:
+        is_https = False
+    if not is_https:
         raise OptionsError(f"is {text!r}: API Gateway takes only https://…")
     return text
 
@@ -115,15 +118,6 @@ def _audience(text: str) -> tuple[str, ...]:
     if not _split_list(text):
         raise OptionsError(f"is {text!r}: give at least one audience")
     return _split_list(text)
-
-
-def _scheme_and_host(url: str) -> tuple[str, str]:
-    """Returns the scheme and the host of a URL, and two empty texts for other text."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "", ""
-    return parts.scheme, parts.netloc
 
 
 def _hosts(text: str) -> tuple[str, ...] | None:
@@ -159,6 +153,8 @@ _certificate = _matching(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certifica
 _vault = _matching(VAULT_PATTERN, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
 _bus = _matching(_EVENT_BUS_PATTERN, "arn:aws:events:<region>:<account>:event-bus/<name>")
 _email = _matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
+_folder_url = _matching("https://[!-~]+", "https://… of the folder docs", lambda url: url.rstrip("/"))
+_share = _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float)
 _origins = _list_of(re.compile(_ORIGIN).fullmatch, "origins like https://example.com")
 _yes_no = _one_of({"true": True, "false": False})
 
@@ -215,9 +211,7 @@ class Options:
     API. The API then refuses everyone but CloudFront. Add it one deploy after `cdn_client_certificate_arn`."""
     alarm_email: str = _option(_email, "")
     """The address that gets a mail of each alarm. AWS first mails a link to confirm."""
-    docs_url: str = _option(
-        _matching("https://[!-~]+", "https://… of the folder docs", lambda url: url.rstrip("/")), "docs"
-    )
+    docs_url: str = _option(_folder_url, "docs")
     """Where your people read the folder docs/, such as `https://git.example.com/tally/docs`. Alarms and the console
     then link to the section that helps. Without it they name the file, such as `docs/runbook.md`."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
@@ -251,9 +245,7 @@ class Options:
     tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows the
     invocation, but not the calls of DynamoDB. The log line of an answer has these."""
-    log_sampling: float = _option(
-        _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float), None
-    )
+    log_sampling: float = _option(_share, None)
     """The share of the invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
         _one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
@@ -358,12 +350,18 @@ class Options:
 
         `given_names`: the name of each field where it is given. `unknown_message`: the error for an unknown name.
         """
-        # a misspelt `Stage` would deploy without protection
+        # A misspelt `Stage` would deploy without protection.
         for name in sorted(given.keys() - set(given_names.values())):
             raise OptionsError(f"{unknown_message.format(name)} {', '.join(given_names.values())}")
         texts = fixed | {of: text for of, name in given_names.items() if (text := _text(name, given.get(name)))}
         _check_combinations(texts, given_names)
-        values = {each.name: _value(each, texts[each.name], given_names) for each in fields(cls) if each.name in texts}
+        values: dict[str, Any] = {}
+        for option in fields(cls):
+            try:
+                if option.name in texts:
+                    values[option.name] = option.metadata["read"](texts[option.name])
+            except OptionsError as error:
+                raise OptionsError(f"{given_names[option.name]} {error}") from None
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
         options = cls(**{of: value for of, value in values.items() if value is not None})
         for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
@@ -401,21 +399,13 @@ def _text(name: str, value: object) -> str:
     raise OptionsError(f"{name} is {value!r}: it must be text, a number, a boolean, or a list of texts")
 
 
-def _value(option: Field[Any], text: str, given_names: Mapping[str, str]) -> Any:
-    try:
-        return option.metadata["read"](text)
-    except OptionsError as error:
-        raise OptionsError(f"{given_names[option.name]} {error}") from None
-
-
 def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]) -> None:
     """Refuse an option without the option that it needs. `given`: the text of each option."""
     pairs = (("issuer", "audience", "neither for a Cognito user pool"), ("domain_name", "certificate_arn", "neither"))
     for of in ("mfa", "users_plan", "one_user_per_mailbox"):
         if of in given and "issuer" in given:
-            raise OptionsError(
-                f"{given_names[of]} is for the stack's own user pool, which a stack with issuer does not have"
-            )
+            why = "is for the stack's own user pool, which a stack with issuer does not have"
+            raise OptionsError(f"{given_names[of]} {why}")
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
             raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {or_}")
@@ -431,14 +421,11 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
         return
     for of in ("domain_name", "origin_name"):
         if of not in given:
-            raise OptionsError(
-                f"cdn needs {given_names[of]}: without names of its own the API can be called around CloudFront"
-            )
+            why = "without names of its own the API can be called around CloudFront"
+            raise OptionsError(f"cdn needs {given_names[of]}: {why}")
     if given["origin_name"] == given["domain_name"]:
-        raise OptionsError(
-            f"{given_names['origin_name']} is {given_names['domain_name']}: the API needs a name that callers do not"
-            " know"
-        )
+        equal = f"{given_names['origin_name']} is {given_names['domain_name']}"
+        raise OptionsError(f"{equal}: the API needs a name that callers do not know")
 
 
 def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:

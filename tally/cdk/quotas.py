@@ -91,11 +91,10 @@ class _Quotas:
     version = rule_ids = property(lambda _: None)
 
     def validate(self, context: IPolicyValidationContext) -> PolicyValidationPluginReport:
-        stacks = {
-            stack.template_file: stack.stack_name for stack in self._app.node.children if isinstance(stack, Stack)
-        }
+        stacks = [stack for stack in self._app.node.children if isinstance(stack, Stack)]
+        names = {stack.template_file: stack.stack_name for stack in stacks}
         for path in map(Path, context.template_paths):
-            for quota, subject, used in usage(json.loads(path.read_text()), stacks.get(path.name, path.name)):
+            for quota, subject, used in usage(json.loads(path.read_text()), names.get(path.name, path.name)):
                 most, source = QUOTAS[quota]
                 if used > most:
                     raise OptionsError(
@@ -119,9 +118,22 @@ def usage(template: Mapping[str, Any], stack: str) -> Iterator[tuple[str, str, i
     yield "resources of a stack", stack, len(body.resources)
     yield "outputs of a stack", stack, len(template.get("Outputs", {}))
     yield "bytes of a template", stack, len(json.dumps(template))
-    yield from _api_usage(body)
+    for api, routes in body.count_by("AWS::ApiGatewayV2::Route", "ApiId"):
+        yield "routes of an API", api, routes
+    for id_, properties in body.of_type("AWS::ApiGatewayV2::Authorizer"):
+        yield "audiences of an authorizer", id_, len(properties["JwtConfiguration"]["Audience"])
+    for id_, properties in body.of_type("AWS::Cognito::UserPoolDomain"):
+        yield "characters of the domain of a user pool", id_, len(body.resolved(properties["Domain"]))
+    for id_, properties in body.of_type("AWS::CloudFront::Distribution"):
+        yield "cache behaviors of a distribution", id_, len(properties["DistributionConfig"].get("CacheBehaviors", []))
     yield from _function_usage(body)
-    yield from _alarm_usage(body)
+    for id_, properties in body.of_type("AWS::CloudWatch::Alarm"):
+        yield "metrics of an alarm's expression", id_, len(properties.get("Metrics", []))
+    for _, properties in body.of_type("AWS::CloudWatch::Dashboard"):
+        for widget in json.loads(body.resolved(properties["DashboardBody"]))["widgets"]:
+            title = f"the widget {widget['properties'].get('title', '')!r} of the dashboard"
+            yield "alarms in a widget", title, len(widget["properties"].get("alarms", []))
+            yield "metrics in a widget", title, len(widget["properties"].get("metrics", []))
 
 
 class _Template(NamedTuple):
@@ -165,20 +177,8 @@ class _Template(NamedTuple):
         if form is None or not (attribute or form.startswith(ARN_BY_REF)):
             return name
         place = f"{PSEUDO_PARAMETERS['AWS::Region']}:{PSEUDO_PARAMETERS['AWS::AccountId']}"
-        return (
-            "arn:aws:" + form.format(place=place, name=name) + (STREAM_ARN_SUFFIX if attribute == "StreamArn" else "")
-        )
-
-
-def _api_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
-    for api, routes in body.count_by("AWS::ApiGatewayV2::Route", "ApiId"):
-        yield "routes of an API", api, routes
-    for id_, properties in body.of_type("AWS::ApiGatewayV2::Authorizer"):
-        yield "audiences of an authorizer", id_, len(properties["JwtConfiguration"]["Audience"])
-    for id_, properties in body.of_type("AWS::Cognito::UserPoolDomain"):
-        yield "characters of the domain of a user pool", id_, len(body.resolved(properties["Domain"]))
-    for id_, properties in body.of_type("AWS::CloudFront::Distribution"):
-        yield "cache behaviors of a distribution", id_, len(properties["DistributionConfig"].get("CacheBehaviors", []))
+        suffix = STREAM_ARN_SUFFIX if attribute == "StreamArn" else ""
+        return f"arn:aws:{form.format(place=place, name=name)}{suffix}"
 
 
 def _function_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
@@ -194,13 +194,3 @@ def _function_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
         yield "bytes of the policy that says who may invoke an alias", alias, allowed * STATEMENT_LENGTH
     for stream, readers in body.count_by("AWS::Lambda::EventSourceMapping", "EventSourceArn"):
         yield "readers of a table's stream", stream, readers
-
-
-def _alarm_usage(body: _Template) -> Iterator[tuple[str, str, int]]:
-    for id_, properties in body.of_type("AWS::CloudWatch::Alarm"):
-        yield "metrics of an alarm's expression", id_, len(properties.get("Metrics", []))
-    for _, properties in body.of_type("AWS::CloudWatch::Dashboard"):
-        for widget in json.loads(body.resolved(properties["DashboardBody"]))["widgets"]:
-            title = f"the widget {widget['properties'].get('title', '')!r} of the dashboard"
-            yield "alarms in a widget", title, len(widget["properties"].get("alarms", []))
-            yield "metrics in a widget", title, len(widget["properties"].get("metrics", []))

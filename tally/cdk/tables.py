@@ -51,9 +51,10 @@ class Tables(Construct):
         self.restored = options.restored
         # CloudFormation does not adopt a table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
-        warm = _warm_throughput(
-            options
-        )  # not for the ledger: it gets a few writes a batch, and AWS's default is plenty
+        warm = None  # not for the ledger: it gets a few writes for each batch, and AWS's default is plenty
+        if options.warm_writes is not None or options.warm_reads is not None:
+            units = options.warm_writes, options.warm_reads
+            warm = dynamodb.WarmThroughput(write_units_per_second=units[0], read_units_per_second=units[1])
         # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
         # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
         self.by_name = {
@@ -107,12 +108,6 @@ def leading_keys_condition(patterns: Iterable[str]) -> dict[str, dict[str, list[
         # ForAllValues is also true if a request names no key.
         "Null": {"dynamodb:LeadingKeys": "false"},
     }
-
-
-def _warm_throughput(options: Options) -> dynamodb.WarmThroughput | None:
-    if options.warm_writes is None and options.warm_reads is None:
-        return None
-    return dynamodb.WarmThroughput(write_units_per_second=options.warm_writes, read_units_per_second=options.warm_reads)
 
 
 def _string(name: str) -> dynamodb.Attribute:

@@ -35,9 +35,8 @@ class TeamTables:
             if why := _why_uncountable(given[name], counters):
                 raise OptionsError(f"the items of the table {name!r} cannot be counted: {why}")
         for name in given.keys() - declarations.team_tables.keys():
-            Annotations.of(scope).add_warning_v2(
-                f"tally:table-{name}", f"tables has {name!r}: no counter counts items of it"
-            )
+            unused = f"tables has {name!r}: no counter counts items of it"
+            Annotations.of(scope).add_warning_v2(f"tally:table-{name}", unused)
         self.by_name = {name: given[name] for name in declarations.team_tables}
         streams: dict[str, str] = {}
         for name, counted in self.by_name.items():
@@ -61,13 +60,11 @@ class TeamTables:
         """Let a role write heartbeats into the tables that allow them."""
         for name, table in self.by_name.items():
             if name in self._heartbeat_tables:
-                conditions = leading_keys_condition([f"{HEARTBEAT_START}*"])
-                beating = iam.PolicyStatement(
-                    actions=["dynamodb:PutItem"], resources=[table.table_arn], conditions=conditions
-                )
-                role.add_to_principal_policy(beating)
-                described = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=[table.table_arn])
-                role.add_to_principal_policy(described)
+                arns, only_heartbeats = [table.table_arn], leading_keys_condition([f"{HEARTBEAT_START}*"])
+                write = iam.PolicyStatement(actions=["dynamodb:PutItem"], resources=arns, conditions=only_heartbeats)
+                role.add_to_principal_policy(write)
+                describe = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=arns)
+                role.add_to_principal_policy(describe)
                 if table.encryption_key:
                     table.encryption_key.grant_encrypt_decrypt(role)
 
@@ -91,6 +88,5 @@ def _why_uncountable(table: dynamodb.ITable, counters: KeysByCounter) -> str:
         return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"
     properties = Stack.of(table).resolve(resource._cfn_properties)
     schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in properties["keySchema"]]
-    return why_uncountable(
-        key_names(schema), (properties.get("streamSpecification") or {}).get("streamViewType"), counters
-    )
+    stream = properties.get("streamSpecification") or {}
+    return why_uncountable(key_names(schema), stream.get("streamViewType"), counters)

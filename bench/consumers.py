@@ -196,7 +196,7 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 def note_judged(store: Store, minute: int) -> None:
     """Store that the minutes up to this one are judged."""
-    item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
+    item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began_s": {"N": "1"}}
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 

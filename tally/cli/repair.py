@@ -119,7 +119,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
         scan = scan_state.read_scan(stack.store, name)
-        if lost and scan.counted:
+        if lost and scan.counted_by:
             scan_state.invalidate_until_done(stack.store, name)
             note(f"{name} has lost a change: run `tally scan {name}`")
         elif not scan.closed:

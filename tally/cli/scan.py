@@ -85,7 +85,7 @@ def _scan(given: argparse.Namespace, stack: Stack) -> int:
         for line in scan_plan.ScanPlan(recount, sets_numbers=True, units_per_s_max=given.units).lines():
             say(line)
         return 0
-    if scan_state.read_scan(stack.store, name).counted == counter.items_digest and not given.again:
+    if scan_state.read_scan(stack.store, name).counted_by == counter.items_digest and not given.again:
         say(f"{name} is counted already: `tally check {name}` shows what differs, --again starts a new scan")
         return 0
     recount = _finish_scan(given, stack, again=given.again)

@@ -36,7 +36,7 @@ def print_difference(given: argparse.Namespace, stack: Stack, finding: Finding) 
     shown_value, shown_sum = "None" if value is None else declaration.shown(value), declaration.shown(finding.tally)
     shown_excess = declaration.shown(excess, "+")
     line = f"differs  {finding.name}: {attribute} is {shown_value}, and its items come to {shown_sum}"
-    if scan.counted != counter.items_digest:
+    if scan.counted_by != counter.items_digest:
         repair = f"the items were counted by another declaration: run `tally scan {counter.name}` first"
     elif value is None:
         repair = "the number is missing: the sweep will check it"

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from .. import observe
 from ..counter import Counter
 from ..counting import hold_items
-from ..dynamo import clock, items, queries
+from ..dynamo import clock, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
@@ -67,7 +67,7 @@ def lag(store: Store) -> Check:
     seen = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = seen.as_of(store.settings)
-    passed = {"rollup": items.int_attribute(seen.item, "rolled"), "bookkeeper": items.int_attribute(seen.item, "known")}
+    passed = {"rollup": seen.rollup_passed_s, "bookkeeper": seen.journal_complete_s}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
@@ -110,7 +110,7 @@ def dead_letters_check(store: Store, most: int | None = None) -> Check:
 
 def lost_records(store: Store) -> Check:
     """Checks for losses of stream records that nobody has acknowledged."""
-    since_s = watermark.read(store).lost_s
+    since_s = watermark.read(store).oldest_loss_s
     if since_s == NOTHING_LOST_S:
         return Check("no loss is known", {"since": None})
     line = f"records may be lost since {format_time(since_s)}: `as_of` waits until somebody acknowledges the loss"

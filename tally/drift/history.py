@@ -37,7 +37,8 @@ def acknowledgement_write(store: Store, lost: Loss, now_s: float, *, by: str, wh
 
 
 def acknowledged_losses(store: Store) -> Iterator[dict[str, Any]]:
-    """Yields the acknowledged losses, the oldest first: `{"at","by","why","consumer","since","until","again"}`."""
+    """Yields the acknowledged losses, the oldest first: each
+    `{"at","by","why","consumer","since","until","resume_minute"}`."""
     return map(items.from_wire, queries.partition_items(store, store.settings.ledger_table, keys.LOST_HISTORY_KEY))
 
 

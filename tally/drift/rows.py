@@ -49,7 +49,7 @@ class DriftRow(NamedTuple):
         That is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Until the end of the warm-up,
         drift of the warm-up is not confirmed.
         """
-        if seen.judged < seen.warm_up_until and self.since >= seen.first_s:
+        if seen.judged < seen.warm_up_until and self.since >= seen.first_judged_s:
             return 0
         before = least = self.drift
         for minute, amount in reversed(self.changes):

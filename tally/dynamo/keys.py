@@ -2,18 +2,20 @@
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
-    judge       JUDGE, JUDGE -> format, judged, after, known, booked, rolled, shown, dead, asked, asked_rolled, proven,
-                noted, began, first, whole, lost, again, streams; of a restored ledger: format, restored, notes
+    judge       JUDGE, JUDGE -> format, judged, after, journal_complete_s, bookkeeper_passed_s, rollup_passed_s,
+                reads_complete_s, oldest_dead_letter_s, redriven_until, oldest_loss_s, resume_minute, probe_visible_s,
+                probe_rollup_s, rollup_booked_s, written_s, began_s, first_judged_s, warm_up_until, streams; of a
+                restored ledger: format, restored_s, notes_began_s
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, note
     dead letters   DEADLETTER, consumer#epoch s of the record#shard#sequence -> object, reason, table, at
-    losses      LOST, gap#consumer or letter#its sort key -> consumer, since, until, again
+    losses      LOST, gap#consumer or letter#its sort key -> consumer, since, until, resume_minute
     history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
     losses, acknowledged   HISTORY#LOST, epoch ms#nonce -> by, why, at, consumer, since, until
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
     form        FORM, counter -> form (streams/forms.py)
-    scan        ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items,
+    scan        ITEMS, counter -> table, counted_by, generation, digest, groups, began, ended, closed, position, items,
                 found (team/scan_state.py)
     passed      PASSED, table of a team -> passed, stream
     watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/team_numbers.py)
@@ -37,7 +39,7 @@ from typing import Any
 Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
-FORMAT = 1
+FORMAT = 2
 """The format of all stored items and dead letters. A change that older code would misread takes the next number, and
 migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day

@@ -53,7 +53,7 @@ def rebuildable(counter: Counter) -> bool:
 def notes_began_s(seen: Watermark) -> int:
     """Returns since when tallies note what the rollup adds: since the ledger began, or the ledger of the backup
     began."""
-    return items.int_attribute(seen.item, "notes", items.int_attribute(seen.item, "began"))
+    return items.int_attribute(seen.item, "notes_began_s", items.int_attribute(seen.item, "began_s"))
 
 
 def rebuild_window(store: Store, seen: Watermark, now_s: float) -> Window:

@@ -194,7 +194,7 @@ def _restart_ledger(store: Store, restored_s: float) -> None:
         for table in (COUNTS, RECEIPTS):
             _delete_partition(store, keys.checkpoint_key(consumer, table, "")[0])
     began_s = rebuild.notes_began_s(watermark.read(store))
-    values = {"format": keys.FORMAT, "restored": int(restored_s)} | ({"notes": began_s} if began_s else {})
+    values = {"format": keys.FORMAT, "restored_s": int(restored_s)} | ({"notes_began_s": began_s} if began_s else {})
     write = items.put_write(store.settings.ledger_table, watermark.WATERMARK_KEY, values)
     _write_or_raise(store, "The ledger", [write])
 

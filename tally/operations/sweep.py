@@ -147,7 +147,7 @@ class Sweep:
 def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
     """Sends the heartbeats, stores the watermark, and reports the lag of each consumer."""
     noted = watermark.advance(store, shards, seen, now_s)
-    observe.write_metrics({observe.RECORDS_LOST: int(seen.lost_s < NOTHING_LOST_S)})
+    observe.write_metrics({observe.RECORDS_LOST: int(seen.oldest_loss_s < NOTHING_LOST_S)})
     ages_s = watermark.lags_s(noted, seen, now_s)
     for consumer, age_s in ages_s.items():
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)

@@ -14,7 +14,8 @@ holds and drift take their shares of each sweep. With more tallies, `as_of` fall
 The total of a counter's tallies is stored as a tally with an empty id. All periods of an id are one series.
 
 In the ledger, PK, SK -> attributes:
-    progress    PROGRESS, PROGRESS -> since, through, hour, after, kept, lost_s, redriven, lacking_s
+    progress    PROGRESS, PROGRESS -> since, through, hour, after, retention, lost_s, redriven_until,
+                missing_since_s
     running     RUNNING#hour#through, digest of the first tally -> body
     day         SERIES#counter#id, 2026-11-22 -> h0 … h23, expiration (unless series are kept for ever)
     imports     SERIES#counter#id, IMPORT#2024-05-03 -> h498733 …
@@ -125,9 +126,9 @@ def _note(store: Store, before: Progress, now: Progress) -> Progress:
     """Stores the progress, and returns it. If another sweep was faster, returns that sweep's progress."""
     assert now.through >= before.through, "progress never goes back"
     assert (now.hour, now.after) >= (before.hour, before.after), "progress never goes back"
-    expected = {**before.values, **dict.fromkeys(before.unset)} if before.since >= 0 else items.EXPECT_NO_ITEM
-    now = replace(now, kept=before.retention_for(store.settings.series_days), unset=())
-    values = {**now.values, "kept": now.kept}
+    expected = before.values if before.since >= 0 else items.EXPECT_NO_ITEM
+    now = replace(now, retention=before.retention_for(store.settings.series_days))
+    values = {**now.values, "retention": now.retention}
     write = items.update_write(store.settings.ledger_table, PROGRESS, values, expected=expected)
     return now if try_commit(store, [write]) else progress.read(store)
 

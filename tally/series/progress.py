@@ -29,24 +29,22 @@ class Progress:
     """The first hour, in hours since 1970, that the items of the days lack."""
     after: str = ""
     """The digest of the last tally whose item has that hour; empty: no item has it."""
-    kept: str = "[]"
+    retention: str = "[]"
     """JSON, `[[first day, days]]`: the items from a day on are kept for so many days; 0: for ever. The first entry has
     the first day that is not deleted, which never goes back."""
     lost_s: int = NOTHING_LOST_S
     """The time of the oldest record that no segment has: it is a dead letter, or may be lost."""
-    redriven: int = -1
+    redriven_until: int = -1
     """The minute up to which a record that no segment had may be booked, such as a redriven one."""
-    lacking_s: int = NOTHING_LOST_S
+    missing_since_s: int = NOTHING_LOST_S
     """The time of the oldest change that no hour may have: it is lost, or was redriven and is not summed up yet."""
-    unset: tuple[str, ...] = ()
-    """The attributes that the ledger lacks, because a sweep of an older version stored the item."""
 
     @property
     def values(self) -> dict[str, str | float]:
-        """The attributes in the ledger without `kept`."""
+        """The attributes in the ledger without `retention`."""
         return {
             "since": self.since, "through": self.through, "hour": self.hour, "after": self.after,
-            "lost_s": self.lost_s, "redriven": self.redriven, "lacking_s": self.lacking_s,
+            "lost_s": self.lost_s, "redriven_until": self.redriven_until, "missing_since_s": self.missing_since_s,
         }  # fmt: skip
 
     def first_hour(self, settings: Settings) -> int:
@@ -54,16 +52,16 @@ class Progress:
 
         It also moves with the clock: days are deleted while no sweep runs, too.
         """
-        kept = json.loads(self.kept)
+        kept = json.loads(self.retention)
         kept = kept and json.loads(self.retention_for(kept[-1][1]))
         return max(hour_of(settings, self.since), kept[0][0] * DAY_H if kept else 0)
 
     def retention_for(self, option: int) -> str:
-        """Returns `kept` if items are written now to be kept for `option` days; 0: for ever.
+        """Returns `retention` if items are written now to be kept for `option` days; 0: for ever.
 
         A longer life begins with the next day: older items keep the expiration that they were written with.
         """
-        day, kept = self.hour // DAY_H, json.loads(self.kept) or [[0, option]]
+        day, kept = self.hour // DAY_H, json.loads(self.retention) or [[0, option]]
         before = kept[-1][1]
         if before != option:
             kept.append([day + (option == 0 or 0 < before < option), option])
@@ -80,21 +78,20 @@ class Progress:
 
         A change may be booked on the minute after its own, so the newest minute is left out.
         """
-        whole_s = min(self.through * settings.minute_s, int(self.lacking_s - CLOCK_SKEW * settings.minute_s))
+        whole_s = min(self.through * settings.minute_s, int(self.missing_since_s - CLOCK_SKEW * settings.minute_s))
         return max(0, whole_s) if self.through >= self.since >= 0 else None
 
     def with_missing(self, lost_s: int, minute: int) -> Progress:
         """Returns the progress after a sweep found, in `minute`, that `lost_s` is the oldest record that no segment
         has."""
-        redriven = minute + 1 if lost_s > self.lost_s else self.redriven
-        lacking_s = lost_s if self.through >= redriven else min(lost_s, self.lacking_s)
-        return replace(self, lost_s=lost_s, redriven=redriven, lacking_s=lacking_s)
+        redriven_until = minute + 1 if lost_s > self.lost_s else self.redriven_until
+        missing_since_s = lost_s if self.through >= redriven_until else min(lost_s, self.missing_since_s)
+        return replace(self, lost_s=lost_s, redriven_until=redriven_until, missing_since_s=missing_since_s)
 
 
 def read(store: Store) -> Progress:
     """Reads the progress."""
-    stored = items.from_wire(queries.get(store.client, store.settings.ledger_table, PROGRESS))
-    return Progress(**stored, unset=tuple(name for name in ("lost_s", "redriven", "lacking_s") if name not in stored))
+    return Progress(**items.from_wire(queries.get(store.client, store.settings.ledger_table, PROGRESS)))
 
 
 def hour_of(settings: Settings, minute: int) -> int:

@@ -218,7 +218,7 @@ def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Wr
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
-    return {"ConditionCheck": items.with_expected(check, {"again": seen.item.get("again")})}
+    return {"ConditionCheck": items.with_expected(check, {"resume_minute": seen.item.get("resume_minute")})}
 
 
 def _writes(

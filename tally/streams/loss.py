@@ -46,7 +46,8 @@ class Loss(NamedTuple):
     @property
     def values(self) -> dict[str, str | float]:
         """The attributes of the loss in the ledger."""
-        return {"consumer": self.consumer, "since": self.since_s, "until": self.until_s, "again": self.resume_minute}
+        times = {"since": self.since_s, "until": self.until_s, "resume_minute": self.resume_minute}
+        return {"consumer": self.consumer, **times}
 
     def as_write(self, settings: Settings) -> Write:
         """Returns the write that notes the loss, in place of an older note of the same name."""
@@ -55,7 +56,7 @@ class Loss(NamedTuple):
 
 def list_losses(store: Store) -> list[Loss]:
     """Returns the losses that nobody has acknowledged."""
-    times = ("since", "until", "again")
+    times = ("since", "until", "resume_minute")
     return [
         Loss(item["SK"]["S"], item["consumer"]["S"], *(items.int_attribute(item, name) for name in times))
         for item in queries.partition_items(store, store.settings.ledger_table, keys.LOST_KEY)

@@ -48,7 +48,7 @@ RANDOM_HEARTBEATS = 8  # random keys a sweep, in a stream with quiet leaves: the
 HEARTBEAT_KEPT_S = STREAM_RETENTION_S  # as long as a stream keeps its records
 CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
-_MONOTONIC = ("known", "booked", "rolled", "proven", "again")  # attributes of the JUDGE item that only increase
+_MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "rollup_booked_s", "resume_minute")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Watermark:
         The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables it starts after
         the time that they were restored to.
         """
-        began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began", "restored"))
+        began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began_s", "restored_s"))
         first = settings.minute_of(began_s)
         after = settings.minute_of(restored_s) + COMMIT_GRACE + 1 if restored_s else 0
         return max(self.judged, max(first, after) - 1)
@@ -93,27 +93,27 @@ class Watermark:
     def warm_up_until(self) -> int:
         """The end of the warm-up: up to this minute, the halves of a change from before the ledger may be booked on
         different minutes."""
-        return items.int_attribute(self.item, "whole", -1)
+        return items.int_attribute(self.item, "warm_up_until", -1)
 
     @property
-    def first_s(self) -> int:
+    def first_judged_s(self) -> int:
         """The beginning of the first judged minute of the ledger, epoch seconds."""
-        return items.int_attribute(self.item, "first")
+        return items.int_attribute(self.item, "first_judged_s")
 
     @property
     def resume_minute(self) -> int:
         """The first minute that is judged after a loss of the ledger's records; 0: there was no loss."""
-        return items.int_attribute(self.item, "again")
+        return items.int_attribute(self.item, "resume_minute")
 
     @property
-    def lost_s(self) -> int:
+    def oldest_loss_s(self) -> int:
         """When the oldest loss that nobody has acknowledged begins, epoch seconds; NOTHING_LOST_S: there is no loss."""
-        return items.int_attribute(self.item, "lost", NOTHING_LOST_S)
+        return items.int_attribute(self.item, "oldest_loss_s", NOTHING_LOST_S)
 
     @property
     def has_unjudged_redrive(self) -> bool:
         """Whether a dead letter waited at the last sweep, or was redriven on a minute that is not judged."""
-        return items.int_attribute(self.item, "redriven", -1) > self.judged
+        return items.int_attribute(self.item, "redriven_until", -1) > self.judged
 
     def as_of(self, settings: Settings) -> int | None:
         """Returns the time up to which rolled-up numbers include every accepted change; None: there is no watermark."""
@@ -134,9 +134,13 @@ def read(store: Store) -> Watermark:
     if (format_ := items.int_attribute(item, "format", keys.FORMAT)) != keys.FORMAT:
         why = f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}."
         raise ConfigurationError(f"{why} Run the version of Tally that wrote the ledger.")
-    complete_s, rolled_s, shown_s = (items.int_attribute(item, name) for name in ("known", "rolled", "shown"))
-    noted_s = float(item.get("noted", {"N": "0"})["N"])
-    return Watermark(items.int_attribute(item, "judged", -1), complete_s, rolled_s, shown_s, item, noted_s)
+    times = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
+    return Watermark(
+        judged=items.int_attribute(item, "judged", -1),
+        **{name: items.int_attribute(item, name) for name in times},
+        item=item,
+        written_s=float(item.get("written_s", {"N": "0"})["N"]),
+    )
 
 
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
@@ -147,12 +151,12 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     conflicts outlast the retries.
     """
     seen = read(call.store)
-    if "began" in seen.item:
+    if "began_s" in seen.item:
         return seen
     now_s = clock.now_s()
     began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
-    values: items.Values = {"format": keys.FORMAT, "began": began_s}
-    began = items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began": None})
+    values: items.Values = {"format": keys.FORMAT, "began_s": began_s}
+    began = items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began_s": None})
     with suppress(ConditionFailedError):  # another consumer, or the sweep, was first
         commit_writes(call, [began])
     return read(call.store)
@@ -206,69 +210,71 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     # by then the rollup's writes are visible
     visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
-    rolled_s, proven_s = int(streams.all_passed_s(ROLLUP)), items.int_attribute(item, "proven")
-    asked_s, asked_rolled_s = items.int_attribute(item, "asked"), items.int_attribute(item, "asked_rolled")
-    answered = asked_s <= streams.passed_s(BOOKKEEPER, COUNTS)
+    rolled_s, rollup_booked_s = int(streams.all_passed_s(ROLLUP)), items.int_attribute(item, "rollup_booked_s")
+    probe_visible_s, probe_rollup_s = (items.int_attribute(item, f"probe_{name}_s") for name in ("visible", "rollup"))
+    answered = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
     if answered:
-        proven_s = max(proven_s, asked_rolled_s)
-    if answered or asked_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
-        asked_s, asked_rolled_s = int(visible_s) + 1, rolled_s
+        rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
+    if answered or probe_visible_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
+        probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
     waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
     dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NOTHING_LOST_S
     known = loss.list_losses(store)  # after the dead letters: one that is discarded between the reads is a loss
-    redriven = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven", -1)
-    if redriven == NOTHING_LOST_S and not waits:  # since the sweep before, each dead letter was redriven or discarded
-        redriven = store.settings.minute_of(now_s) + 1
-    gaps = _gaps(store.settings, known, before, redriven, now_s)
+    redriven_until = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven_until", -1)
+    if redriven_until == NOTHING_LOST_S and not waits:  # each dead letter was redriven or discarded
+        redriven_until = store.settings.minute_of(now_s) + 1
+    gaps = _gaps(store.settings, known, before, redriven_until, now_s)
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
-    began_s = items.int_attribute(item, "began", int(now_s))
+    began_s = items.int_attribute(item, "began_s", int(now_s))
     booked_s = int(streams.all_passed_s(BOOKKEEPER))
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        "known": max(before.journal_complete_s, min(booked_s, proven_s)),
-        "booked": max(items.int_attribute(item, "booked"), booked_s),
-        "rolled": max(before.rollup_passed_s, rolled_s),
-        # the noted `dead`, too: one read may miss a marker
-        "shown": min(before.rollup_passed_s, dead_s, items.int_attribute(item, "dead", dead_s), lost_s),
-        "dead": dead_s,
-        "redriven": redriven,
-        "lost": lost_s,
-        "again": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
-        "asked": asked_s,
-        "asked_rolled": asked_rolled_s,
-        "proven": proven_s,
-        "noted": now_s,
-        "began": began_s,
+        "journal_complete_s": max(before.journal_complete_s, min(booked_s, rollup_booked_s)),
+        "bookkeeper_passed_s": max(items.int_attribute(item, "bookkeeper_passed_s"), booked_s),
+        "rollup_passed_s": max(before.rollup_passed_s, rolled_s),
+        # the stored time, too: one read may miss a marker
+        "reads_complete_s": min(
+            before.rollup_passed_s, dead_s, items.int_attribute(item, "oldest_dead_letter_s", dead_s), lost_s
+        ),
+        "oldest_dead_letter_s": dead_s,
+        "redriven_until": redriven_until,
+        "oldest_loss_s": lost_s,
+        "resume_minute": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
+        "probe_visible_s": probe_visible_s,
+        "probe_rollup_s": probe_rollup_s,
+        "rollup_booked_s": rollup_booked_s,
+        "written_s": now_s,
+        "began_s": began_s,
         "streams": _streams(store.settings),
     }
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
-    assert float(values["shown"]) <= float(values["rolled"])
+    assert float(values["reads_complete_s"]) <= float(values["rollup_passed_s"])
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
         past, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s
-        values |= {"judged": past, "first": (past + 1) * minute_s, "whole": store.settings.minute_of(now_s) + 1}
+        values |= {"judged": past, "first_judged_s": (past + 1) * minute_s}
+        values["warm_up_until"] = store.settings.minute_of(now_s) + 1
     # If another sweep or the first record was faster, the sweep notes nothing.
-    seen = {name: item.get(name) for name in ("noted", "began")}
+    seen = {name: item.get(name) for name in ("written_s", "began_s")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=seen)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
     return streams
 
 
-def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven: int, now_s: float) -> list[Loss]:
+def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven_until: int, now_s: float) -> list[Loss]:
     """Returns what may be lost since the note of the sweep before.
 
     If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
     other half of such a letter may be lost, or on a skipped minute.
     """
     item, streams = before.item, _streams(settings)
-    began_s = items.int_attribute(item, "began", int(now_s))
-    # a sweep of an older version did not note `booked`
-    booked_s = items.int_attribute(item, "booked", before.journal_complete_s)
+    began_s = items.int_attribute(item, "began_s", int(now_s))
+    booked_s = items.int_attribute(item, "bookkeeper_passed_s")
     passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     other = item.get("streams", {"S": streams})["S"] != streams
     gaps = loss.find_gaps(settings, known, passed_s, now_s, other_streams=other)
     noted = {gap.name for gap in known}
-    past = redriven + 1 if redriven < NOTHING_LOST_S else 0
+    past = redriven_until + 1 if redriven_until < NOTHING_LOST_S else 0
     return [
         gap._replace(resume_minute=max(gap.resume_minute, past)) if gap.resume_minute and gap.name not in noted else gap
         for gap in gaps
@@ -330,6 +336,6 @@ def heartbeat_write(settings: Settings, table: str, name: str, now_s: float) -> 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:
     """Returns the lag of each consumer in seconds; since the ledger began, if the consumer has not passed a record."""
-    began_s = items.int_attribute(before.item, "began", int(now_s))
+    began_s = items.int_attribute(before.item, "began_s", int(now_s))
     passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

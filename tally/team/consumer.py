@@ -131,7 +131,7 @@ class ItemsBatch(Batch):
             counter = counters[name]
             if scan.is_open_for(counter):
                 yield name, scan
-            elif scan.counted == counter.items_digest:
+            elif scan.counted_by == counter.items_digest:
                 yield name, None
 
     def _read_markers(self, wanted: Sequence[str]) -> dict[str, Marker]:

@@ -25,7 +25,7 @@ def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
         if counter.items is None:
             continue
         scan = scan_state.read_scan(store, name)
-        counted, missing = scan.counted == counter.items_digest, why_not_comparable(store, counter, scan)
+        counted, missing = scan.counted_by == counter.items_digest, why_not_comparable(store, counter, scan)
         uncounted = list(faults.read_faults(store, counter)) if counted else []
         facts[name] = {
             "counted": counted,
@@ -52,7 +52,7 @@ def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None)
     """Returns why the team's numbers cannot be compared: no item has one. Empty if an item has one, or if the items are
     not counted."""
     watch, scan = counter.watch, scan or scan_state.read_scan(store, counter.name)
-    if watch is None or scan.counted != counter.items_digest or count_team_numbers(store, counter):
+    if watch is None or scan.counted_by != counter.items_digest or count_team_numbers(store, counter):
         return ""
     at = f"item with the sort key {watch.at}"
     if unread := tallies.sum_of_shards(

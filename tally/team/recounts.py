@@ -102,7 +102,7 @@ class Recount(ScanReader):
         unset = [one for one in differences if one.excess and not one.is_set and not self.counter.watch]
         plain = [one for one in unset if one.drift.last_minute < 0]
         left = [one for one in differences if one not in plain]
-        expected: items.Expected = {"generation": self.scan.generation, "closed": None, "counted": None}
+        expected: items.Expected = {"generation": self.scan.generation, "closed": None, "counted_by": None}
         check = items.check_write(self.store.settings.ledger_table, scan_state.scan_key(self.counter.name), expected)
         for first in range(0, len(plain), GROUPS_MAX):
             some = plain[first : first + GROUPS_MAX]
@@ -128,7 +128,7 @@ class Recount(ScanReader):
         `counted`: only while the items are counted, too.
         """
         table, expected = self.store.settings.ledger_table, dict[str, Any](generation=self.scan.generation, closed=None)
-        expected |= {"counted": self.counter.items_digest} if counted else {}
+        expected |= {"counted_by": self.counter.items_digest} if counted else {}
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)
         if try_commit(self.store, [*writes, check]):
             return True

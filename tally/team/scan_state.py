@@ -4,10 +4,10 @@ While a scan is open, tally items have a recount beside their number, and every 
 ended and the consumer has passed the end by CLOCK_SLACK, `number - recount` is the excess of the number, under any
 traffic. Then the scan is closed, and its recount does not move any more.
 
-    ITEMS, counter -> table, counted, generation, digest, groups, began, ended, closed, position, items, spot, found
+    ITEMS, counter -> table, counted_by, generation, digest, groups, began, ended, closed, position, items, spot, found
     PASSED, table -> passed, seen, stream
 
-`counted`: the digest of the declaration by which the items are counted; absent while they are not counted.
+`counted_by`: the digest of the declaration by which the items are counted; absent while they are not counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Scan(NamedTuple):
     """The key of the last item that it has read, as JSON; empty: it has not read an item."""
     items: int = 0
     """How many items it has read."""
-    counted: str = ""
+    counted_by: str = ""
     table: str = ""
     """The team's table whose items it counts."""
     spot: bool = False
@@ -62,7 +62,7 @@ class Scan(NamedTuple):
     @classmethod
     def of(cls, stored: Item) -> Scan:
         """Returns the scan of a stored item."""
-        names = ("digest", "position", "counted", "table")
+        names = ("digest", "position", "counted_by", "table")
         fields: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
         fields |= {name: items.int_attribute(stored, name) for name in ("generation", "items", "found")}
         fields |= {f"{name}_s": items.int_attribute(stored, name) for name in ("began", "ended")}
@@ -82,7 +82,7 @@ class Scan(NamedTuple):
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
         """Returns whether the number or an open scan counts by another declaration. `counter`: None: not declared."""
         declared = "" if counter is None else counter.items_digest
-        return not {self.counted, "" if self.closed else self.digest} <= {"", declared}
+        return not {self.counted_by, "" if self.closed else self.digest} <= {"", declared}
 
     def covers(self, counter: Counter, group: str) -> bool:
         """Returns whether items of a group move the recount."""
@@ -124,7 +124,7 @@ def begin(
         "items": 0, "table": counter.items.table, **({"spot": 1} if spot else {}),
     }  # fmt: skip
     gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
-    gone = gone if before.counted == counter.items_digest else (*gone, "counted")
+    gone = gone if before.counted_by == counter.items_digest else (*gone, "counted_by")
     _try_change(store, before, values, gone)
     scan = read_scan(store, counter.name)  # an answer may be lost; the same scan of another process is as good
     ours = (generation, counter.items_digest, groups, int(now_s))
@@ -157,18 +157,18 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
     return stored.generation == scan.generation and stored.ended_s > 0
 
 
-def close(store: Store, scan: Scan, counted: str | None = None, found: int | None = None) -> bool:
+def close(store: Store, scan: Scan, counted_by: str | None = None, found: int | None = None) -> bool:
     """Closes a scan. Returns False if another scan was started.
 
-    `counted`: the digest of the declaration by which the scan has counted every group. `found`: how many groups have
+    `counted_by`: the digest of the declaration by which the scan has counted every group. `found`: how many groups have
     items. None: the stored value stays.
     """
-    given = {"counted": counted, "found": found}
+    given = {"counted_by": counted_by, "found": found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
     if _try_change(store, scan, values, expected={"generation": scan.generation, "closed": None}):
         return True
     stored = read_scan(store, scan.counter)
-    return stored.generation == scan.generation and (counted is None or stored.counted == counted)
+    return stored.generation == scan.generation and (counted_by is None or stored.counted_by == counted_by)
 
 
 def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
@@ -194,10 +194,10 @@ def invalidate(store: Store, scan: Scan) -> bool:
 
     Returns False, and changes nothing, if the scan has changed since it was read.
     """
-    if not scan.counted and scan.closed:
+    if not scan.counted_by and scan.closed:
         return True
-    expected: items.Expected = {"generation": scan.generation or None, "counted": scan.counted or None}
-    return _try_change(store, scan, {"closed": 1}, ("counted",), expected)
+    expected: items.Expected = {"generation": scan.generation or None, "counted_by": scan.counted_by or None}
+    return _try_change(store, scan, {"closed": 1}, ("counted_by",), expected)
 
 
 def invalidate_until_done(store: Store, counter: str) -> None:
@@ -230,7 +230,7 @@ def as_of(store: Store, counter: Counter) -> int | None:
     """
     assert counter.items is not None
     table = counter.items.table
-    if read_scan(store, counter.name).counted != counter.items_digest:
+    if read_scan(store, counter.name).counted_by != counter.items_digest:
         raise NotCountedError(
             f"{counter.name} counts items of the table {table}, and the items in the table are not counted yet: run"
             f" `tally scan {counter.name}`."

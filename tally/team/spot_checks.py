@@ -48,7 +48,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 def _check(recount: Recount) -> Iterator[bool]:
     """Yields for each compared group whether its number was wrong."""
     scan, store, now_s = recount.scan, recount.store, recount.now_s()
-    if scan.counted != recount.counter.items_digest or not (scan.closed or scan.spot):
+    if scan.counted_by != recount.counter.items_digest or not (scan.closed or scan.spot):
         return  # the items are not counted yet, or a person recounts them
     if scan.closed:
         _begin_check(recount, now_s)

@@ -91,7 +91,7 @@ def count_changed_groups(store: Store) -> Mapping[str, int]:
 def _passed_s(store: Store, counter: Counter) -> int:
     """Returns the time up to which the count includes every record; 0: not known, or the items are not counted."""
     assert counter.items is not None
-    counted = scan_state.read_scan(store, counter.name).counted == counter.items_digest
+    counted = scan_state.read_scan(store, counter.name).counted_by == counter.items_digest
     return scan_state.passed_s(store, counter.items.table) if counted else 0
 
 

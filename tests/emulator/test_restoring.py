@@ -163,7 +163,7 @@ def older(stack: Stack) -> None:
     wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
-        TableName=f"{stack.name}-ledger", Key=watermark.WATERMARK_KEY, UpdateExpression="SET began = began - :days",
+        TableName=f"{stack.name}-ledger", Key=watermark.WATERMARK_KEY, UpdateExpression="SET began_s = began_s - :days",
         ExpressionAttributeValues=values,
     )  # fmt: skip
 

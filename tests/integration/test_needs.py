@@ -460,8 +460,8 @@ def something_to_judge(store: Store) -> None:
     entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
     page = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**page["Put"])
-    stalled = {"booked": now_s - 2 * 24 * 3600}
-    was: items.Expected = {"booked": None}
+    stalled = {"bookkeeper_passed_s": now_s - 2 * 24 * 3600}
+    was: items.Expected = {"bookkeeper_passed_s": None}
     assert try_commit(
         store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=was)]
     )

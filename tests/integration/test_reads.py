@@ -217,7 +217,7 @@ def test_rolled_up_numbers_say_as_of_when_they_are(
 
     assert told() == [None, None]
     rolled_s = int(time.time()) - 90
-    noted = items.to_wire({"noted": rolled_s + 60, "shown": rolled_s})
+    noted = items.to_wire({"written_s": rolled_s + 60, "reads_complete_s": rolled_s})
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | noted)
     assert told() == [rolled_s - 5] * 2
 

@@ -91,8 +91,8 @@ def count(tables: Store, noted_s: int = 1) -> None:
         facts = tallies.receipt_facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
         put_receipt(call, stamp.pending_receipt(call, {}, **facts))
     judge = watermark.WATERMARK_KEY | {
-        "began": {"N": str(int(time.time()) - 3 * 24 * 3600)},
-        "noted": {"N": str(noted_s)},
+        "began_s": {"N": str(int(time.time()) - 3 * 24 * 3600)},
+        "written_s": {"N": str(noted_s)},
     }
     tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
 

@@ -50,8 +50,8 @@ class Deployed:
     def judge(self, judged_s: float, known_s: float) -> None:
         """Judged until so many seconds ago, with watermark of so many seconds ago."""
         now_s = time.time()
-        numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "noted": int(now_s) - 99, "began": 1}
-        numbers |= dict.fromkeys(("known", "rolled", "shown"), int(now_s - known_s))
+        numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "written_s": int(now_s) - 99, "began_s": 1}
+        numbers |= dict.fromkeys(("journal_complete_s", "rollup_passed_s", "reads_complete_s"), int(now_s - known_s))
         judge = watermark.WATERMARK_KEY | items.to_wire(numbers)
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
 

@@ -89,8 +89,9 @@ def behind(store: Store, now_s: int) -> Ledger:
     made = Ledger(store, now_s)
     known_s = 60 * (made.minute - 3) + 5
     made.put(
-        watermark.WATERMARK_KEY, judged=made.minute - 10, noted=made.now_s - 60, known=known_s, rolled=known_s,
-        proven=known_s, asked=known_s + 10, asked_rolled=known_s + 120, began=made.now_s - 3600,
+        watermark.WATERMARK_KEY, judged=made.minute - 10, written_s=made.now_s - 60, journal_complete_s=known_s,
+        rollup_passed_s=known_s, bookkeeper_passed_s=known_s, rollup_booked_s=known_s, probe_visible_s=known_s + 10,
+        probe_rollup_s=known_s + 120, began_s=made.now_s - 3600,
     )  # fmt: skip
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):

@@ -177,7 +177,7 @@ class ConsumerWorld:
 
     def put_judged(self, minute: int) -> None:
         """Store a watermark by which every minute up to `minute` is judged."""
-        item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began": {"N": "1"}}
+        item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began_s": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
     def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:

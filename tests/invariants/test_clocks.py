@@ -90,7 +90,7 @@ def test_consumers_whose_clocks_are_wrong_book_as_others_do(
 @pytest.mark.parametrize("off_s", [HOUR_S, *in_long([DAY_S])])
 def test_what_an_older_sweep_noted_of_a_time_to_come_stops_the_judge_no_longer(world: Deployment, off_s: float) -> None:
     """Sweeps went by their own clocks before."""
-    later = {"noted": {"N": str(world.now_s + off_s)}, "asked": {"N": str(int(world.now_s + off_s))}}
+    later = {"written_s": {"N": str(world.now_s + off_s)}, "probe_visible_s": {"N": str(int(world.now_s + off_s))}}
     item = watermark.read(world.store).item | later
     world.store.client.put_item(TableName=world.settings.ledger_table, Item=item)
     is_judged(world)

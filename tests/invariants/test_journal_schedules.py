@@ -309,7 +309,7 @@ class Schedule:
 
         The clocks of shards differ by seconds: one shard is still in that minute when another makes the first record.
         """
-        began = self.world.settings.minute_of(items.int_attribute(watermark.read(self.world.store).item, "began"))
+        began = self.world.settings.minute_of(items.int_attribute(watermark.read(self.world.store).item, "began_s"))
         return {tally for tally, edits in self.truth.edits.items() if any(began - 1 == minute for minute, _ in edits)}
 
     def check_as_of(self) -> None:

@@ -400,7 +400,7 @@ def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store
 def test_judge_that_has_no_time_to_begin_again_has_not_finished(store: Store) -> None:
     book(store, M, plays(3))
     run(store, M)
-    lost = replace(seen(store, M + 9), item={"again": {"N": str(M + 3)}})
+    lost = replace(seen(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
     assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
 
 

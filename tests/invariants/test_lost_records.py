@@ -15,7 +15,7 @@ from tally.dynamo.client import Call
 from tally.maintenance import losses, rebuild
 from tally.maintenance.rebuild import Accepted, Window
 from tally.maintenance.reconcile import RepairNotReadyError
-from tally.series import hours, progress, top
+from tally.series import hours, top
 from tally.series import read as series
 from tally.series.read import SeriesRange
 from tally.streams import dead_letters, lineage, loss, watermark
@@ -263,24 +263,6 @@ def test_series_have_what_the_segments_have(world: Deployment) -> None:
 
 
 # ---- dead letters ----
-
-
-def test_the_ledger_of_an_older_sweep_has_lost_nothing_and_its_series_go_on(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hours, "PART_MINUTES", 1)
-    world.series = True
-    world.play(times=3)
-    world.run(DAY + 10)
-    for key, names in (
-        (watermark.WATERMARK_KEY, "booked, lost, again, streams, redriven"),
-        (progress.PROGRESS, "lost_s, redriven, lacking_s"),
-    ):
-        world.wire.update_item(TableName=world.name("ledger"), Key=key, UpdateExpression=f"REMOVE {names}")
-    world.play(times=2)
-    world.run(30)
-    assert loss.list_losses(world.store) == []
-    assert in_series(world) == 5
 
 
 def set_aside(world: Deployment, *consumers: str, target: str = "v") -> Callable[[], object]:

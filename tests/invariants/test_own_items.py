@@ -360,7 +360,7 @@ def test_a_recount_finds_exactly_the_error_under_traffic_and_a_repair_takes_it_o
     recount.close()
     team.wire.put_item(
         TableName=team.store.settings.ledger_table,
-        Item=watermark.WATERMARK_KEY | {"judged": {"N": str(10**9)}, "began": {"N": "1"}, "noted": {"N": "1"}},
+        Item=watermark.WATERMARK_KEY | {"judged": {"N": str(10**9)}, "began_s": {"N": "1"}, "written_s": {"N": "1"}},
     )
     reconciler = Reconciler(team.store)
     for row in list(rows.all_rows(team.store)):
@@ -655,7 +655,7 @@ def test_another_declaration_spoils_the_number_before_it_skips_anything(team: Te
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "transact_write_items":
-            spoiled.append(not scan_state.read_scan(team.store, "open").counted)
+            spoiled.append(not scan_state.read_scan(team.store, "open").counted_by)
 
     client.before = before
     team.handler = team.process(client)
@@ -778,7 +778,7 @@ def test_a_loss_spoils_also_what_is_counted_meanwhile(team: Team) -> None:
     team.finish_reading(recount)
     client = interrupted_client(team.wire, 0, lambda: recount.close(counted=True))
     scan_state.invalidate_until_done(replace(team.store, client=client), "all")
-    assert scan_state.read_scan(team.store, "all").counted == ""
+    assert scan_state.read_scan(team.store, "all").counted_by == ""
 
 
 @dataclass
@@ -836,7 +836,7 @@ def test_whatever_happens_at_once_a_number_that_is_shown_is_right(
     shown = [
         name
         for name, counter in counters.items()
-        if scan_state.read_scan(team.store, name).counted == counter.items_digest
+        if scan_state.read_scan(team.store, name).counted_by == counter.items_digest
     ]
     assert not seed % 2 or len(shown) == len(counters)
     for name in shown:

@@ -221,7 +221,7 @@ def test_late_receipts_and_redriven_ones_are_not_lost(world: Deployment, reconci
 def test_days_before_notes_were_kept_are_not_looked_at(world: Deployment, reconciler: Reconciler) -> None:
     """Of the day on which the ledger began, half may have no note."""
     item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.WATERMARK_KEY)["Item"]
-    began = int(int(item["began"]["N"]) // 60 // DAY)
+    began = int(int(item["began_s"]["N"]) // 60 // DAY)
     now_s = (began + 20) * DAY * 60.0
     seen = watermark.Watermark(judged=(began + 4) * DAY - 1, item=item)
     assert rebuild.rebuild_window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)

@@ -178,7 +178,7 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     world.run(14)
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-    began = watermark.read(world.store).item["began"]
+    began = watermark.read(world.store).item["began_s"]
     rest = copied(world)
     settle(world, rest)
     found = everything(rest, "ledger")
@@ -187,8 +187,8 @@ def test_nothing_is_left_of_the_old_streams_and_the_history_is(world: Deployment
     [judge] = [one for one in found if one["PK"]["S"] == "JUDGE"]
     assert judge == watermark.WATERMARK_KEY | {
         "format": {"N": str(FORMAT)},
-        "restored": {"N": str(int(world.now_s))},
-        "notes": began,
+        "restored_s": {"N": str(int(world.now_s))},
+        "notes_began_s": began,
     }
     assert [one["by"] for one in history.read_repairs(rest, "likes", "p")] == ["ann"]
 

@@ -302,7 +302,7 @@ def test_a_failed_heartbeat_stops_no_other_and_its_leaf_counts_as_a_leaf_without
     assert {"k1", "k2"} < stack.heartbeats("counts")
     assert len(stack.heartbeats("counts")) == 2 + watermark.RANDOM_HEARTBEATS
     assert stack.streams.requested == [("c0", "9")] * quiet, "only that leaf is read"
-    assert stack.judge_item()["rolled"] == str(int(NOW_S) - 60)
+    assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 
 
 # Leaves that no heartbeat reaches
@@ -394,7 +394,20 @@ def test_a_ledger_of_another_format_is_neither_read_nor_written(up_to_date_stack
     for read in (partial(up_to_date_stack.sweep, NOW_S + 60), partial(watermark.as_of, Call(up_to_date_stack.store))):
         with pytest.raises(ConfigurationError, match=message):
             read()
-    assert "noted" not in up_to_date_stack.judge_item()
+    assert "written_s" not in up_to_date_stack.judge_item()
+
+
+def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_date_stack: Stack) -> None:
+    for minute in range(8):
+        pass_everything(up_to_date_stack, 60 * minute)
+        up_to_date_stack.sweep(NOW_S + 60 * minute)
+    seen, stored = watermark.read(up_to_date_stack.store), up_to_date_stack.judge_item()
+    names = (
+        "judged", "journal_complete_s", "rollup_passed_s", "reads_complete_s", "written_s", "resume_minute",
+        "warm_up_until", "first_judged_s", "oldest_loss_s",
+    )  # fmt: skip
+    assert {name: float(stored[name]) for name in names} == {name: getattr(seen, name) for name in names}
+    assert min(seen.journal_complete_s, seen.reads_complete_s, seen.warm_up_until) > MINUTE
 
 
 @pytest.mark.parametrize("stalled", [10, *in_long([0])])
@@ -404,7 +417,7 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
 ) -> None:
     """It starts with the first minute of the tables' life, so that an early edit is found. A stall only delays it."""
     if restored_ago is not None:
-        restored = watermark.WATERMARK_KEY | {"restored": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
+        restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
     first = None
@@ -432,7 +445,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
         up_to_date_stack.checkpoint("c1", 2 if minute < 5 else -60 * minute)
         up_to_date_stack.streams.answers["c1"] = [[RECORD]]
         up_to_date_stack.sweep(NOW_S + 60 * minute)
-        complete_s.append(int(up_to_date_stack.judge_item()["known"]) - NOW_S)
+        complete_s.append(int(up_to_date_stack.judge_item()["journal_complete_s"]) - NOW_S)
     assert complete_s == [-NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60]
 
 
@@ -445,7 +458,7 @@ def test_of_two_sweeps_at_once_one_writes_the_note_and_a_sweep_does_not_use_a_fr
     pass_everything(up_to_date_stack, 60)
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, first, NOW_S + 60)  # type: ignore[arg-type]
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, second, NOW_S + 61)  # type: ignore[arg-type]
-    assert float(up_to_date_stack.judge_item()["noted"]) == NOW_S + 60
+    assert float(up_to_date_stack.judge_item()["written_s"]) == NOW_S + 60
     before = watermark.read(up_to_date_stack.store)
     assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
     fast = settings._replace(minute_s=6)
@@ -464,12 +477,12 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_
     for at_s in (made_s, NOW_S - 1):
         watermark.ensure_begun(Call(up_to_date_stack.store), at_s)
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, before, NOW_S)  # type: ignore[arg-type]
-    assert (up_to_date_stack.judge_item()["began"], "noted" in up_to_date_stack.judge_item()) == (
+    assert (up_to_date_stack.judge_item()["began_s"], "written_s" in up_to_date_stack.judge_item()) == (
         str(int(began_s)),
         False,
     )
     up_to_date_stack.sweep(NOW_S + 60)
-    assert (up_to_date_stack.judge_item()["began"], "noted" in up_to_date_stack.judge_item()) == (
+    assert (up_to_date_stack.judge_item()["began_s"], "written_s" in up_to_date_stack.judge_item()) == (
         str(int(began_s)),
         True,
     )

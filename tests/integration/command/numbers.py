@@ -27,7 +27,8 @@ def mark_judged(store: Store, ahead: int = 5) -> int:
     """Store that the ledger is judged and everything is rolled up. Returns the last judged minute."""
     now_s = int(time.time())
     upto, known_s = store.settings.minute_of(now_s) + ahead, now_s // 60 * 60 + 5
-    facts = {"judged": upto, "noted": now_s - 99, "began": 1} | dict.fromkeys(("known", "rolled", "shown"), known_s)
+    passed = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
+    facts = {"judged": upto, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(passed, known_s)
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
     return upto
 

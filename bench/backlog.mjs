@@ -1,5 +1,5 @@
-// How a backlog drains: `node backlog.mjs CHANGES`. An earlier page left them while the API was away. Prints as JSON how
-// often the storage was read, how many requests there were, and how many changes counted.
+// Drains a backlog: `node backlog.mjs CHANGES`. An earlier page stored so many changes while the API did not answer.
+// Prints as JSON how often the storage was read, how many requests were sent, and how many changes were counted.
 
 import { Tally } from "../tally/javascript/tally.js";
 

@@ -1,4 +1,4 @@
-"""The requests of the JavaScript client to send the changes that an earlier page left. Nothing is timed."""
+"""The requests that the JavaScript client takes to send changes that an earlier page could not send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_S_MAX = 600
 
 
 def measure(quick: bool) -> Rows:
-    """Drain a backlog. Raises LocalError if Node fails."""
+    """Drains a backlog. Raises LocalError if Node fails."""
     changes = CHANGES // 10 if quick else CHANGES
     command = ["node", str(Path(__file__).with_suffix(".mjs")), str(changes)]
     try:
@@ -25,5 +25,5 @@ def measure(quick: bool) -> Rows:
     if run.returncode or not run.stdout:
         raise LocalError(f"the backlog did not drain: {run.stderr[-500:]}")
     drained = json.loads(run.stdout)
-    each = {name: drained[name] / changes for name in ("reads", "requests")}
-    return {"a change that waited": {**each, "off by": drained["counted"] - changes}}
+    per_change = {name: drained[name] / changes for name in ("reads", "requests")}
+    return {"a change that waited": {**per_change, "off by": drained["counted"] - changes}}

@@ -1,8 +1,8 @@
-"""The write units of some minutes at each volume, beside those of the calculator (cost.py). The code is that which is
-deployed, on the embedded engine, in virtual time. It counts plays, delivers them in batches as Lambda does, and judges.
+"""Compares the write units of some minutes at each volume with the calculator's (cost.py). Deployed code runs on the
+embedded engine, in virtual time. It counts plays, delivers their records in batches as Lambda does, and judges.
 
-Calm: evenly, as the calculator has it. Busy: all plays of a minute within ten seconds. The series are left out of the
-calculator's units: they take an hour, and test_series has them.
+Even: plays arrive evenly, as the calculator assumes. In a burst: all plays of a minute arrive within ten seconds. The
+calculator's units are without the series, because a series takes an hour. test_series measures the series.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .consumers import SEED, Rows
 
 MINUTES = {1: 20, 10: 6, 100: 2, 300: 1}  # by million plays a month
 QUICK = (1, 10)
-WARM_S = 40  # of traffic before: longer than any window
-BUSY_S = 10.0
-CALM_ROW, BUSY_ROW = "{} million a month, calm", "{} million a month, busy"
+WARM_UP_S = 40  # of traffic before the measured minutes: longer than any window
+BURST_S = 10.0
+EVEN_ROW, BURST_ROW = "{} million a month, even", "{} million a month, in bursts"
 _METERED = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
 
 
@@ -43,12 +43,12 @@ class MeteredWire(TimedWire):
             return super()._call(operation, parameters)
         answer = super()._call(operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
         consumed = answer["ConsumedCapacity"]
-        self.units += sum(one["CapacityUnits"] for one in (consumed if isinstance(consumed, list) else [consumed]))
+        self.units += sum(table["CapacityUnits"] for table in (consumed if isinstance(consumed, list) else [consumed]))
         return answer
 
 
 class LambdaDeployment(Deployment):
-    """A deployment whose streams are delivered as Lambda does: a window begins with a record, and ends a batch."""
+    """A deployment that gets its stream records as from Lambda: a record begins a window, whose end ends the batch."""
 
     wire_type = MeteredWire
     wire: MeteredWire
@@ -63,27 +63,27 @@ class LambdaDeployment(Deployment):
         if not batch or self._invoke(consumer, shard, batch):
             delivery.advance(None, DELIVERY.batch_records)
 
-    def plays(self, seconds: int, a_minute: float, spread_s: float, chance: random.Random) -> None:
-        """Let time pass with so many plays a minute, each minute's within its first `spread_s`."""
+    def play_for(self, seconds: int, per_minute: float, spread_s: float, chance: random.Random) -> None:
+        """Make plays for so many seconds. All plays of a minute come in its first `spread_s`."""
         began_s, ids = self.now_s, [str(UUID(int=chance.getrandbits(128))) for _ in range(int(cost.IDLE_MONTH.ids))]
-        for number in range(int(a_minute * seconds / 60)):
-            minute, part = divmod(number / a_minute, 1)
+        for number in range(int(per_minute * seconds / 60)):
+            minute, part = divmod(number / per_minute, 1)
             self.sleep(began_s + 60 * minute + spread_s * part - self.now_s)
             self.play(chance.choice(ids))
         self.sleep(began_s + seconds - self.now_s)
 
 
 @contextmanager
-def _stage() -> Iterator[LambdaDeployment]:
+def _warm_deployment() -> Iterator[LambdaDeployment]:
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED), redirect_stdout(StringIO()):
         disturbances = replace(UNDISTURBED, window_s=float(BOOKKEEPER.window_s))
-        stage = LambdaDeployment(engine, clock, SEED, disturbances, cost.SHARDS)
-        stage.sweep_each_minute()
-        stage.run(12)  # until every shard has its heartbeat, and the first minutes are judged
-        assert stage.last_judged_minute > 0
-        yield stage
-        stage.wire.close()
+        deployment = LambdaDeployment(engine, clock, SEED, disturbances, cost.SHARDS)
+        deployment.sweep_each_minute()
+        deployment.run(12)  # until every shard has its heartbeat, and the first minutes are judged
+        assert deployment.last_judged_minute > 0
+        yield deployment
+        deployment.wire.close()
 
 
 def modelled_units(millions: int) -> float:
@@ -94,23 +94,23 @@ def modelled_units(millions: int) -> float:
 
 def billed_units(millions: int, minutes: int, spread_s: float) -> float:
     """Returns the write units a minute that the engine bills."""
-    a_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
-    with _stage() as stage:
-        stage.plays(WARM_S if spread_s == 60 else 60, a_minute, spread_s, chance)
-        before = stage.wire.units
-        stage.plays(60 * minutes, a_minute, spread_s, chance)
-        return (stage.wire.units - before) / minutes
+    per_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
+    with _warm_deployment() as deployment:
+        deployment.play_for(WARM_UP_S if spread_s == 60 else 60, per_minute, spread_s, chance)
+        units_before = deployment.wire.units
+        deployment.play_for(60 * minutes, per_minute, spread_s, chance)
+        return (deployment.wire.units - units_before) / minutes
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the units a minute, the calculator's units, and the ratio, by volume, calm and busy."""
+    """Returns the units a minute, the calculator's units, and their ratio, by volume, even and in bursts."""
     rows = {}
     for millions, minutes in MINUTES.items():
         if quick and millions not in QUICK:
             continue
-        for row, spread_s in ((CALM_ROW, 60.0), (BUSY_ROW, BUSY_S)):
-            units, of_model = billed_units(millions, minutes, spread_s), modelled_units(millions)
+        for row, spread_s in ((EVEN_ROW, 60.0), (BURST_ROW, BURST_S)):
+            billed, modelled = billed_units(millions, minutes, spread_s), modelled_units(millions)
             rows[row.format(millions)] = {
-                "WCU a minute": units, "modelled": of_model, "times the model": units / of_model,
+                "WCU a minute": billed, "modelled": modelled, "times the model": billed / modelled,
             }  # fmt: skip
     return rows

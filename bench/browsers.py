@@ -14,38 +14,38 @@ from .instruments import Meter
 Rows = dict[str, dict[str, float]]
 LIKE, UNLIKE, READ_LIKE, TAKE_OVER = (
     "a like",
-    "its unlike",
-    "whether this browser likes it",
-    "its user takes the like over",
+    "a removal of the like",
+    "a read of the like",
+    "a user takes over the browser's like",
 )
-SECRET = "what-one-browser-alone-knows"
+SECRET = "known-to-one-browser-only"
 
 
 def measure(quick: bool) -> Rows:
-    """Returns requests and units of each."""
+    """Returns the requests and units of each step."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store
         meter = Meter(store.client)
         stranger, ann = (Call(store, caller, counters=counters.COUNTERS) for caller in (None, "ann"))
-        its = {"counter": counters.HEARTS, "id": "home", "secret": SECRET}
+        heart = {"counter": counters.HEARTS, "id": "home", "secret": SECRET}
 
-        def row(name: str, does: Callable[[], object]) -> None:
+        def measure_step(name: str, step: Callable[[], object]) -> None:
             meter.reset()
-            does()
+            step()
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units, "RCU": meter.read_units}
 
-        def look() -> None:
+        def read_like() -> None:
             children.list_anonymous(stranger, of=[("hearts", "home")], secret=SECRET)
 
-        def adopt() -> None:
-            look()
+        def take_over() -> None:
+            read_like()
             children.put_mine(ann, counter=counters.HEARTS, id="home", idempotency_key="hers")
-            children.delete_anonymous(stranger, **its, idempotency_key="gone")
+            children.delete_anonymous(stranger, **heart, idempotency_key="gone")
 
-        row(LIKE, lambda: children.put_anonymous(stranger, **its, idempotency_key="first"))
-        row(UNLIKE, lambda: children.delete_anonymous(stranger, **its, idempotency_key="back"))
-        children.put_anonymous(stranger, **its, idempotency_key="again")
-        row(READ_LIKE, look)
-        row(TAKE_OVER, adopt)
+        measure_step(LIKE, lambda: children.put_anonymous(stranger, **heart, idempotency_key="first"))
+        measure_step(UNLIKE, lambda: children.delete_anonymous(stranger, **heart, idempotency_key="back"))
+        children.put_anonymous(stranger, **heart, idempotency_key="again")
+        measure_step(READ_LIKE, read_like)
+        measure_step(TAKE_OVER, take_over)
     return rows

@@ -1,4 +1,4 @@
-"""The cost of a hold, of its commit (holds.py), and of a void (voids.py)."""
+"""The cost of a hold, of changes and commits of a hold (holds.py), and of a void (voids.py)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from .clients import clients_of, fresh_engine
 from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
-HOLD, COMMIT, SETTLE = "a hold", "its commit", "its commit at another amount"
-CHANGES = {"its change of the amount": (20, None), "of the time": (None, 90), "of both": (10, 120)}
-VOID, VOID_SOON = "a void", "a void of what the rollup adds"
+HOLD, COMMIT, COMMIT_OTHER = "a hold", "a commit of a hold", "a commit at another amount"
+HOLD_CHANGES = {
+    "a change of a hold's amount": (20, None), "a change of a hold's time": (None, 90),
+    "a change of a hold's amount and time": (10, 120),
+}  # fmt: skip
+VOID, VOID_SPILLED = "a void", "a void of a spilled change"
 
 
 def measure(quick: bool) -> Rows:
-    """Returns requests and units of each."""
+    """Returns the requests and units of each step."""
     rows: Rows = {}
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store
@@ -30,26 +33,30 @@ def measure(quick: bool) -> Rows:
         def call() -> Call:
             return Call(store, "bench", counters=counters.COUNTERS)
 
-        def row(name: str, does: Callable[[], object]) -> None:
+        def measure_step(name: str, step: Callable[[], object]) -> None:
             meter.reset()
-            does()
+            step()
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units, "RCU": meter.read_units}
 
         def hold(key: str) -> str:
             return str(holds.place(call(), stock, "mug", 30, 60, operation="hold", key=key).body["hold"])
 
         increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="in")
-        row(HOLD, lambda: hold("cart-1"))
-        changed = hold("changed")
-        for name, (amount, ttl_s) in CHANGES.items():
-            how = {"operation": "change_hold", "key": name}
-            row(name, partial(changing.change_hold, call(), stock, "mug", changed, amount, ttl_s, **how))
-        for name, amount in ((COMMIT, None), (SETTLE, 20)):
-            taken = hold(name)
-            row(name, partial(settling.settle, call(), stock, "mug", taken, hold_items.COMMITTED, amount))
+        measure_step(HOLD, lambda: hold("cart-1"))
+        changed_hold = hold("changed")
+        for name, (amount, ttl_s) in HOLD_CHANGES.items():
+            options = {"operation": "change_hold", "key": name}
+            measure_step(
+                name, partial(changing.change_hold, call(), stock, "mug", changed_hold, amount, ttl_s, **options)
+            )
+        for name, amount in ((COMMIT, None), (COMMIT_OTHER, 20)):
+            committed_hold = hold(name)
+            measure_step(
+                name, partial(settling.settle, call(), stock, "mug", committed_hold, hold_items.COMMITTED, amount)
+            )
         increments.increment(call(), counter=stock, id="mug", amount=-1, idempotency_key="out")
-        row(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="out"))
+        measure_step(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="out"))
         increments.increment(call(), counter=plays, id="mug", idempotency_key="play")
         store.breaker.trip("VID#mug")
-        row(VOID_SOON, lambda: changes.void(call(), counter=plays, id="mug", key="play"))
+        measure_step(VOID_SPILLED, lambda: changes.void(call(), counter=plays, id="mug", key="play"))
     return rows

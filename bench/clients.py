@@ -32,7 +32,7 @@ LOCAL: dict[str, Any] = {"region_name": "eu-west-1", "aws_access_key_id": "local
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of one phase. `plain` is what `boto3.client("dynamodb")` makes; `store` is Tally's."""
+    """The clients of one engine. `plain`: made by `boto3.client("dynamodb")`. `store`: Tally's store."""
 
     endpoint: str
     plain: DynamoDBClient
@@ -51,31 +51,31 @@ def clients_of(endpoint: str) -> Clients:
 
 @contextmanager
 def fresh_engine(*, streams: bool = False) -> Iterator[str]:
-    """The endpoint of an engine with empty tables. Each phase has its own process, in memory.
+    """Runs an engine with empty tables, in memory, and yields its endpoint.
 
-    AWS_ENDPOINT_URL_DYNAMODB names an engine to use instead; its tables named bench-… are deleted first. The tables
-    have no streams unless asked for: a stream slows each write of dynoxide, and the bench compares clients.
-    Raises LocalError if the engine does not start, or botocore's errors.
+    If AWS_ENDPOINT_URL_DYNAMODB names another engine, uses that engine, and deletes its tables named bench-… first.
+    `streams`: the tables have streams, which slow each write of dynoxide. Raises LocalError if the engine does not
+    start, or botocore's errors.
     """
-    given, streamed = os.environ.get(ENDPOINT_VARIABLE), STREAMED if streams else ()
-    if given is None:
+    endpoint, streamed = os.environ.get(ENDPOINT_VARIABLE), STREAMED if streams else ()
+    if endpoint is None:
         with Engine() as engine:
             create_tables(boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL), SETTINGS, streamed)
             yield engine.endpoint
         return
-    client = boto3.client("dynamodb", endpoint_url=given, **LOCAL)
+    client = boto3.client("dynamodb", endpoint_url=endpoint, **LOCAL)
     _delete_tables(client)  # a killed run leaves them
     create_tables(client, SETTINGS, streamed)
     try:
-        yield given
+        yield endpoint
     finally:
         _delete_tables(client)
 
 
 def create_tables(client: DynamoDBClient, settings: Settings, streamed: Sequence[str] = ()) -> None:
-    """Create the three tables of the settings, with their keys; those of `streamed` with a stream.
+    """Create the three tables of the settings. `streamed`: the tables that have a stream.
 
-    Streams cost time: the engine reads all its records at each write to a table with a stream.
+    Streams cost time, because the engine reads all its records at each write to a table with a stream.
     """
     for table, keys in KEYS.items():
         schema: Any = [

@@ -1,4 +1,4 @@
-"""The cost of a commit (tally/transact.py): a receipt, three tallies, and the team's own order and total."""
+"""The cost of a commit (tally/transact.py) with a receipt, three tallies, and a team's own order and total."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .clients import clients_of, fresh_engine
 from .instruments import Meter
 
 Rows = dict[str, dict[str, float]]
-FIRST, AGAIN = "receipt, 3 tallies, 2 own writes", "sent again"
+FIRST_SENT, SENT_AGAIN = "a receipt, 3 tallies, 2 writes of the team", "the same commit, sent again"
 SHOP = "bench-shop"
 
 
 def measure(quick: bool) -> Rows:
-    """Requests and write units. The engine reports no units for a cancelled transaction, such as a replay's."""
+    """Returns requests and write units. The engine reports no units for a cancelled transaction, such as a replay's."""
     rows: Rows = {}
     key: dict[str, Any] = {"PK": {"S": "TOTAL"}}
     total = {"Key": key, "UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
@@ -31,10 +31,10 @@ def measure(quick: bool) -> Rows:
             KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
         )
-        sells = Transactions(store, counters.COUNTERS, "bench")
+        transactions = Transactions(store, counters.COUNTERS, "bench")
         meter = Meter(client)
-        for name in (FIRST, AGAIN):
+        for name in (FIRST_SENT, SENT_AGAIN):
             meter.reset()
-            sells.commit("order-1", [("stock", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
+            transactions.commit("order-1", [("stock", "mug", 1), ("plays", "mug"), ("usage", "ann", 1)], writes)
             rows[name] = {"requests": meter.requests, "WCU": meter.write_units}
     return rows

@@ -47,13 +47,16 @@ EDGES = {
         ("midnight", MIDNIGHT, 2),
     )
 }
-"""The minute after the edge, and how far the clocks of the writers are apart, in seconds."""
+"""By name of a row: the minute after the edge, and how far the writers' clocks are apart, in seconds."""
 Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the write units to roll up 1,000 plays, by the number of videos; the transactions for plays of one video
-    around the edge of a minute; and the CPU time of the fold, compared with a plain loop over the same records."""
+    """Returns the costs to roll up 1,000 plays, and the speed of the fold.
+
+    The costs are write units by the number of videos, and transactions for plays of one video around the edge of a
+    minute. The CPU time of the fold is compared with a plain loop over the same records.
+    """
     units = {f"{PLAYS:,} plays of {videos:,} videos": {"WCU": rollup_cost(videos)} for videos in VIDEOS}
     edges: Rows = {name: {"transactions": edge_cost(*edge)} for name, edge in EDGES.items()}
     return {**units, **edges, "the fold alone": _fold_speed(2000 if quick else 50_000)}
@@ -67,26 +70,28 @@ def edge_cost(minute: int, apart_s: float) -> int:
         record["dynamodb"]["ApproximateCreationDateTime"] = made_s
         stamped_s = made_s + chance.uniform(-apart_s, apart_s) / 2
         record["dynamodb"]["NewImage"]["at"] = {"N": str(int(stamped_s // 60))}
-    return _rolled_up(batch, 1)[0]
+    return _roll_up(batch, 1)[0]
 
 
 def rollup_cost(videos: int) -> float:
     """Returns the write units to roll up PLAYS plays of so many videos, in one batch."""
-    return _rolled_up(receipts(PLAYS, videos), videos)[1]
+    return _roll_up(receipts(PLAYS, videos), videos)[1]
 
 
-def _rolled_up(batch: list[Record], videos: int) -> tuple[int, float]:
-    """Returns the transactions and the write units to roll up these plays of so many videos, in one batch."""
-    sent: list[str] = []
+def _roll_up(batch: list[Record], videos: int) -> tuple[int, float]:
+    """Rolls up these plays of so many videos, in one batch. Returns the transactions and the write units."""
+    transactions: list[str] = []
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         events = clients.store.client.meta.events
-        events.register("before-send.dynamodb.TransactWriteItems", lambda event_name, **_: sent.append(event_name))
+        events.register(
+            "before-send.dynamodb.TransactWriteItems", lambda event_name, **_: transactions.append(event_name)
+        )
         meter = Meter(clients.store.client)
         deliver(clients, rollup.CONSUMER, "receipts", batch)
-        cost = len(sent), meter.write_units
+        cost = len(transactions), meter.write_units
         counted = sum(clients.counted(f"video-{number}") for number in range(videos))
-    assert counted == PLAYS, f"{counted} rolled up of {PLAYS}"
+    assert counted == PLAYS, f"{counted} of {PLAYS} plays are rolled up"
     return cost
 
 
@@ -116,7 +121,7 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 
 def _fold_speed(number: int) -> dict[str, float]:
-    """Measures CPU time, because other programs do not change it."""
+    """Returns the speed of the fold by its CPU time, which other programs do not change."""
     declared, place = CounterIndex(counters.COUNTERS), BatchContext("receipts", SHARD)
     batch = receipts(BATCH_RECORDS, 100)
     content = json.dumps(batch).encode()
@@ -147,23 +152,23 @@ def deliver(
     shard: str = SHARD,
 ) -> None:  # fmt: skip
     """Deliver the records of one shard to a consumer, through its mapping's filters. `table`: counts or receipts."""
-    (declared,) = [DECLARED[name] for name, known in CONSUMERS.items() if known is consumer]
+    (reader,) = [DECLARED[name] for name, other in CONSUMERS.items() if other is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
-    let_through = [record for record in records if delivery.passes_filters(declared, table, record)]
+    filtered = [record for record in records if delivery.passes_filters(reader, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
-        Delivery(handler, f"bench-{table}", shard, let_through).all(LambdaContext(60_000), size)
+        Delivery(handler, f"bench-{table}", shard, filtered).all(LambdaContext(60_000), size)
 
 
 def deliver_streams(
     clients: Clients, consumer: StreamConsumer, *, size: int = BATCH_RECORDS, tables: Sequence[str] = STREAMED,
     made_s: float | None = None, skipped: int = 0,
 ) -> None:  # fmt: skip
-    """Deliver the records of the engine's streams as made at `made_s`, without the first `skipped` of `counts`."""
+    """Deliver the engine's stream records, without the first `skipped` of `counts`. `made_s`: as in `stamped`."""
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
-            fresh = [stamped(record, made_s) for record in stream.read_new()][skipped if table == "counts" else 0 :]
-            deliver(clients, consumer, table, fresh, size=size, shard=stream.shard)
+            records = [stamped(record, made_s) for record in stream.read_new()][skipped if table == "counts" else 0 :]
+            deliver(clients, consumer, table, records, size=size, shard=stream.shard)
 
 
 def wire_of(clients: Clients) -> SyncWire:
@@ -172,7 +177,7 @@ def wire_of(clients: Clients) -> SyncWire:
 
 
 def stamped(record: Record, made_s: float | None) -> Record:
-    """Returns the record as made at another time, because the engine has a clock of its own. None: as it is."""
+    """Returns the record with another time of its making, because the engine has its own clock. None: no change."""
     change = record["dynamodb"]
     return {**record, "dynamodb": change | ({} if made_s is None else {"ApproximateCreationDateTime": made_s})}
 
@@ -195,19 +200,19 @@ def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> flo
 
 
 def note_judged(store: Store, minute: int) -> None:
-    """Store that the minutes up to this one are judged."""
+    """Store that all minutes up to `minute` are judged."""
     item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began_s": {"N": "1"}}
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
 def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
-    """Deliver the records to the bookkeeper, without the first `skipped` of counts, and judge their minute."""
+    """Deliver the records to the bookkeeper, without the first `skipped` of `counts`, and judge their minute."""
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
     minute = SETTINGS.minute_of(clock.now_s)
-    known_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
-    seen = Watermark(judged=minute - 1, journal_complete_s=known_s)
-    judged = judge.judge(clients.store, seen, known_s, until_s=clients.store.clock() + 60)
-    assert (judged.minutes, judged.changes) == (1, 0), f"judged: {judged}"
+    complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
+    present = Watermark(judged=minute - 1, journal_complete_s=complete_s)
+    run = judge.judge(clients.store, present, complete_s, until_s=clients.store.clock() + 60)
+    assert (run.minutes, run.changes) == (1, 0), f"the judge was wrong: {run}"
 
 
 def track_units(clients: Clients, clock: WallClock, skipped: int = 0) -> float:

@@ -1,9 +1,9 @@
-"""The calculator of docs/cost.md: the units here times the prices in prices.csv. `make cost` updates the figures of the
-page (cost_pages.py).
+"""The calculator of docs/cost.md: the units in this module times the prices in prices.csv. `make cost` updates the
+figures of the page (cost_pages.py).
 
-The prices of us-east-1 were read on AWS's pages on 2026-11-22. `also_read` is another page with the same price, and
-`when` is the date of that page. From 2024 on AWS also billed $6 a month for each machine client; today
-https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only.
+The prices of us-east-1 were read on AWS's pages on 2026-11-22. In prices.csv, `also_read` is another page with the same
+price, and `when` is the date of that page. From 2024 on, AWS also billed $6 a month for each machine client. On
+2026-11-22, https://docs.aws.amazon.com/cognito/latest/developerguide/tracking-cost.html lists requests only.
 
 Tests compare the units with what the engine bills and with the claims of `make bench` (tests/invariants/test_cost.py,
 tests/integration/test_sweep.py), with what functions log, and with the templates (tests/infra/test_bill.py). Times in
@@ -30,14 +30,14 @@ MONTH_S, MINUTES, DAYS = 730 * 3600, 730 * 60, 730 / 24
 
 
 class Usage(NamedTuple):
-    """The usage of one change or read: its units, its stream records, and its calls."""
+    """The usage of one change or read: its units, stream records and calls."""
 
-    writes: float = 0
-    reads: float = 0
-    receipts: int = 0
-    receipt_days: int = 1
-    counts: int = 0
-    made: int = 0  # the counts that are new items, which the rollup reads, too
+    writes: float = 0  # write units
+    reads: float = 0  # read units
+    receipts: int = 0  # records of the table of receipts
+    receipt_days: int = 1  # for how long a receipt is kept
+    counts: int = 0  # records of the table of counts
+    made: int = 0  # records of new items of counts, which the rollup reads, too
     calls: int = 1
     in_batch: int = 1  # changes in one call; above 1 the caller is a function, not HTTP
     answer: int = 400  # bytes, headers included
@@ -49,7 +49,7 @@ KINDS = {
     "soon": Usage(writes=1, receipts=1, receipt_days=8),
     "like": Usage(writes=4, counts=2, made=1),
     "like with a key": Usage(writes=6, receipts=1, counts=2, made=1),  # as a browser sends it
-    "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # and its commit
+    "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # with its commit
     "settled hold": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Usage(reads=1),
     "read of 100": Usage(reads=100, answer=400 + 100 * 144),
@@ -69,22 +69,22 @@ class BilledStage(NamedTuple):
 DEV, PROD = BilledStage(0, 512, 28, 1), BilledStage(9, 1769, 56, 0.05)
 FUNCTION_GB = MEMORY_MB / KB  # of each function but the sweep of prod
 CPU_MB = 1769  # the memory at which Lambda gives a whole CPU
-METRICS = 17  # of a quiet sweep: one for each counter with drift, for each consumer, and for the stack
-METRICS_OF_TRAFFIC = 2  # replays and refusals, and one more for each counter that moves
-METRICS_OF_HEAT = 2  # conflicts and spilled changes: CloudWatch bills a metric for the hours in which it has data
+METRICS = 17  # of a quiet sweep: for each counter with drift, for each consumer, and for the stack
+METRICS_OF_TRAFFIC = 2  # replays and refusals; each counter that moves has one more
+METRICS_OF_HOT_TALLIES = 2  # conflicts, spilled changes; CloudWatch bills a metric for the hours that have data
 
 SHARDS = 4  # of each stream of a new table
 SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
 SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of the series once
 
-# Each minute a sweep does what is due, judges, and folds the series. It writes a heartbeat for each shard, too.
+# Each minute a sweep does its due tasks, judges, folds the series, and writes a heartbeat for each shard.
 JUDGE_WRITES, QUIET_READS, FOLD_READS = 2, 62.0, 16.0
-# A change computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB. So does each change of a batch.
+# A change, alone or in a batch, computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB.
 CHANGE_MS = 15
 SWEEP_REQUESTS = 88  # one after the other, 5 ms each, for four shards in each stream
 
-# Bytes: what CloudWatch adds to each line; lines; stored items, DynamoDB's own 100 included.
+# Bytes: CloudWatch's addition to each line; each kind of line; each stored item, with DynamoDB's own 100 bytes.
 EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
 RECEIPT_BYTES, CHILD_BYTES, SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 500, 250, 170, 8
 KEPT_DAYS = 365  # the age of the stored children and series, which are never deleted
@@ -94,9 +94,9 @@ class Month(NamedTuple):
     """The traffic of a month, spread evenly."""
 
     amounts: Mapping[str, float] = {}
-    ids: float = 10_000  # different and equally busy
+    ids: float = 10_000  # with equally many changes
     more: Mapping[str, float] = {}  # quantities by the names of their prices
-    notifies: bool = False  # whether a counter has thresholds: the bookkeeper's window is then one second
+    notifies: bool = False  # whether a counter has thresholds, for which the bookkeeper's window is one second
 
     def sum(self, what: Callable[[Usage], float]) -> float:
         """Returns the sum of `what` over all changes and reads."""
@@ -107,7 +107,7 @@ IDLE_MONTH = Month()
 
 
 def distinct(drawn: float, of: float) -> float:
-    """Returns how many different values about `drawn` draws from `of` equally likely values have."""
+    """Returns how many different values to expect from `drawn` draws of `of` equally likely values."""
     return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
 
 
@@ -127,7 +127,7 @@ def booking_units(tallies: float) -> float:
 
 
 def minute_edge_units(tallies: float, spread_s: float) -> float:
-    """Returns the extra write units of a batch with records so far apart: at a minute's edge it has two segments."""
+    """Returns the extra write units of a batch with records of `spread_s`. At a minute's edge it has two segments."""
     return spread_s / 60 * (2 * segment_units(tallies / 2) - segment_units(tallies))
 
 
@@ -136,10 +136,10 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     used = defaultdict(float, month.more)
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
-    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HEAT * _hot_hours(month)
+    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HOT_TALLIES * _hot_hours(month)
     add_calls(month, stage, used)
     _consume(month, used)
-    # The sweep: 60 ms with a whole CPU, beside its requests.
+    # The sweep takes 60 ms of a whole CPU, and waits for its requests.
     sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
     _invoke(used, MINUTES, sweep_ms, stage.sweep_mb / KB)
     used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)
@@ -149,7 +149,7 @@ def usage(month: Month, stage: BilledStage) -> dict[str, float]:
 
 
 def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = FUNCTION_GB) -> None:
-    """Add invocations. Lambda itself logs failed invocations only."""
+    """Add invocations, without Lambda's own log lines, because only failed invocations have such lines."""
     used["invocation"] += invocations
     used["gb-second"] += invocations * ms / 1000 * gb
 
@@ -196,8 +196,8 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     def consume(
         records: float, moving: float, cost: Callable[[float], float], window_s: int = 1
     ) -> tuple[float, float]:
-        """Add a consumer's batches of one stream. Returns the number of batches, and of the tallies that they move."""
-        beats_per_s = 1 / 60  # spread evenly, so each heartbeat has a batch of its own
+        """Add a consumer's batches of one stream. Returns the number of batches, and of tallies that move in them."""
+        beats_per_s = 1 / 60  # spread evenly, so each heartbeat has its own batch
         per_s = records / MONTH_S / shards + beats_per_s
         # A window begins with a record, and ends before the first record of the next window. Full batches do not wait.
         begun_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
@@ -218,7 +218,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
         lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
-        used["log"] += lines * METRICS_LINE / GB  # one for each counter
+        used["log"] += lines * METRICS_LINE / GB  # one line for each counter
 
 
 class Price(NamedTuple):
@@ -250,13 +250,13 @@ def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool =
 
 
 def million(kind: str, ids: float = 10_000, amount: float = 300 * M, notifies: bool = False) -> float:
-    """Returns the US dollars for a million changes or reads, all included, if there are `amount` a month."""
+    """Returns the full cost of a million changes or reads in US dollars, if a month has `amount`."""
     return (bill(Month({kind: amount}, ids, notifies=notifies))["total"] - bill()["total"]) / amount * M
 
 
 BLOG = Month({"soon": 300e3, "read": 400e3, "like": 2e3, "now": 5e3}, 300, {"user": 500})
 VIDEO = Month({"now": 304e6, "read": 900e6, "like": 6e6}, 50_000, {"user": 100e3})
-SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"token": 730})  # a token an hour
+SHOP = Month({"hold": 1e6, "now": 2e6, "soon": 20e6, "read": 30e6}, 5000, {"token": 730})  # one each hour
 BILLS: dict[str, tuple[Month, BilledStage]] = {
     "idle, dev": (IDLE_MONTH, DEV), "idle, prod": (IDLE_MONTH, PROD),
     "blog": (BLOG, PROD), "video site": (VIDEO, PROD), "shop": (SHOP, PROD),

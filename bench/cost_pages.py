@@ -1,4 +1,4 @@
-"""`make cost` updates the figures of docs/cost.md by the calculator (cost.py)."""
+"""`make cost` updates the figures of docs/cost.md with the calculator (cost.py)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MILLIONS = {
     "reads of a number": ("read", 10_000),
 }
 GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}
-VOLUMES, PARTS_OF = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
+VOLUMES, VOLUMES_IN_PARTS = (1, 10, 100, 300), (1, 300)  # million changes a month, of 10,000 ids
 STRANGERS = {
     "changes that show now, of 10,000 ids": ("now", 10_000),
-    "the same, each of another id": ("now", 300 * M),
+    "changes that show now, another id each": ("now", 300 * M),
     "changes that show soon, of 10,000 ids": ("soon", 10_000),
-    "the same, each of another": ("soon", 300 * M),
+    "changes that show soon, another id each": ("soon", 300 * M),
     "likes without sign-in": ("like with a key", 300 * M),
     "reads of a number": ("read", 10_000),
     "reads of 100 numbers": ("read of 100", 10_000),
@@ -41,48 +41,51 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _bills() -> str:
-    """Returns the costs of stacks, by the first word of a service. SnapStart is part of Lambda."""
+    """Returns the costs of stacks by group of services. A group is in GROUPS, or is the first word of a service."""
     bills: list[dict[str, float]] = []
-    for column in BILLS.values():
+    for month_and_stage in BILLS.values():
         bills.append(defaultdict(float))
-        for service, usd in bill(*column).items():
+        for service, usd in bill(*month_and_stage).items():
             bills[-1][GROUPS.get(service, service.split()[0])] += usd
-    groups = [group for group in bills[0] if max(one[group] for one in bills) >= 0.005]
-    return _table(["USD a month", *BILLS], [[name, *(f"{one[name]:,.2f}" for one in bills)] for name in groups])
+    groups = [group for group in bills[0] if max(column[group] for column in bills) >= 0.005]
+    return _table(["USD a month", *BILLS], [[name, *(f"{column[name]:,.2f}" for column in bills)] for name in groups])
 
 
 def _by_volume() -> str:
-    """Returns the cost of a million changes, by their number a month and by the way of counting."""
+    """Returns the cost of a million changes, by the changes a month and by the way of counting."""
     ways = {
         "visible now": ("now", False), "visible soon": ("soon", False),
         "now, with thresholds": ("now", True), "soon, with thresholds": ("soon", True),
     }  # fmt: skip
     rows = [
-        [f"{of} million", *(f"${million(kind, amount=of * M, notifies=with_):.2f}" for kind, with_ in ways.values())]
-        for of in VOLUMES
+        [
+            f"{volume} million",
+            *(f"${million(kind, amount=volume * M, notifies=has):.2f}" for kind, has in ways.values()),
+        ]
+        for volume in VOLUMES
     ]
-    return _table(["a million, of so many a month", *ways], rows)
+    return _table(["a million, by changes a month", *ways], rows)
 
 
 def _parts() -> str:
     """Returns the parts of the cost of a million changes that show now, for few and for many changes a month."""
     columns = []
-    for of in PARTS_OF:
-        month = Month({"now": of * M})
-        both = bill(month), bill()
-        usd = {service: (both[0][service] - both[1][service]) / of for service in both[0]}
-        call: dict[str, float] = defaultdict(float)
-        cost.add_calls(month, PROD, call)
+    for millions in VOLUMES_IN_PARTS:
+        month = Month({"now": millions * M})
+        idle = bill()
+        usd = {service: (amount - idle[service]) / millions for service, amount in bill(month).items()}
+        used: dict[str, float] = defaultdict(float)
+        cost.add_calls(month, PROD, used)
         series = series_writes(month)
-        parts = {"the change's own writes": call["write"] - series, "the hours of the series": series}
-        parts = {name: units * prices()["write"].usd / of / M for name, units in parts.items()}
-        per_call = [(call[name], prices()[name]) for name in ("invocation", "gb-second", "log")]
-        called = sum(quantity * price.usd / price.per for quantity, price in per_call)
-        parts |= {"request, function, log line": usd["HTTP API"] + usd["Data out"] + called / of}
+        parts = {"the change's own writes": used["write"] - series, "the hours of the series": series}
+        parts = {name: units * prices()["write"].usd / millions / M for name, units in parts.items()}
+        quantities = [(used[name], prices()[name]) for name in ("invocation", "gb-second", "log")]
+        calls_usd = sum(quantity * price.usd / price.per for quantity, price in quantities)
+        parts |= {"request, function, log line": usd["HTTP API"] + usd["Data out"] + calls_usd / millions}
         parts |= {"metrics": usd["CloudWatch metrics"], "storage": usd["DynamoDB storage"]}
         columns.append(parts | {"the ledger": usd["total"] - sum(parts.values()), "total": usd["total"]})
     rows = [[name, *(f"${parts[name]:.2f}" for parts in columns)] for name in columns[0]]
-    return _table(["a million, visible now", *(f"of {of} million" for of in PARTS_OF)], rows)
+    return _table(["a million, visible now", *(f"of {millions} million" for millions in VOLUMES_IN_PARTS)], rows)
 
 
 def fill_page(page: str) -> str:

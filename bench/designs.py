@@ -1,4 +1,4 @@
-"""The ways to count one play: the ways that teams write, each as its documentation shows it, and Tally's."""
+"""The ways to count one play: ways that teams write, each as its documentation shows it, and Tally's two ways."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from tally.dynamo.client import Call
 from .clients import SETTINGS, Clients
 
 INVOCATION_S = 0.3
-"""The time of an invocation. After it, Powertools lets a retry count a play that a crash left in progress. It is short
-so that the retries of the bench are short."""
+"""The time limit of an invocation. After a crash, Powertools lets a retry count only when this time is over. It is
+short so that the bench is short."""
 MARKER_TTL_S = 24 * 3600
 SOON_PLAYS = replace(counters.PLAYS, visible="soon")
 
 Play = Callable[[str], None]
-"""Counts one play under an idempotency key. Raises the errors of its design."""
+"""Counts one play under an idempotency key. Raises the errors of the design."""
 
 
 class Design(NamedTuple):
-    """A way to count. `writes`: the number of writes in sequence; a process can crash between them."""
+    """A way to count. `writes`: the number of writes, one after the other. A process can crash between two writes."""
 
     name: str
     writes: int
     make: Callable[[Clients, str], Play]
-    """Makes it from the clients and the video's id. Several threads may call the result."""
+    """Returns the `Play` of a video, from the clients and the video's id. Several threads may call the `Play`."""
 
 
 def _key(video_id: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class _PowertoolsContext:
 
 
 def _powertools(clients: Clients, video_id: str) -> Play:
-    of_thread = threading.local()  # threads must not share a layer
+    of_thread = threading.local()  # threads must not share Powertools' layer
 
     def make() -> Callable[..., dict[str, Any]]:
         config = IdempotencyConfig(event_key_jmespath="key")
@@ -119,7 +119,7 @@ def _bare_transaction(clients: Clients, video_id: str) -> Play:
         except clients.plain.exceptions.TransactionCanceledException as cancelled:
             if cancelled.response["CancellationReasons"][0].get("Code") != "ConditionalCheckFailed":
                 raise
-            # else an earlier attempt counted it
+            # else an earlier attempt counted the play
 
     return play
 

@@ -1,4 +1,4 @@
-"""The cost of thresholds for the bookkeeper: units and processor time for each record of a changed tally."""
+"""The cost of thresholds for the bookkeeper: units and processor time for each stream record of a tally."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .clients import clients_of, fresh_engine
 from .consumers import MINUTE, SHARD, Rows, note_judged
 from .instruments import Meter
 
-ONE, SUM = counters.STOCK, counters.PLAYS
-AT = Notify(at=(10,))
+ONE_SHARD, SUM_OF_SHARDS = counters.STOCK, counters.PLAYS
+THRESHOLD = Notify(at=(10,))
 PLAIN, BELOW, CROSSING, SUM_CROSSING = (
-    "without thresholds",
-    "that crosses none",
-    "that crosses one",
-    "a sum that reaches one",
+    "a counter without thresholds",
+    "a tally that crosses no threshold",
+    "a tally that crosses a threshold",
+    "a sum of shards that crosses a threshold",
 )
 
 
@@ -47,40 +47,46 @@ class _AcceptingBus:
 def measure(quick: bool) -> Rows:
     """Returns the units of each record beyond a batch without thresholds, and the processor time to read a record."""
     records = 100
-    plain, one = _units(ONE, 1, records), replace(ONE, notify=AT)
-    summed = _units(replace(SUM, notify=AT), 20, records), _units(SUM, 20, records)
+    plain, with_threshold = _units(ONE_SHARD, 1, records), replace(ONE_SHARD, notify=THRESHOLD)
+    sums = _units(replace(SUM_OF_SHARDS, notify=THRESHOLD), 20, records), _units(SUM_OF_SHARDS, 20, records)
     repeats = 2_000 if quick else 50_000
     return {
-        PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE, 1, repeats)},
-        BELOW: {**_beyond(_units(one, 1, records), plain, records), "µs": _read_us(one, 1, repeats)},
-        CROSSING: {**_beyond(_units(one, 20, records), plain, records), "µs": _read_us(one, 20, repeats)},
-        SUM_CROSSING: _beyond(*summed, records),
+        PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE_SHARD, 1, repeats)},
+        BELOW: {
+            **_extra(_units(with_threshold, 1, records), plain, records),
+            "µs": _read_us(with_threshold, 1, repeats),
+        },
+        CROSSING: {
+            **_extra(_units(with_threshold, 20, records), plain, records),
+            "µs": _read_us(with_threshold, 20, repeats),
+        },
+        SUM_CROSSING: _extra(*sums, records),
     }
 
 
-def _beyond(units: Mapping[str, float], plain: Mapping[str, float], records: int) -> dict[str, float]:
+def _extra(units: Mapping[str, float], plain: Mapping[str, float], records: int) -> dict[str, float]:
     return {name: (units[name] - plain[name]) / records for name in units}
 
 
-def _moved(counter: Counter, to: int, number: int = 0) -> Record:
-    """Returns the record of a tally that moves from 0."""
+def _record(counter: Counter, value: int, number: int = 0) -> Record:
+    """Returns the stream record of a tally that moves from 0 to `value`."""
     keys = tallies.key(counter, f"id-{number}", 0)
     images = {
-        name: {**keys, counter.attribute: {"N": str(value)}, "nonce": {"S": name}, "at": {"N": str(MINUTE)}}
-        for name, value in (("OldImage", 0), ("NewImage", to))
+        name: {**keys, counter.attribute: {"N": str(stored)}, "nonce": {"S": name}, "at": {"N": str(MINUTE)}}
+        for name, stored in (("OldImage", 0), ("NewImage", value))
     }
     sequence = {"SequenceNumber": str(10**20 + number), "ApproximateCreationDateTime": MINUTE * 60.0}
     return {"eventName": "MODIFY", "dynamodb": {**sequence, "Keys": keys, **images}}
 
 
-def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
-    """Returns the units of the bookkeeper for a batch in which so many tallies move."""
+def _units(counter: Counter, value: int, records: int) -> dict[str, float]:
+    """Returns the units of the bookkeeper for a batch in which `records` tallies move from 0 to `value`."""
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         store, declared = clients.store, {counter.name: counter}
         Forms(store).note(CounterIndex(declared), declared)
         note_judged(store, MINUTE - 1)
-        batch = [_moved(counter, to, number) for number in range(records)]
+        batch = [_record(counter, value, number) for number in range(records)]
         for record in batch:
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
         handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _AcceptingBus))
@@ -90,9 +96,9 @@ def _units(counter: Counter, to: int, records: int) -> dict[str, float]:
         return {"WCU": meter.write_units, "RCU": meter.read_units}
 
 
-def _read_us(counter: Counter, to: int, repeats: int) -> float:
-    """Returns the processor time to read such a record, in microseconds."""
-    declared, record = CounterIndex({counter.name: counter}), _moved(counter, to)
+def _read_us(counter: Counter, value: int, repeats: int) -> float:
+    """Returns the processor time to read a record of `_record`, in microseconds."""
+    declared, record = CounterIndex({counter.name: counter}), _record(counter, value)
     started_s = time.process_time()
     for _ in range(repeats):
         bookkeeper.read_count(declared, record)

@@ -1,8 +1,8 @@
-"""The speed of the fold of an hour: changed tallies a second on one core, and the time as a multiple of a plain loop
-over the same ids and amounts.
+"""The speed of the fold of an hour: changed tallies a second on one core. The time is also given as a multiple of a
+plain loop over the same ids and amounts.
 
-Each tally moves in each part of the hour. The measure is the processor time of this process, without the engine's:
-while DynamoDB writes, a sweep sends other writes.
+Each tally moves in each part of the hour. Only the processor time of this process counts, not the engine's, because a
+sweep does not wait for each write before it sends the next write.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from tally.streams import segments
 from . import plain
 from .clients import clients_of, fresh_engine
 from .consumers import SEED, Rows
-from .judging import put
+from .judging import put_segments
 
 HOUR = 495_000
-FIRST = 60 * HOUR
+FIRST_MINUTE = 60 * HOUR
 SWEEP_S = 55.0  # SCHEDULED_TIMEOUT_S, tally/contract/deployment.py
 SWEEPS = 60  # in an hour
-ACTIVE = "an hour in which tallies moved, on one core"
+ACTIVE = "an hour in which every tally moves, on one core"
 
 
 def measure(quick: bool) -> Rows:
-    """Fold an hour with its three parts. `fit`: how many tallies the sweeps of an hour can fold."""
+    """Folds an hour with its three parts. `tallies an hour`: how many tallies the sweeps of an hour can fold."""
     tallies, chance = 2_000 if quick else 20_000, random.Random(SEED)
     ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
     entries = [segments.JournalEntry("plays", id_, "", 1, 1) for id_ in ids]
     with fresh_engine() as endpoint:
         store = clients_of(endpoint).store
         for part in range(1, 4):  # the segments of one minute of each part
-            put(store, FIRST + part * hours.PART_MINUTES - 1, "r", entries)
-        hours._note(store, Progress(), Progress(FIRST, FIRST - 1, HOUR))
+            put_segments(store, FIRST_MINUTE + part * hours.PART_MINUTES - 1, "r", entries)
+        hours._note(store, Progress(), Progress(FIRST_MINUTE, FIRST_MINUTE - 1, HOUR))
         cpu_s = time.process_time()
-        written = hours.sum_up(store, FIRST + 59, until_s=float("inf"))
+        written = hours.sum_up(store, FIRST_MINUTE + 59, until_s=float("inf"))
         cpu_s = time.process_time() - cpu_s
         if (written, progress.read(store).hour) != (tallies + 1, HOUR + 1):
-            raise AssertionError(f"{written} of {tallies} are written")
+            raise AssertionError(f"{written} items were written, not {tallies + 1}")
     rate, content = tallies / cpu_s, json.dumps([(id_, 1) for id_ in ids] * 3).encode()
     return {
         ACTIVE: {
             "tallies a second": rate,
-            "fit": rate * SWEEPS * SERIES_SHARE * (SWEEP_S - RESERVE_S),
+            "tallies an hour": rate * SWEEPS * SERIES_SHARE * (SWEEP_S - RESERVE_S),
             "times a plain loop": cpu_s / plain.loop_s(content, tuple),
         }
     }

@@ -1,4 +1,4 @@
-"""DynamoDB as hot_key.py simulates it, in virtual time: partitions, transactions, and clients that retry."""
+"""The model of DynamoDB for hot_key.py, in virtual time: partitions, transactions, and clients that retry."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ PARTITION_WCU_PER_S, PARTITION_RCU_PER_S = 1000.0, 3000.0
 BURST_S = 1.0  # how long a partition keeps unused capacity; DynamoDB: up to 300 s, "best effort"
 NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
-HOLD_S = (0.010, 0.030)  # how long a transaction holds its items
-PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; each is under 1 KB
-_SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
+LOCK_S = (0.010, 0.030)  # how long a transaction locks its items
+PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; every item is under 1 KB
+_SIGMA = (
+    math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
+)  # the normal distribution has its 99th percentile 2.326 deviations above the median
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
-_ALONE = {  # the errors of a request that is no transaction
+_ERRORS = {  # by code, for a request that is not a transaction
     CONFLICT: "TransactionConflictException",
     THROTTLED: "ProvisionedThroughputExceededException",
     CONDITION_FAILED: "ConditionalCheckFailedException",
@@ -41,20 +43,20 @@ Key = tuple[str, str, str]
 
 
 class Hub:
-    """A clock, and the calls that wait for a moment of it. It moves only when no call has work left at this moment.
+    """A virtual clock, and the calls that wait for a time on it. The clock moves only when every call waits.
 
-    Each call is a greenlet, because the simulated code blocks: its sleeps and its requests switch to the hub. Events of
-    the same moment happen in the order of their registration, so a run repeats exactly.
+    Each call is a greenlet, because the simulated code blocks: its sleeps and its requests switch to the hub. Calls
+    that wait for the same time go on in the order in which they began to wait, so a run repeats exactly.
     """
 
     def __init__(self) -> None:
         self.now_s = START_S
         self._waiting: list[tuple[float, int, greenlet]] = []
-        self._turns = itertools.count()
+        self._order = itertools.count()
         self._main: greenlet = getcurrent()
 
     def clock(self) -> float:
-        """Returns seconds, like time.monotonic()."""
+        """Returns the virtual time in seconds, as time.monotonic() returns the real time."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
@@ -63,28 +65,28 @@ class Hub:
         self._main.switch()
 
     def start(self, call: Callable[[], object], at_s: float) -> None:
-        """Begin a call at a moment."""
+        """Begin a call at `at_s`."""
         self._wait(greenlet(call, parent=self._main), at_s)
 
     def run(self) -> None:
-        """Run until every call has ended. An exception of a call ends the run; it is raised here."""
+        """Run until every call has ended. If a call raises, the run ends and raises the same exception."""
         self._main = getcurrent()
         while self._waiting:
             self.now_s, _, waiter = heapq.heappop(self._waiting)
             waiter.switch()
 
     def _wait(self, waiter: greenlet, until_s: float) -> None:
-        heapq.heappush(self._waiting, (until_s, next(self._turns), waiter))
+        heapq.heappush(self._waiting, (until_s, next(self._order), waiter))
 
 
 @dataclass
 class UnitBucket:
-    """The units of each second, and the unused units of the last BURST_S."""
+    """The units that a partition still has. Each second adds `rate_per_s`. Unused units are kept for BURST_S."""
 
     hub: Hub
     rate_per_s: float
     left: float = field(init=False)
-    seen_s: float = 0.0
+    refilled_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.left = self.rate_per_s * BURST_S
@@ -92,8 +94,8 @@ class UnitBucket:
     def has(self, units: float) -> bool:
         """Whether these units are available now."""
         now_s = self.hub.now_s
-        gained = (now_s - self.seen_s) * self.rate_per_s
-        self.left, self.seen_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
+        gained = (now_s - self.refilled_s) * self.rate_per_s
+        self.left, self.refilled_s = min(self.rate_per_s * BURST_S, self.left + gained), now_s
         return self.left >= units
 
 
@@ -111,9 +113,9 @@ class HotTables:
         self.hub, self.chance, self._settings = hub, chance, settings
         self.items: set[Key] = set()
         self.tally = self.spilled = self.conflicts = self.throttles = 0
-        """`tally`: what was added to it; `spilled`: what the rollup would add."""
+        """`tally`: the sum of the amounts added. `spilled`: the sum that the rollup would add."""
         self.write_units = 0.0
-        self._held: set[Key] = set()
+        self._locked: set[Key] = set()
         self._partitions = {
             settings.counts_table: [Partition(hub)],
             settings.receipts_table: [Partition(hub) for _ in range(receipts_partitions)],
@@ -124,32 +126,35 @@ class HotTables:
         partitions = self._partitions[key[0]]
         return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
-    def write(self, entries: Sequence[tuple[str, Write]], *, alone: bool = False) -> None:
-        """Commit a transaction, or one write `alone`. Raises RefusedError."""
+    def write(self, entries: Sequence[tuple[str, Write]], *, single: bool = False) -> None:
+        """Commit a transaction or, if `single`, one write without a transaction. Raises FailedRequestError."""
         self.hub.sleep(NETWORK_S / 2)
-        units = PREPARE_WCU if alone else PREPARE_WCU + COMMIT_WCU
+        units = PREPARE_WCU if single else PREPARE_WCU + COMMIT_WCU
         keys = [_key_of(write) for _, write in entries]
-        codes = [self._refusal(key, write, units) for key, (_, write) in zip(keys, entries, strict=True)]
+        codes = [self._failure_code(key, write, units) for key, (_, write) in zip(keys, entries, strict=True)]
         self.conflicts += CONFLICT in codes
         self.throttles += THROTTLED in codes
         for key, code in zip(keys, codes, strict=True):
-            if code != THROTTLED:  # a refusal costs as much as it takes to prepare
+            if code != THROTTLED:  # a request that fails pays only to prepare
                 used = PREPARE_WCU if any(codes) else units
                 self.write_units += used
                 self.partition_of(key).writes.left -= used
         if any(codes):
             self.hub.sleep(NETWORK_S / 2 + self._write_s())
-            raise RefusedError(codes)
-        if not alone:
-            self._held.update(keys)
-            self.hub.sleep(self.chance.uniform(*HOLD_S))
-            self._held.difference_update(keys)
+            raise FailedRequestError(codes)
+        if not single:
+            self._locked.update(keys)
+            self.hub.sleep(self.chance.uniform(*LOCK_S))
+            self._locked.difference_update(keys)
         for key, (kind, write) in zip(keys, entries, strict=True):
             self._apply(key, kind, write)
-        self.hub.sleep(NETWORK_S / 2 + (self._write_s() if alone else 0))
+        self.hub.sleep(NETWORK_S / 2 + (self._write_s() if single else 0))
 
     def read(self, keys: Sequence[Key], *, consistent: bool) -> list[Key]:
-        """Returns the keys of the items that exist, each below 4 KB. Raises RefusedError if the read is throttled."""
+        """Returns the keys of the items that exist.
+
+        Each item is below 4 KB. If throttled, raises FailedRequestError.
+        """
         self.hub.sleep(NETWORK_S / 2)
         units, buckets = 1.0 if consistent else 0.5, [self.partition_of(key).reads for key in keys]
         throttled = not all(bucket.has(units) for bucket in buckets)
@@ -158,15 +163,15 @@ class HotTables:
         self.throttles += throttled
         self.hub.sleep(NETWORK_S / 2 + self._write_s())
         if throttled:
-            raise RefusedError([THROTTLED])
+            raise FailedRequestError([THROTTLED])
         return [key for key in keys if key in self.items]
 
-    def _refusal(self, key: Key, write: Write, units: float) -> str | None:
-        if key in self._held:
+    def _failure_code(self, key: Key, write: Write, units: float) -> str | None:
+        if key in self._locked:
             return CONFLICT
         if not self.partition_of(key).writes.has(units):
             return THROTTLED
-        return None if _holds(write, present=key in self.items) else CONDITION_FAILED
+        return None if _is_condition_met(write, present=key in self.items) else CONDITION_FAILED
 
     def _apply(self, key: Key, kind: str, write: Write) -> None:
         if kind == "ConditionCheck":
@@ -182,12 +187,12 @@ class HotTables:
         return self.chance.lognormvariate(math.log(WRITE_MEDIAN_S), _SIGMA)
 
 
-class RefusedError(Exception):
-    """A refused request: a code, or None, for each write."""
+class FailedRequestError(Exception):
+    """A failed request, with a list: a code, or None, for each write."""
 
 
 class HotClient:
-    """The part of boto3's client that a hot change uses. `boto` sends nothing: it gives botocore's own exceptions."""
+    """The part of boto3's client that a hot change uses. `boto` sends nothing, and only has botocore's exceptions."""
 
     def __init__(self, tables: HotTables, boto: DynamoDBClient) -> None:
         self._tables = tables
@@ -197,45 +202,45 @@ class HotClient:
 
     def put_item(self, **write: Any) -> dict[str, Any]:
         """PutItem."""
-        return self._send("PutItem", lambda: self._tables.write([("Put", write)], alone=True))
+        return self._send("PutItem", lambda: self._tables.write([("Put", write)], single=True))
 
     def get_item(self, **read: Any) -> dict[str, Any]:
         """GetItem: the key, if the item exists."""
-        there = self._read("GetItem", read["TableName"], [read["Key"]], read.get("ConsistentRead", False))
-        return {"ConsumedCapacity": {}} | ({"Item": there[0]} if there else {})
+        items = self._read("GetItem", read["TableName"], [read["Key"]], read.get("ConsistentRead", False))
+        return {"ConsumedCapacity": {}} | ({"Item": items[0]} if items else {})
 
     def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:
-        """BatchGetItem of one table: the keys of those items that exist."""
-        ((table, wanted),) = RequestItems.items()
-        there = self._read("BatchGetItem", table, wanted["Keys"], wanted.get("ConsistentRead", False))
-        return {"Responses": {table: there}}
+        """BatchGetItem of one table: the keys of the items that exist."""
+        ((table, request),) = RequestItems.items()
+        items = self._read("BatchGetItem", table, request["Keys"], request.get("ConsistentRead", False))
+        return {"Responses": {table: items}}
 
     def _read(self, operation: str, table: str, keys: list[Any], consistent: bool) -> list[Any]:
-        named = {_key_of({"TableName": table, "Key": key}): key for key in keys}
-        answer = self._send(operation, lambda: {"found": self._tables.read(list(named), consistent=consistent)})
-        return [named[key] for key in answer["found"]]
+        dynamodb_keys = {_key_of({"TableName": table, "Key": key}): key for key in keys}
+        answer = self._send(operation, lambda: {"found": self._tables.read(list(dynamodb_keys), consistent=consistent)})
+        return [dynamodb_keys[key] for key in answer["found"]]
 
     def transact_write_items(self, TransactItems: Sequence[Write], **token: str) -> dict[str, Any]:
-        """TransactWriteItems. botocore retries no cancelled transaction. No answer is lost here: tokens do nothing."""
+        """TransactWriteItems, which botocore does not retry. No answer is lost, so tokens do nothing."""
         try:
             self._tables.write([next(iter(entry.items())) for entry in TransactItems])
-        except RefusedError as refused:
-            reasons = [{"Code": code or "None"} for code in refused.args[0]]
+        except FailedRequestError as failed:
+            reasons = [{"Code": code or "None"} for code in failed.args[0]]
             error = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
             raise self.exceptions.TransactionCanceledException(error, "TransactWriteItems") from None
         return {}
 
     def _send(self, operation: str, send: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-        """Send a request as botocore's standard mode does: it retries after throttling, within 1 s and then 2 s."""
+        """Send a request as botocore's standard mode does: a throttled request waits up to 1 s, then up to 2 s."""
         attempts: int = CLIENT_CONFIG.retries["total_max_attempts"]  # type: ignore[attr-defined]
         for attempt in itertools.count(1):
             try:
                 return send() or {}
-            except RefusedError as refused:
-                [code] = refused.args[0]
+            except FailedRequestError as failed:
+                [code] = failed.args[0]
                 if code != THROTTLED or attempt == attempts:
-                    error = {"Error": {"Code": _ALONE[code], "Message": "simulated"}}
-                    raise getattr(self.exceptions, _ALONE[code])(error, operation) from None
+                    error = {"Error": {"Code": _ERRORS[code], "Message": "simulated"}}
+                    raise getattr(self.exceptions, _ERRORS[code])(error, operation) from None
             self._tables.hub.sleep(self._tables.chance.random() * 2 ** (attempt - 1))
         raise AssertionError
 
@@ -247,8 +252,8 @@ def _key_of(write: Write) -> Key:
     return write["TableName"], key["PK"]["S"], key["SK"]["S"]
 
 
-def _holds(write: Write, *, present: bool) -> bool:
-    """Whether a write's condition holds. All conditions of the simulated writes ask whether the item exists."""
+def _is_condition_met(write: Write, *, present: bool) -> bool:
+    """Whether a write's condition is met. Every simulated condition is that the item exists, or does not exist."""
     condition: str = write.get("ConditionExpression", "")
     if condition.startswith("attribute_not_exists("):
         return not present

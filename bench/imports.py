@@ -1,6 +1,6 @@
-"""The CPU time to import a hot handler at a cold start, and of the command `tally`, beside boto3 with one client.
+"""The CPU time to import a hot handler at a cold start, and to run the command `tally`, compared with boto3's import.
 
-Wall time would count what else the machine does: while others ran, the ratio was 1.45.
+Wall time includes the work of other programs: with wall time the ratio was 1.45 while others ran.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ IMPORT_S_MAX = 60.0
 _TIMED = """
 import time
 started_s = time.process_time()
-{what}
+{code}
 took_s = time.process_time() - started_s
 import json, sys
 print(json.dumps({{"took_s": took_s, "heavy": [name for name in {heavy!r} if name in sys.modules]}}))
 """
 COMMANDS = {
     "tally --version": ["--version"],
-    "tally get --local, nobody there": ["get", "plays", "1", "--local", "--port", "1"],
+    "tally get --local, without a server": ["get", "plays", "1", "--local", "--port", "1"],
 }
 _COMMAND = """
 import contextlib, io
@@ -44,31 +44,31 @@ _BOTO3 = 'import boto3\nboto3.client("dynamodb")'
 
 
 class Import(NamedTuple):
-    """One import in a fresh interpreter: its CPU time, and the HEAVY modules that it brought."""
+    """One import in a fresh interpreter: its CPU time, and the HEAVY modules that it imported."""
 
     took_s: float
     heavy: list[str]
 
 
 def measure(quick: bool) -> dict[str, dict[str, float]]:
-    """Import the first hot handler and boto3 in fresh interpreters, in turn: median CPU times, without their start.
+    """Imports boto3 and the first hot handler and runs COMMANDS in turn, each in a fresh interpreter.
 
-    The ratio is the median of pairs. A pair runs back to back, because caches and clock rates change. Raises
-    LocalError with the interpreter's message if an import fails.
+    Returns the median CPU times, without the interpreter's start. The ratio is the median of pairs. A pair runs back to
+    back, because caches and clock rates change. If an import fails, raises LocalError with the interpreter's message.
     """
     codes = {"boto3": _BOTO3, "handler": f"import handlers; handlers.{HOT_HANDLERS[0]}"}
     codes |= {name: _COMMAND.format(arguments=arguments) for name, arguments in COMMANDS.items()}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
-            took_s = time_import(codes[name]).took_s
+            took_s = time_code(codes[name]).took_s
             if number:  # the first run fills the caches of the file system and of byte code
                 taken_s[name].append(took_s)
-    heavy = {module for handler in HOT_HANDLERS for module in time_import(f"import handlers; handlers.{handler}").heavy}
+    heavy = {module for handler in HOT_HANDLERS for module in time_code(f"import handlers; handlers.{handler}").heavy}
     rows = {
         name: {
             "ms": statistics.median(each_s) * 1e3,
-            "to boto3": statistics.median(map(operator.truediv, each_s, taken_s["boto3"])),
+            "times boto3": statistics.median(map(operator.truediv, each_s, taken_s["boto3"])),
         }
         for name, each_s in taken_s.items()
     }
@@ -76,8 +76,8 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     return {"boto3 with one client": rows.pop("boto3"), "a hot handler": handler, **rows}
 
 
-def time_import(what: str) -> Import:
-    """Run `what` in a fresh interpreter with a function's environment. Raises LocalError if it fails."""
+def time_code(code: str) -> Import:
+    """Runs `code` in a fresh interpreter with a function's environment. Raises LocalError if the code fails."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "lambdas"))),
@@ -90,11 +90,11 @@ def time_import(what: str) -> Import:
         "TALLY_LEDGER_TABLE": SETTINGS.ledger_table,
         "TALLY_DEAD_LETTER_BUCKET": "bench",
     }
-    command = [sys.executable, "-c", _TIMED.format(what=what, heavy=HEAVY)]
+    command = [sys.executable, "-c", _TIMED.format(code=code, heavy=HEAVY)]
     try:
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=IMPORT_S_MAX)
     except subprocess.TimeoutExpired:
-        raise LocalError(f"`{what}` took longer than {IMPORT_S_MAX:.0f} s") from None
+        raise LocalError(f"`{code}` took longer than {IMPORT_S_MAX:.0f} s") from None
     if run.returncode:
-        raise LocalError(f"`{what}` failed: {run.stderr.strip().splitlines()[-1:]}")
+        raise LocalError(f"`{code}` failed: {run.stderr.strip().splitlines()[-1:]}")
     return Import(**json.loads(run.stdout))

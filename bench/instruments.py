@@ -1,4 +1,4 @@
-"""Instruments of a measurement: a meter, a crash between two writes, a clock that stops."""
+"""Instruments of a measurement: a meter of requests, a crash between two writes, a stopped clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READS = frozenset({"GetItem", "Query", "Scan", "BatchGetItem"})
 
 
 class CrashError(BaseException):
-    """The process dies here. It is not an Exception, because no handler may catch it."""
+    """A simulated death of the process. It is not an Exception, because no handler may catch it."""
 
 
 class Meter:
@@ -26,8 +26,8 @@ class Meter:
         self.reset()
         self._clients = clients
         self._hooks: dict[str, Callable[..., None]] = {
-            "provide-client-params.dynamodb": self._ask,
-            "before-send.dynamodb": self._sent,
+            "provide-client-params.dynamodb": self._ask_for_units,
+            "before-send.dynamodb": self._count_request,
             "after-call.dynamodb": self._answered,
         }
         for client in clients:
@@ -41,16 +41,16 @@ class Meter:
                 client.meta.events.unregister(event, hook)
 
     def reset(self) -> None:
-        """Start again at zero."""
+        """Set all counts to zero."""
         self.requests, self.write_units, self.read_units = 0, 0.0, 0.0
         self.billed: list[tuple[str, float]] = []
-        """Each request that was answered: its operation, and its units."""
+        """The operation and the units of each answered request."""
 
-    def _ask(self, params: dict[str, Any], model: Any, **_: object) -> None:
+    def _ask_for_units(self, params: dict[str, Any], model: Any, **_: object) -> None:
         if "ReturnConsumedCapacity" in model.input_shape.members:
             params["ReturnConsumedCapacity"] = "TOTAL"
 
-    def _sent(self, **_: object) -> None:
+    def _count_request(self, **_: object) -> None:
         self.requests += 1
 
     def _answered(self, parsed: dict[str, Any], model: Any, **_: object) -> None:

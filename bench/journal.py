@@ -1,8 +1,8 @@
 """The cost of the journal: the segments of 1,000 changes, and the judge's work on them, in write units.
 
-The changes are real, and their stream records reach the real bookkeeper in batches of 1,000. All are of one minute; one
-that goes on into a second minute costs a segment more a batch. Checkpoints are included. Heartbeats are not: they cost
-the same without traffic (docs/cost.md).
+The changes are real, and their stream records reach the real bookkeeper in batches of 1,000. All changes are of one
+minute; a batch that spans two minutes costs one segment more. Checkpoints are included. Heartbeats are not, because
+they cost the same without traffic (docs/cost.md).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.delivery import Stream
 from .consumers import SEED, Rows, deliver_streams, metered, one_minute, track, track_units, wire_of
 
 POSTS = (1, 10, 100, 1000)
+VISIT = "a visit, each of another page, with rollup and judge"
 
 
 def measure(quick: bool) -> Rows:
@@ -32,24 +33,24 @@ def measure(quick: bool) -> Rows:
     uuids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(changes)]
     return {
         **{f"1,000 likes of {posts:,} posts": {"WCU": _likes(posts, changes)} for posts in POSTS if posts <= changes},
-        "1,000 plays of as many videos": {"WCU": track_plays(short)},
-        "the same, ids are UUIDs": {"WCU": track_plays(uuids)},
-        "a visit of a page of its own, everything": {"WCU": _visits(short)},
+        "1,000 plays of 1,000 videos": {"WCU": track_plays(short)},
+        "1,000 plays of 1,000 videos, ids are UUIDs": {"WCU": track_plays(uuids)},
+        VISIT: {"WCU": _visits(short)},
     }
 
 
-def _likes(posts_made: int, likes_made: int) -> float:
+def _likes(post_count: int, like_count: int) -> float:
     """Returns the write units to track the drift of likes of random posts."""
     chance = random.Random(SEED)
     with one_minute() as (clients, clock):
-        for number in range(posts_made):
+        for number in range(post_count):
             posts.write_post(Call(clients.store, "author"), counters.LIKES, f"post-{number}", "hello")
         with closing(wire_of(clients)) as wire:
-            before = len(list(Stream(wire, "bench-counts").read_new()))
-        for number in range(likes_made):
-            call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(posts_made)}"
+            records_of_posts = len(list(Stream(wire, "bench-counts").read_new()))
+        for number in range(like_count):
+            call, post_id = Call(clients.store, f"user-{number}"), f"post-{chance.randrange(post_count)}"
             children.set_child(call, counters.LIKES, post_id, call.caller or "", True)
-        return track_units(clients, clock, before)
+        return track_units(clients, clock, records_of_posts)
 
 
 def track_plays(videos: Sequence[str]) -> float:
@@ -62,7 +63,7 @@ def track_plays(videos: Sequence[str]) -> float:
 
 
 def _visits(names: Sequence[str]) -> float:
-    """Returns the write units of one visit: receipt, rollup, drift, judging."""
+    """Returns the write units of one visit: receipt, rollup, journal, judge."""
     pages = [f"https://example.com/articles/{name}" for name in names]
     with one_minute() as (clients, clock):
 
@@ -75,5 +76,5 @@ def _visits(names: Sequence[str]) -> float:
 
         units = metered(clients, clock, visit_all)
         counted = sum(tallies.read(Call(clients.store), counters.VISITS, page) for page in pages)
-        assert counted == len(pages), f"{counted} visits rolled up of {len(pages)}"
+        assert counted == len(pages), f"{counted} of {len(pages)} visits are rolled up"
     return units / len(pages)

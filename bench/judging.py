@@ -1,8 +1,9 @@
-"""The judge's speed and memory for a minute with a million changed tallies. Its time is also given as a multiple of a
-plain loop over the same ids and amounts.
+"""The judge's speed and memory for a minute with a million changed tallies.
 
-Each tally has two entries, in different segments: the accepted change and the observed change. A process of its own
-judges the minute as the sweep does, and reads the segments from an engine with boto3.
+The judge's time is also given as a multiple of a plain loop over the same ids and amounts.
+
+Each tally has two entries, in different segments: the expected amount and the observed amount. A new process judges the
+minute as the sweep does, and reads the segments from an engine with boto3.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from . import plain
 from .clients import SETTINGS, clients_of, fresh_engine
 from .consumers import MINUTE, SEED, Rows, note_judged
 
-RUNS = 3  # the fastest counts, because other programs only slow a run down
+RUNS = 3  # the fastest run counts, because other programs only slow a run down
 RUN_S_MAX = 120
 
 
@@ -41,15 +42,15 @@ class Judging(NamedTuple):
 
 
 def measure(quick: bool) -> Rows:
-    """Judge a minute in which a million tallies moved. Raises LocalError if the judge fails or judges wrongly."""
+    """Judges a minute in which a million tallies moved. Raises LocalError if the judge fails or judges wrongly."""
     tallies, chance = 20_000 if quick else 1_000_000, random.Random(SEED)
     ids = [f"{number:08x}" for number in chance.sample(range(2**32), tallies)]
-    fresh = multiprocessing.get_context("spawn")
-    with fresh_engine() as endpoint, ProcessPoolExecutor(1, fresh, max_tasks_per_child=1) as processes:
+    new_process = multiprocessing.get_context("spawn")
+    with fresh_engine() as endpoint, ProcessPoolExecutor(1, new_process, max_tasks_per_child=1) as processes:
         store = clients_of(endpoint).store
-        put(store, MINUTE, "receipts", [segments.JournalEntry("plays", id_, "", 1, 0) for id_ in ids])
+        put_segments(store, MINUTE, "receipts", [segments.JournalEntry("plays", id_, "", 1, 0) for id_ in ids])
         chance.shuffle(ids)
-        put(store, MINUTE, "counts", [segments.JournalEntry("plays", id_, "", 0, 1) for id_ in ids])
+        put_segments(store, MINUTE, "counts", [segments.JournalEntry("plays", id_, "", 0, 1) for id_ in ids])
         note_judged(store, MINUTE - 1)
         content = json.dumps([(id_, 1) for id_ in ids] * 2).encode()
         runs = list(processes.map(judge_once, [endpoint] * RUNS))
@@ -63,7 +64,7 @@ def measure(quick: bool) -> Rows:
     }
 
 
-def put(store: Store, minute: int, shard: str, entries: Sequence[segments.JournalEntry]) -> None:
+def put_segments(store: Store, minute: int, shard: str, entries: Sequence[segments.JournalEntry]) -> None:
     """Put segments of a minute, each with the entries of a whole batch."""
     for number, first in enumerate(range(0, len(entries), BATCH_RECORDS)):
         batch = entries[first : first + BATCH_RECORDS]
@@ -72,14 +73,14 @@ def put(store: Store, minute: int, shard: str, entries: Sequence[segments.Journa
 
 
 def judge_once(endpoint: str) -> Judging:
-    """Judge MINUTE in this process, then reset the judge, so that the next run judges MINUTE again."""
+    """Judges MINUTE in this process, then resets the judge, so that the next run judges MINUTE again."""
     store = clients_of(endpoint).store
-    known_s = (MINUTE + watermark.COMMIT_GRACE + 2) * SETTINGS.minute_s
-    seen = Watermark(judged=MINUTE - 1, journal_complete_s=known_s)
+    complete_s = (MINUTE + watermark.COMMIT_GRACE + 2) * SETTINGS.minute_s
+    present = Watermark(judged=MINUTE - 1, journal_complete_s=complete_s)
     cpu_s = time.process_time()
-    judged = judge.judge(store, seen, known_s, until_s=store.clock() + RUN_S_MAX)
+    result = judge.judge(store, present, complete_s, until_s=store.clock() + RUN_S_MAX)
     cpu_s = time.process_time() - cpu_s
-    if (judged.minutes, judged.changes, watermark.last_judged_minute(store)) != (1, 0, MINUTE):
-        raise LocalError(f"judged wrongly: {judged}")
+    if (result.minutes, result.changes, watermark.last_judged_minute(store)) != (1, 0, MINUTE):
+        raise LocalError(f"the judge was wrong: {result}")
     note_judged(store, MINUTE - 1)
     return Judging(cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -1,4 +1,4 @@
-"""Measures what an override of a limit costs: the write of the override, changes, and reads.
+"""Measures the cost of an override of a limit: the write of the override, changes, and reads.
 
 DynamoDB bills a write whose condition failed. The local engine does not, so the figures lack such writes.
 """
@@ -24,7 +24,7 @@ PUT_OVERRIDE, READ_OVERRIDE, READ_NUMBER = "a new override", "a read of the over
 FIRST_CHANGE, LATER_CHANGE = "the first change", "a later change"
 WITHOUT_PERIODS, WITH_PERIODS = "without periods", "with periods"
 LIMITS_RCU = {WITHOUT_PERIODS: 1, WITH_PERIODS: 2}
-"""Read units of a read of a tally's limits, which a process without cached limits makes before a change."""
+"""The read units of a tally's limits, which a process without cached limits reads before a change."""
 COUNTERS = {
     WITHOUT_PERIODS: replace(counters.CALLS, period=None, keep_periods=None),
     WITH_PERIODS: replace(counters.CALLS, period="year", keep_periods=None),
@@ -53,9 +53,9 @@ def measure(quick: bool) -> Rows:
         with fresh_engine() as endpoint:
             store = clients_of(endpoint).store
             meter = Meter(store.client)
-            for step, run in _STEPS.items():
+            for step_name, step in _STEPS.items():
                 meter.reset()
-                run(Call(store), counter)
+                step(Call(store), counter)
                 units = {"WCU": meter.write_units, "RCU": meter.read_units}
-                rows[f"{name}: {step}"] = {"requests": meter.requests, **units}
+                rows[f"{name}: {step_name}"] = {"requests": meter.requests, **units}
     return rows

@@ -1,4 +1,4 @@
-"""The time until a visit shows on the local stack."""
+"""The time from a visit on the local stack until reads show the visit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from . import ROOT
 VISITS = 30
 SHOWN_S_MAX = 120.0  # after this time the visit counts as lost
 POLL_S = 0.02
-SHOWN = "a visit, from its answer to the count"
+VISIT_SHOWN = "a visit, from its answer to the count"
 
 
 def measure(_: bool) -> dict[str, dict[str, float]]:
-    """Send visits one after the other. Raises LocalError."""
+    """Sends visits one after the other. Raises LocalError."""
     with run_dev(ROOT, bare_environment()) as dev:
         shown_s = asyncio.run(_all_shown_s(dev.port))
-    return {SHOWN: {"s, median": statistics.median(shown_s), "s, longest": max(shown_s)}}
+    return {VISIT_SHOWN: {"s, median": statistics.median(shown_s), "s, longest": max(shown_s)}}
 
 
 async def _all_shown_s(port: int) -> list[float]:
@@ -32,7 +32,7 @@ async def _all_shown_s(port: int) -> list[float]:
 
 
 async def _shown_s(server: Server, name: str) -> float:
-    """Returns the seconds from a visit's answer to the count with the visit: poll, batching window, consumer, read."""
+    """Returns the seconds from a visit's answer to the read that shows the visit."""
     page = f"https://example.com/{name}"
     await server.visit(page, f"bench-0123456789-{name}")
     started_s = time.monotonic()

@@ -1,8 +1,8 @@
 """The time until a manual edit shows as drift if no consumer is stalled: the real code, in virtual time.
 
-AWS's constants hold: minutes of 60 s, a sweep each minute, records that reach the consumers after 2 s. Each stream has
-one shard. Tallies are edited at random moments. A sweep runs at any second of the minute, as EventBridge chooses: one
-run for each sixth of a minute.
+As on AWS, a minute has 60 s, a sweep runs each minute, and records reach the consumers after 2 s. Each stream has one
+shard. Tallies are edited at random times. EventBridge may choose any second of the minute for the sweep. So each phase
+of the measurement has the sweep at another sixth of the minute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELIVERY_S = 2.0
 SWEEP_S = 60.0
 WARM_UP_S = 8 * SWEEP_S  # until the judge has caught up
 EDITING_S = 3 * SWEEP_S
-SHOWN_S_MAX = 20 * SWEEP_S  # after it the edit counts as missed
+SHOWN_S_MAX = 20 * SWEEP_S  # after this time an edit counts as missed
 
 
 def measure(quick: bool) -> Rows:
@@ -38,9 +38,9 @@ def measure(quick: bool) -> Rows:
     Raises RuntimeError if an edit is missed, or shows a wrong amount.
     """
     chance, phases = random.Random(SEED), 1 if quick else PHASES
-    taken_s = [taken for phase in range(phases) for taken in _phase((phase + 0.5) * SWEEP_S / phases, chance)]
+    shown_after_s = [took_s for phase in range(phases) for took_s in _phase((phase + 0.5) * SWEEP_S / phases, chance)]
     return {
-        "a manual edit, to its drift row": {"minutes, median": statistics.median(taken_s) / 60},
+        "a manual edit, to its drift row": {"minutes, median": statistics.median(shown_after_s) / 60},
         "a quiet minute, one shard in each stream": {"WCU": quiet_minute()},
     }
 
@@ -51,10 +51,10 @@ def quiet_minute() -> float:
         timeline = _Timeline(stack)
         for _ in range(10):
             timeline.sweep()
-            timeline.go_on(SWEEP_S)
+            timeline.pass_time(SWEEP_S)
         meter = Meter(timeline.clients.store.client)
         timeline.sweep()
-        timeline.go_on(SWEEP_S)
+        timeline.pass_time(SWEEP_S)
         return meter.write_units
 
 
@@ -62,18 +62,18 @@ def _phase(offset_s: float, chance: random.Random) -> list[float]:
     """Returns the seconds from each edit to its drift row, if sweeps run `offset_s` after the full minute."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
-        timeline.go_on(offset_s)
+        timeline.pass_time(offset_s)
         editing_s = timeline.clock.now_s + WARM_UP_S
         edits_s = sorted(editing_s + chance.uniform(0, EDITING_S) for _ in range(EDITS))
         sweep_s, number, shown_s = timeline.clock.now_s, 0, dict[int, float]()
         while len(shown_s) < EDITS and sweep_s < edits_s[-1] + SHOWN_S_MAX:
             while number < EDITS and edits_s[number] < sweep_s:
-                timeline.go_on(edits_s[number] - timeline.clock.now_s)
+                timeline.pass_time(edits_s[number] - timeline.clock.now_s)
                 timeline.edit(number)
                 number += 1
-            timeline.go_on(sweep_s - timeline.clock.now_s)
-            for drifting in timeline.sweep():
-                shown_s.setdefault(drifting, sweep_s)
+            timeline.pass_time(sweep_s - timeline.clock.now_s)
+            for edit in timeline.sweep():
+                shown_s.setdefault(edit, sweep_s)
             sweep_s += SWEEP_S
         if len(shown_s) < EDITS:
             raise RuntimeError(f"{EDITS - len(shown_s)} edits were missed")
@@ -81,7 +81,7 @@ def _phase(offset_s: float, chance: random.Random) -> list[float]:
 
 
 class _Timeline:
-    """A fresh engine and a clock that begins at a full minute. Records are delivered DELIVERY_S after their write."""
+    """A fresh engine, and a clock that begins at a full minute. Records are delivered DELIVERY_S after their write."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.clients = clients_of(stack.enter_context(fresh_engine(streams=True)))
@@ -91,8 +91,8 @@ class _Timeline:
         arns = {table: stream.arn for table, stream in self._streams.items()}
         self._shards = StreamShards(arns, lambda: streams_client(endpoint_url=self.clients.endpoint, **LOCAL))
 
-    def go_on(self, seconds: float) -> None:
-        """Let time pass. If it is long enough, the last writes are delivered."""
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass. Records of the last writes are delivered after DELIVERY_S, if so much time passes."""
         made_s, until_s = self.clock.now_s, self.clock.now_s + seconds
         while self.clock.now_s + DELIVERY_S <= until_s and self._deliver(made_s):
             made_s = self.clock.now_s
@@ -101,7 +101,8 @@ class _Timeline:
     def _deliver(self, made_s: float) -> bool:
         """Deliver new records after DELIVERY_S. Returns whether there were any."""
         new = {
-            table: [stamped(one, float(int(made_s))) for one in of.read_new()] for table, of in self._streams.items()
+            table: [stamped(record, float(int(made_s))) for record in stream.read_new()]
+            for table, stream in self._streams.items()
         }
         if not any(new.values()):
             return False
@@ -112,7 +113,7 @@ class _Timeline:
         return True
 
     def edit(self, number: int) -> None:
-        """Add to a tally without Tally."""
+        """Edit a tally by hand: add an amount that Tally does not know."""
         self.clients.plain.update_item(
             TableName=SETTINGS.counts_table,
             Key=tallies.key(counters.PLAYS, str(number), 0),
@@ -121,11 +122,11 @@ class _Timeline:
         )
 
     def sweep(self) -> list[int]:
-        """Judge, as a sweep does. Returns the edits that show as drift. Raises RuntimeError if an amount is wrong."""
+        """Judges as a sweep does, and returns the edits that show as drift. Raises RuntimeError for a wrong amount."""
         store, now_s = self.clients.store, self.clock.now_s
-        seen = watermark.read(store)
-        watermark.advance(store, self._shards, seen, now_s)
-        judge.judge(store, seen, now_s, until_s=store.clock() + 50)
+        present = watermark.read(store)
+        watermark.advance(store, self._shards, present, now_s)
+        judge.judge(store, present, now_s, until_s=store.clock() + 50)
         drifts = {int(drift.target): drift.drift for drift in rows.all_rows(store)}
         for number, drift in drifts.items():
             if drift != number + 1:

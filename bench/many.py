@@ -1,7 +1,8 @@
-"""Measures what 100 plays of 10 videos cost: as 100 requests, and as one batch under one idempotency key.
+"""Measures the cost of 100 plays of 10 videos, as 100 requests, and as one batch under one idempotency key.
 
-A row "all in, 10 sets" has the whole cost of a play: the request, the rollup, both segments of the journal, the
-checkpoints and the judge. One batch of the stream then holds 10 sets of 100 plays, all of the same 10 videos.
+A column "whole WCU a play, 10 sets" has the whole cost of a play: the request, the rollup, both segments of the
+journal, the checkpoints and the judge. One batch of the stream then holds 10 sets of 100 plays, all of the same 10
+videos.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from .instruments import Meter
 
 PLAYS, VIDEOS = 100, 10
 SETS_PER_STREAM_BATCH = (1, 10, 100)
-"""For the whole cost: how many sets of 100 plays one batch of the stream holds."""
+"""How many sets of 100 plays one batch of the stream holds, for the whole cost."""
 BATCH_NOW, BATCH_SOON = "under one key, now", "under one key, soon"
 """Row names. `now` and `soon`: when the plays are visible (`Counter.visible`)."""
 Send = Callable[[Clients, str], None]
-"""Sends one set of 100 plays. The text begins each idempotency key."""
+"""Sends one set of 100 plays. Each idempotency key begins with the text."""
 
 
 def _as_requests(clients: Clients, key: str) -> None:
@@ -46,15 +47,15 @@ def _as_batch(*, soon: bool) -> Send:
 
 
 SENDERS: dict[str, Send] = {
-    "one by one": _as_requests,
+    "100 requests": _as_requests,
     BATCH_NOW: _as_batch(soon=False),
     BATCH_SOON: _as_batch(soon=True),
 }
 
 
 def measure(quick: bool) -> Rows:
-    """Returns the requests, the write units and the client's time of each way to send. The ways take turns; the time is
-    the median of their runs."""
+    """Returns the requests, the write units and the client's time of each way to send. The ways take turns, and the
+    time is the median of their runs."""
     taken_s: dict[str, list[float]] = {way: [] for way in SENDERS}
     rows: Rows = {}
     with fresh_engine() as endpoint:
@@ -75,7 +76,9 @@ def measure(quick: bool) -> Rows:
                 "µs a play": statistics.median(taken_s[way]) * 1e6,
             }
     for way in (BATCH_NOW, BATCH_SOON):
-        rows[way] |= {f"all in, {sets} sets": _whole_cost(SENDERS[way], sets) for sets in SETS_PER_STREAM_BATCH}
+        rows[way] |= {
+            f"whole WCU a play, {sets} sets": _whole_cost(SENDERS[way], sets) for sets in SETS_PER_STREAM_BATCH
+        }
     return rows
 
 
@@ -91,5 +94,5 @@ def _whole_cost(send: Send, sets: int) -> float:
 
         units = metered(clients, clock, count_all)
         counted = sum(clients.counted(f"video-{number}") for number in range(VIDEOS))
-        assert counted == sets * PLAYS, f"{counted} counted of {sets * PLAYS}"
+        assert counted == sets * PLAYS, f"{counted} of {sets * PLAYS} plays are counted"
     return units / (sets * PLAYS)

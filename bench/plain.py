@@ -1,4 +1,4 @@
-"""A plain loop of Python over the same bytes. Claims about CPU time compare with it, so they hold on any machine."""
+"""A plain loop of Python over the same bytes. Claims about CPU time compare with this loop, to hold on any machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-RUNS = 3  # the fastest counts, because other programs only slow a run down
+RUNS = 3  # the fastest run counts, because other programs only slow a run down
 
 
 def loop_s(content: bytes, read: Callable[[Any], tuple[str, int]]) -> float:
-    """Returns the CPU time of a loop over a JSON list that sums amounts by name. `read`: an entry's name and amount."""
+    """Returns the CPU time of a loop that sums amounts by name. `read` returns the name and amount of an entry."""
     return min(_once_s(content, read) for _ in range(RUNS))
 
 

@@ -18,21 +18,21 @@ from .consumers import deliver_streams
 from .designs import BARE_TRANSACTION, DESIGNS, NOW, POWERTOOLS, SOON, Design, Play
 from .instruments import Crasher, CrashError, Meter
 
-ROUND_PLAYS = 5  # of each design in turn: the machine's noise hits all of them
-WARM_UP_ROUNDS = 4  # they make connections, caches and Powertools' layers
+ROUND_PLAYS = 5  # of each design in turn, so that other programs slow all designs down
+WARM_UP_ROUNDS = 4  # these rounds make connections, caches and Powertools' layers
 METERED_PLAYS = 20
 THREADS = 8
 SEED = 1995
 ANSWERS_LOST_SHARE = 0.02
 CRASHES_SHARE = 0.01
-CALLER_ATTEMPTS_MAX = 40  # with the pauses 2 s: several times designs.INVOCATION_S
+CALLER_ATTEMPTS_MAX = 40  # 2 s with the pauses, which is several times designs.INVOCATION_S
 CALLER_PAUSE_S = 0.05
-_COUNTING = (counters.PLAYS.attribute.encode(), b'"rollup"')
+_IN_COUNTING_WRITES = (counters.PLAYS.attribute.encode(), b'"rollup"')
 Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:
-    """Returns client time, round trips, write and read units, and the error of the count, by design."""
+    """Returns the client's time, round trips, write and read units, and the error of the count, by design."""
     times_us, costs = _times(3 if quick else 100), _costs()
     schedule = FaultSchedule.seeded(60 if quick else 1000)
     rows = {}
@@ -40,16 +40,16 @@ def measure(quick: bool) -> Rows:
         name = design.name
         rows[name] = {
             "µs": times_us[name],
-            "to a bare transaction": times_us[name] / times_us[BARE_TRANSACTION.name],
+            "times a bare transaction": times_us[name] / times_us[BARE_TRANSACTION.name],
             **costs[name],
             **_count_with_faults(design, schedule),
         }
-    rows[NOW.name]["to Powertools"] = times_us[NOW.name] / times_us[POWERTOOLS.name]
+    rows[NOW.name]["times Powertools"] = times_us[NOW.name] / times_us[POWERTOOLS.name]
     return rows
 
 
 def _times(rounds: int) -> dict[str, float]:
-    """Returns the median client time of one play, by design, in microseconds: one thread, no faults, no hooks."""
+    """Returns the median client time of one play in microseconds, by design, on one thread without faults and hooks."""
     taken_s: dict[str, list[float]] = {design.name: [] for design in DESIGNS}
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
@@ -88,7 +88,7 @@ def _costs() -> Rows:
 
 @dataclass(frozen=True)
 class FaultSchedule:
-    """Which plays of a run meet which fault. It is the same for every design."""
+    """The plays of a run that meet a fault. Every design gets the same schedule."""
 
     plays: int
     lost_at_store: frozenset[int]
@@ -96,11 +96,11 @@ class FaultSchedule:
     lost_at_caller: frozenset[int]
     """The plays whose answer does not reach the caller. The caller then retries with the same key."""
     crashes: frozenset[int]
-    """The plays whose process ends between two writes, or after the only one. The caller then retries too."""
+    """The plays whose process ends between two writes, or after the only write. The caller then retries, too."""
 
     @classmethod
     def seeded(cls, plays: int) -> FaultSchedule:
-        """Lose half of the answers on each side; at least one fault of each sort."""
+        """Returns a schedule that loses half of the answers on each side, with at least one fault of each kind."""
         lost_each = max(1, round(plays * ANSWERS_LOST_SHARE / 2))
         crashes = max(1, round(plays * CRASHES_SHARE))
         drawn = random.Random(SEED).sample(range(plays), lost_each + crashes)
@@ -110,18 +110,18 @@ class FaultSchedule:
 
 def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, float]:
     """Count the plays from THREADS threads, on a fresh engine, with the faults of the schedule."""
-    seen = 0
+    counting_writes = 0
 
-    def losing(operation: str, body: bytes, number: int) -> Fault | None:
+    def lose_answers(operation: str, body: bytes, number: int) -> Fault | None:
         """Lose the answers of the counting writes that the schedule names."""
-        nonlocal seen
-        # Powertools' own UpdateItem and PutItem do not name the attribute. A receipt to roll up says `rollup`.
-        if operation == "GetItem" or not any(word in body for word in _COUNTING):
+        nonlocal counting_writes
+        # Powertools' own UpdateItem and PutItem do not name the attribute. Receipts of spilled plays have `rollup`.
+        if operation == "GetItem" or not any(word in body for word in _IN_COUNTING_WRITES):
             return None
-        seen += 1
-        return LOSE_RESPONSE if seen - 1 in schedule.lost_at_store else None
+        counting_writes += 1
+        return LOSE_RESPONSE if counting_writes - 1 in schedule.lost_at_store else None
 
-    with fresh_engine(streams=design is SOON) as endpoint, FaultProxy(endpoint, losing) as proxy:
+    with fresh_engine(streams=design is SOON) as endpoint, FaultProxy(endpoint, lose_answers) as proxy:
         clients = clients_of(proxy.endpoint)
         crasher = Crasher(clients.plain, clients.store.client)
         count = design.make(clients, design.name)
@@ -129,9 +129,9 @@ def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, flo
             answered = sum(
                 threads.map(lambda index: _call(design, count, crasher, schedule, index), range(schedule.plays))
             )
-        if design is SOON:  # twice, the second time in other batches
-            for cut in (1000, schedule.plays // 3):
-                deliver_streams(clients_of(endpoint), rollup.CONSUMER, size=cut, tables=("receipts",))
+        if design is SOON:  # each record is delivered twice, the second time in other batches
+            for batch_records in (1000, schedule.plays // 3):
+                deliver_streams(clients_of(endpoint), rollup.CONSUMER, size=batch_records, tables=("receipts",))
         counted = clients_of(endpoint).counted(design.name)
         lost = proxy.injected(LOSE_RESPONSE)
     return {
@@ -152,7 +152,7 @@ def _call(design: Design, count: Play, crasher: Crasher, schedule: FaultSchedule
         crasher.arm(crash_after if attempt == 0 else 0)
         try:
             count(key)
-        except (Exception, CrashError):  # a caller sees only that it failed
+        except (Exception, CrashError):  # a caller sees only that the request failed
             time.sleep(CALLER_PAUSE_S)
             continue
         if attempt == 0 and index in schedule.lost_at_caller:

@@ -17,22 +17,22 @@ from typing import Self
 from tally.dev.base.errors import LocalError
 from tally.dev.stack.zygote import die_with_parent
 
-START_S_MAX = 300.0  # it takes a second, and longer on a busy machine
+START_S_MAX = 300.0  # a start takes a second, and longer on a busy machine
 STOP_S_MAX = 120.0
-LOOK_S = 0.05
+POLL_S = 0.05
 _READY = re.compile(r"^tally: ready on http://localhost:(\d+) .*DynamoDB at (http://\S+),", re.MULTILINE)
 
 
 def bare_environment(**more: str) -> dict[str, str]:
-    """Returns this process's environment without the variables that configure a stack, and with `more`."""
+    """Returns this process's environment without the variables that configure a stack, but with `more`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))} | more
 
 
 class Dev:
-    """A `make dev` of the app in the folder `app`, on the data folder `data`. What it prints is in `output`.
+    """A process that runs `make dev` of the app in the folder `app`, on the data folder `data`.
 
-    It dies with this process. `port`, `url` and `endpoint`, its engine's, are known once it is ready. `arguments` are
-    those of the command line, `python` are options of the interpreter.
+    The process writes to the file `output`, and dies with this process. `port`, `url` and `endpoint` (of the engine)
+    are known after `wait_until_ready`. `arguments`: of the command line. `python`: options of the interpreter.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Dev:
 
     @property
     def url(self) -> str:
-        """The URL of its HTTP API."""
+        """The URL of the HTTP API."""
         return f"http://localhost:{self.port}"
 
     @property
@@ -63,17 +63,17 @@ class Dev:
         return self.output.read_text(errors="replace")
 
     def wait_until_ready(self, patience_s: float = START_S_MAX) -> Self:
-        """Wait until it serves. Raises LocalError with its last line if it ends instead, or takes longer."""
+        """Wait until the server is ready. If it ends or is not ready in time, raises LocalError."""
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
-            ended = self.process.poll() is not None
+            has_ended = self.process.poll() is not None
             if ready := _READY.search(self.text):
                 self.port, self.endpoint = int(ready[1]), ready[2]
                 return self
-            if ended:
+            if has_ended:
                 lines = self.text.splitlines() or [f"exit status {self.process.returncode}"]
                 raise LocalError(f"`make dev` did not start: {lines[-1].removeprefix('tally: ')}")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         raise LocalError(f"`make dev` was not ready within {patience_s:.0f} s")
 
     def stop(self, number: signal.Signals = signal.SIGTERM, patience_s: float = STOP_S_MAX) -> int:

@@ -1,4 +1,4 @@
-"""The cost to count items of a team's own table: a record, an item that a scan finds, and a record during a scan."""
+"""The cost to count items of a team's own table, for a record, a scanned item, and a record during a scan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .instruments import Meter
 Rows = dict[str, dict[str, float]]
 RECORDS_ALONE, RECORDS_DURING_SCAN, SCANNED_ITEMS = (
     "200 records of 10 groups",
-    "the same while a scan is open",
+    "200 records of 10 groups, while a scan is open",
     "480 items of 10 groups, scanned",
 )
 SHOP, GROUPS = "bench-own", 10
@@ -34,16 +34,16 @@ ORDERS = Counter(
 COUNTERS = {"orders": ORDERS}
 
 
-def _put(client: Any, first: int, items: int) -> None:
+def _put_items(client: Any, first: int, items: int) -> None:
     for number in range(first, first + items):
         item = {"PK": {"S": f"CUSTOMER#{number % GROUPS}"}, "SK": {"S": f"ORDER#{number}"}}
         client.put_item(TableName=SHOP, Item=item)
 
 
 def _scan(store: Store) -> Recount:
-    begun = scan_state.begin(store, ORDERS, time.time())
-    assert begun is not None
-    return Recount(store, ORDERS, begun)
+    scan = scan_state.begin(store, ORDERS, time.time())
+    assert scan is not None
+    return Recount(store, ORDERS, scan)
 
 
 def measure(quick: bool) -> Rows:
@@ -60,31 +60,31 @@ def measure(quick: bool) -> Rows:
         )
         wire = SyncWire(int(endpoint.rpartition(":")[2]))
         stream = Stream(wire, SHOP)
-        own = {"shop": TeamTable(SHOP, stream.arn)}
-        store = replace(clients.store, settings=clients.store.settings._replace(team_tables=own))
+        tables = {"shop": TeamTable(SHOP, stream.arn)}
+        store = replace(clients.store, settings=clients.store.settings._replace(team_tables=tables))
         consumer = ItemsHandler(COUNTERS, store, DeadLetterBucket("none"))
         delivery = Delivery(consumer, SHOP, stream.shard)
         meter = Meter(store.client)
 
-        def counted(items: int) -> dict[str, float]:
+        def deliver(items: int) -> dict[str, float]:
             delivery.records.extend(stream.read_new())
             meter.reset()
             delivery.all(LambdaContext())
             return {"WCU": meter.write_units / items, "RCU": meter.read_units / items}
 
-        _put(store.client, 0, 480)
-        counted(480)  # before a scan no item counts
+        _put_items(store.client, 0, 480)
+        deliver(480)  # before a scan, no item counts
         recount = _scan(store)
         meter.reset()
         for _ in recount.run_steps():
             pass
         rows[SCANNED_ITEMS] = {"WCU": meter.write_units / 480, "RCU": meter.read_units / 480}
-        _put(store.client, 1000, 200)
-        rows[RECORDS_DURING_SCAN] = counted(200)
-        for off in recount.all_differences():
-            recount.set_number(off)
+        _put_items(store.client, 1000, 200)
+        rows[RECORDS_DURING_SCAN] = deliver(200)
+        for difference in recount.all_differences():
+            recount.set_number(difference)
         recount.close(counted=True)
-        _put(store.client, 2000, 200)
-        rows[RECORDS_ALONE] = counted(200)
+        _put_items(store.client, 2000, 200)
+        rows[RECORDS_ALONE] = deliver(200)
         wire.close()
     return rows

@@ -1,4 +1,4 @@
-"""Measures what a visit costs that a counter of unique visitors counts.
+"""Measures the cost of a visit of a counter of unique visitors.
 
 DynamoDB bills a write whose condition failed. The local engine does not, so the figures lack such writes.
 """
@@ -15,8 +15,8 @@ from .clients import clients_of, fresh_engine
 from .consumers import Rows
 from .instruments import Meter
 
-FIRST_VISIT, NEXT_VISIT, READ_NUMBER = "new", "again", "read"
-SOON, NOW, NOW_WITH_CEILING = "soon", "now", "now, with a ceiling"
+FIRST_VISIT, NEXT_VISIT, READ_NUMBER = "a new visitor's visit", "the next visit", "a read"
+SOON, NOW, NOW_WITH_CEILING = "visible soon", "visible now", "visible now, with a ceiling"
 COUNTERS = {
     SOON: counters.READERS,
     NOW: replace(counters.READERS, visible="now"),
@@ -30,7 +30,7 @@ def measure(quick: bool) -> Rows:
     for name, counter in COUNTERS.items():
         with fresh_engine() as endpoint:
             store = clients_of(endpoint).store
-            pseudonyms.stack_secret(Call(store))  # once in a process
+            pseudonyms.stack_secret(Call(store))  # reads the secret, which a process does once
             meter = Meter(store.client)
             for step in (FIRST_VISIT, NEXT_VISIT, READ_NUMBER):
                 meter.reset()

@@ -1,4 +1,4 @@
-"""`make demo`: replays a real web server's log as visits, retries some of them, and counts the log itself.
+"""`make demo`: replays a real web server's log as visits, retries some visits, and compares with the log's own count.
 
-`replay` runs it and `report` prints it; `weblog` reads the log, `visitors` speaks HTTP.
+`replay` runs the demo, `report` prints the result, `weblog` reads the log, and `visitors` sends the requests.
 """

@@ -1,4 +1,4 @@
-"""Sends the visits of a log to a server, and compares what the server has with the log's own count."""
+"""Sends the visits of a log to a server, and compares the server's counts with the log's own count."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .visitors import DriftingTally, RequestsSent, Server, counts, send
 from .weblog import Weblog
 
-SETTLE_S_MAX = 60.0  # a visit shows within seconds, and later on a busy machine
-SETTLE_LOOK_S = 0.1
+SETTLE_S_MAX = 60.0  # reads show a visit within seconds, and later on a busy machine
+SETTLE_POLL_S = 0.1
 PAGES = 10  # the most visited pages, whose series and places in the top list are compared
-LOOK_S = 1.0
-FOLDED_MINUTES_MAX = 90  # of the ledger: 29 if no consumer is behind, nine to judge and twenty to fold
-NAME_CHARACTERS_MAX = 100  # of the log's name in keys: Tally allows 255 in all
+POLL_S = 1.0
+FOLDED_MINUTES_MAX = 90  # of the ledger; if no consumer is behind, 29 are enough: nine to judge, and twenty to fold
+NAME_CHARACTERS_MAX = 100  # of the log's name in a key; Tally allows keys of 255 characters
 _BAR = "{l_bar}{bar}| {elapsed}"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Hours(NamedTuple):
-    """The visits of each page in the last month, by its series and by the top lists."""
+    """The visits of each page in the last month, as the page's series and the top lists say."""
 
     series: Mapping[str, int]
     top: Mapping[str, int]
     as_of_s: float
-    """Both include every visit that was counted before this time, in epoch seconds. 0: Tally has folded nothing yet."""
+    """Series and top lists have every visit that was counted before this time, in epoch seconds. 0: they have none."""
 
 
 @dataclass(frozen=True)
 class HoursCompared:
-    """Visits by page: in the log, and the increase of series and top list in the run."""
+    """Visits by page: in the log, and added to series and top list during the run."""
 
     log: Mapping[str, int]
     series: Mapping[str, int]
     top: Mapping[str, int]
     took_s: float | None
-    """Seconds from the last visit until both included the whole run; None: not in time."""
+    """Seconds from the last visit until series and top list had the whole run; None: they had it not in time."""
 
     @property
     def differing(self) -> list[str]:
@@ -55,7 +55,7 @@ class HoursCompared:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """The log's own count and Tally's, by page, and the requests between them."""
+    """The log's own count and Tally's count, by page, and the number of requests."""
 
     log: Weblog
     expected: Counter[str]
@@ -63,15 +63,15 @@ class ReplayOutcome:
     sent: RequestsSent
     took_s: float
     settled_s: float | None
-    """Seconds until the counts were right; None if SETTLE_S_MAX was not enough."""
+    """Seconds until every page had its count; None if SETTLE_S_MAX was not enough."""
     drifts: list[DriftingTally]
-    """The tallies that drift after the run and did not before."""
+    """The tallies that drift after the run, and did not drift before."""
     hours: HoursCompared | None
     """Series and top list of the most visited pages; None if the demo did not wait for them (`--quick`)."""
 
     @property
-    def right(self) -> bool:
-        """Whether every page has its count in time, nothing drifts, and series and top list have the log's counts."""
+    def is_right(self) -> bool:
+        """Whether every page has the log's count in time, no tally drifts, and series and top list equal the log."""
         hours_agree = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
         return hours_agree and not self.differing and self.settled_s is not None and not self.drifts
 
@@ -82,22 +82,22 @@ class ReplayOutcome:
 
     @property
     def off_by(self) -> tuple[int, int]:
-        """How many visits Tally's count lacks, and how many it counted more than once."""
+        """How many visits Tally did not count, and how many it counted more than once."""
         amounts = [self.counted[page] - number for page, number in self.expected.items()]
         return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
-def keyed(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
-    """Returns the URL and the key of each visit. A key has the log's name, the run and the line: over 22 characters."""
+def visits_with_keys(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
+    """Returns the URL and the key of each visit. A key is the log's name, the run and the line: over 22 characters."""
     name = _NOT_IN_KEYS.sub("-", log.name)[:NAME_CHARACTERS_MAX]
     for visit in log.visits:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
 
 
 async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> ReplayOutcome:
-    """Read the counts, send the visits, read the counts again, and read the drift. Raises LocalError.
+    """Reads the counts, sends the visits, reads the counts again, and reads the drift. Raises LocalError.
 
-    Unless `quick`, wait until Tally has judged the minutes of the run and folded them into hours.
+    Unless `quick`, waits until Tally has judged the minutes of the run and folded them into hours.
     """
     expected = log.recount()
     run = secrets.token_hex(8)  # new keys: a second run counts again
@@ -105,41 +105,41 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
     async with Server(port) as server:
         with bar:
-            drifted = await server.drift()
+            drifted_before = await server.drift()
             before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
-            most = dict(expected.most_common(PAGES))
-            visits = {page: before[page] for page in most}
+            top_pages = dict(expected.most_common(PAGES))
+            visits = {page: before[page] for page in top_pages}
             hours_before = None if quick else await _hours(server, visits, began_s)
             if hours_before and hours_before.series != visits:
-                hours_before = await _until(server, visits, began_s, began_s)
+                hours_before = await _wait_until_folded(server, visits, began_s, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
-            await send(server, keyed(log, run), concurrency, bar.update)
+            await send(server, visits_with_keys(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
-            bar.set_description("reading them again")
+            bar.set_description("reading the counts again")
             due = {page: before[page] + number for page, number in expected.items()}
             settled_s = await _wait_for_counts(server, due, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
             compared = None
             if hours_before:
-                bar.set_description("waiting until its minutes are judged and in the hours")
-                compared = await _compare(server, hours_before, most, began_s)
+                bar.set_description("waiting until the run's minutes are judged and folded")
+                compared = await _compare(server, hours_before, top_pages, began_s)
                 after = await counts(server, expected, concurrency, lambda _: None)
-            drifts = sorted(await server.drift() - drifted)
+            drifts = sorted(await server.drift() - drifted_before)
     counted = {page: after[page] - before[page] for page in expected}
     return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
 
 async def _wait_for_counts(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
     """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX."""
-    started_s, waiting = time.monotonic(), dict(due)
-    while waiting:
-        counted = await counts(server, waiting, concurrency, lambda _: None)
-        waiting = {page: number for page, number in waiting.items() if counted[page] < number}
-        if waiting and time.monotonic() - started_s > SETTLE_S_MAX:
+    started_s, missing = time.monotonic(), dict(due)
+    while missing:
+        counted = await counts(server, missing, concurrency, lambda _: None)
+        missing = {page: number for page, number in missing.items() if counted[page] < number}
+        if missing and time.monotonic() - started_s > SETTLE_S_MAX:
             return None
-        if waiting:
-            await asyncio.sleep(SETTLE_LOOK_S)
+        if missing:
+            await asyncio.sleep(SETTLE_POLL_S)
     took_s = time.monotonic() - started_s
     return took_s if took_s <= SETTLE_S_MAX else None  # the last read may have ended too late
 
@@ -154,21 +154,21 @@ async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hour
     return Hours({page: number for page, (number, _) in series.items()}, top, min(ends))
 
 
-async def _until(server: Server, pages: Collection[str], since_s: float, at_s: float) -> Hours:
-    """Returns Tally's hours after it has folded `at_s`, or its hours after FOLDED_MINUTES_MAX."""
+async def _wait_until_folded(server: Server, pages: Collection[str], since_s: float, until_s: float) -> Hours:
+    """Waits until Tally has folded `until_s`, at most FOLDED_MINUTES_MAX, and returns Tally's hours."""
     deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
-    while (hours := await _hours(server, pages, since_s)).as_of_s < at_s and time.monotonic() < deadline_s:
-        await asyncio.sleep(LOOK_S)
+    while (hours := await _hours(server, pages, since_s)).as_of_s < until_s and time.monotonic() < deadline_s:
+        await asyncio.sleep(POLL_S)
     return hours
 
 
 async def _compare(server: Server, before: Hours, log: Mapping[str, int], since_s: float) -> HoursCompared:
-    """Wait until Tally has folded every visit up to now, and compare. `before`: Tally's hours before the run."""
+    """Waits until Tally has folded every visit up to now, and compares. `before`: Tally's hours before the run."""
     ended_s = time.time()
-    now = await _until(server, log, since_s, ended_s)
+    after = await _wait_until_folded(server, log, since_s, ended_s)
     return HoursCompared(
         log,
-        {page: now.series[page] - before.series[page] for page in log},
-        {page: now.top[page] - before.top[page] for page in log},
-        time.time() - ended_s if now.as_of_s >= ended_s else None,
+        {page: after.series[page] - before.series[page] for page in log},
+        {page: after.top[page] - before.top[page] for page in log},
+        time.time() - ended_s if after.as_of_s >= ended_s else None,
     )

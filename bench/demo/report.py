@@ -23,7 +23,7 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
     yield from _facts(
         ("in the log", len(log.visits), f"requests, and {log.malformed:,} malformed lines"),
         ("sent", sent.requests, f"times in {outcome.took_s:.1f} s"),
-        ("", sent.sent_twice, "visits twice at the same moment"),
+        ("", sent.sent_twice, "visits twice at the same time"),
         ("", sent.answers_lost, "visits again because their answer was lost"),
         ("", sent.retries, "times again because the server was busy or gave no answer"),
         ("replayed", sent.replays, "answers to visits that were counted before"),
@@ -48,7 +48,7 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
 def complaints(outcome: ReplayOutcome) -> Iterator[str]:
     """Returns a line for each reason why the demo fails."""
     if outcome.differing:
-        yield f"{len(outcome.differing)} pages differ from the log (unless they had other visits during the run)"
+        yield f"{len(outcome.differing)} pages differ from the log (or had other visits during the run)"
     elif outcome.settled_s is None:
         yield f"the counts were right more than {SETTLE_S_MAX:.0f} s after the last visit"
     if outcome.hours and outcome.hours.took_s is None:
@@ -61,10 +61,10 @@ def complaints(outcome: ReplayOutcome) -> Iterator[str]:
 
 def _drifts(outcome: ReplayOutcome) -> Iterator[str]:
     judged = outcome.hours is not None and outcome.hours.took_s is not None
-    covers = "the run's minutes are judged" if judged else "without minutes not yet judged: --quick did not wait"
+    covers = "the run's minutes are judged" if judged else "some of the run's minutes are not judged yet"
     yield f"GET /drift: {len(outcome.drifts):,} tallies drifted ({covers})."
     for row in outcome.drifts[:DIFFERENCES_SHOWN_MAX]:
-        yield f"drifts: {row.counter} of {row.id}: by {row.drift:+,}"
+        yield f"drifts: {row.counter} of {row.id} by {row.drift:+,}"
 
 
 def _hours(compared: HoursCompared | None) -> Iterator[str]:
@@ -74,8 +74,8 @@ def _hours(compared: HoursCompared | None) -> Iterator[str]:
         in_tally = f"{compared.series[page]:,} in the series, {compared.top[page]:,} in the top list"
         yield f"differs: {_path(page)}: {compared.log[page]:,} in the log, {in_tally}"
     if not compared.differing:
-        about = f"the {len(compared.log)} most visited pages: series and top list equal the log"
-        yield f"GET /series and GET /top/any, {compared.took_s:.0f} s after the last visit: {about}."
+        equal = f"series and top list of the {len(compared.log)} most visited pages equal the log"
+        yield f"GET /series and GET /top/any, {compared.took_s:.0f} s after the last visit: {equal}."
 
 
 def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:

@@ -20,17 +20,17 @@ from tally.dev.base.errors import LocalError
 TWICE_EVERY = 10
 """Every tenth visit is sent twice, at the same moment."""
 LOST_EVERY, LOST_AT = 20, 5
-"""Every twentieth visit loses its answer and is sent again. It is never a visit that is sent twice."""
-BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # Tally counts programs apart from browsers
-REQUEST_S_MAX = 30.0  # what API Gateway allows an integration
-ATTEMPTS_MAX = 30  # of one request, over half a minute or more
+"""Every twentieth visit loses its answer and is sent again. No such visit is also sent twice."""
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) tally-demo"  # as a browser, because Tally counts visits of programs apart
+REQUEST_S_MAX = 30.0  # API Gateway's limit
+ATTEMPTS_MAX = 30  # of one request, which take half a minute or more
 UNANSWERED_MAX = 5  # after so many attempts without an answer, the server has ended
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
 _RETRYABLE = frozenset({429, 500, 502, 503, 504})
 
 Progress = Callable[[int], object]
-"""Takes the number of steps since its last call."""
+"""Takes the number of steps since the last call."""
 _Job = TypeVar("_Job")
 
 
@@ -51,7 +51,7 @@ class RequestsSent:
     replays: int = 0
     sent_twice: int = 0
     answers_lost: int = 0
-    """Tally counted these visits, and the visitors got no answer."""
+    """Visits that Tally counted, and whose visitors got no answer."""
     retries: int = 0
     """Attempts after an answer 429 or 5xx, or after no answer."""
 
@@ -75,7 +75,7 @@ class Server:
         if self._session:
             await self._session.close()
 
-    async def is_there(self) -> bool:
+    async def is_running(self) -> bool:
         """Whether a Tally server listens. Raises LocalError if another program listens."""
         try:
             _, document, _ = await self._once("GET", "/health")
@@ -98,8 +98,8 @@ class Server:
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:
         """Returns the most visited pages of a month (`2026-11`), and the time up to which the list is complete."""
-        wanted = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
-        body = await self._ask("GET", "/top/any", params=wanted, headers=await self._reader())
+        params = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
+        body = await self._ask("GET", "/top/any", params=params, headers=await self._reader_headers())
         return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
     async def minute_s(self) -> int:
@@ -111,17 +111,17 @@ class Server:
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
-            page = await self._ask("GET", "/drift", params=params, headers=await self._reader())
+            page = await self._ask("GET", "/drift", params=params, headers=await self._reader_headers())
             drifting.update(DriftingTally(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(drifting)
             params = {"cursor": page["cursor"]}
 
-    async def _reader(self) -> dict[str, str]:
-        """Returns the header of a caller with the scope tally/read."""
+    async def _reader_headers(self) -> dict[str, str]:
+        """Returns the headers of a caller with the scope tally/read."""
         if not self._token:
-            given = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
-            self._token = str(given["access_token"])
+            token = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
+            self._token = str(token["access_token"])
         return {"authorization": f"Bearer {self._token}"}
 
     async def visit(self, url: str, key: str) -> None:
@@ -129,13 +129,13 @@ class Server:
         await self._ask("POST", "/visits", json={"url": url, "key": key})
 
     async def lose_the_answer(self, url: str, key: str) -> None:
-        """Send a visit whose answer is lost: behind this path the server counts the visit and hangs up."""
+        """Send a visit whose answer is lost: on this path, the server counts the visit and closes the connection."""
         self.sent.answers_lost += 1
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
             await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})
 
     async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """Returns the answer, after retries. Raises LocalError if there is no answer, or if a retry cannot help."""
+        """Returns the answer, after retries. If there is no answer, or a retry cannot help, raises LocalError."""
         unanswered = 0
         for attempt in range(ATTEMPTS_MAX):
             pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
@@ -171,8 +171,8 @@ class Server:
             raise LocalError(f"the server counts no visits: {advice}")
         if status >= 400:
             reason = document.get("detail") or document.get("message") or ""
-            what = "a visit" if path == "/visits" else path
-            raise LocalError(f"the server refused {what} with {status}: {reason}")
+            request = "a visit" if path == "/visits" else path
+            raise LocalError(f"the server refused {request} with {status}: {reason}")
 
 
 async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: int, progress: Progress) -> None:

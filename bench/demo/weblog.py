@@ -18,7 +18,7 @@ from tally.paths import LAMBDAS
 
 SITE = "http://kennedy.example"
 _GZIP_MAGIC = b"\x1f\x8b"
-# Common log format. Clients of HTTP/0.9 sent no version. Paths are as the client sent them.
+# Common log format. Clients of HTTP/0.9 sent no version.
 _LINE = re.compile(r'\S+ \S+ \S+ \[[^\]]+\] "[A-Z]+ (/\S*)(?: HTTP/[0-9.]+)?" [0-9]{3} (?:[0-9]+|-)')
 
 
@@ -27,7 +27,7 @@ class Visit:
     """One request of the log. `url` is the logged path on SITE; `page` is the URL as Tally normalises it."""
 
     line: int
-    """Counted from 1."""
+    """The line's number, from 1."""
     url: str
     page: str
 
@@ -41,7 +41,7 @@ class Weblog:
     malformed: int
 
     def recount(self) -> Counter[str]:
-        """The number of visits of each page."""
+        """Returns the number of visits of each page."""
         return Counter(visit.page for visit in self.visits)
 
 
@@ -60,12 +60,12 @@ def read_log(path: Path) -> Weblog:
     lines = text.splitlines()
     visits = tuple(visit for number, line in enumerate(lines, 1) if (visit := _visit(number, line, pages)))
     if not visits:
-        raise LocalError(f"the log {path} holds no request in common log format")
+        raise LocalError(f"the log {path} has no request in common log format")
     return Weblog(path.name, visits, len(lines) - len(visits))
 
 
 def _visit(number: int, line: bytes, pages: Pages) -> Visit | None:
-    """The visit in a line; None if the line is malformed."""
+    """Returns the visit in a line, or None if the line is malformed."""
     try:
         match = _LINE.fullmatch(line.decode())
         if match is None:

@@ -26,13 +26,13 @@ from . import comparison, notes, processes
 from .monitor import Monitor
 from .notes import Accepted, Reader
 from .setup import ENGINE, SoakSetup, create_soak_tables, run_engine
-from .workers import FAMILIES, MOVES
+from .workers import MOVES, PARENTS
 
 OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
-STOCK = 60  # of each item at the start: most changes find enough, and some do not
+STOCK = 60  # of each item at the start: enough for most changes, and too little for some
 TICK_S = 0.1
-LOOK_S = 1.0
-EVEN_S_MAX = 240.0  # from the last answer until every tally is right: holds expire, and the rollup catches up
+CHECK_S = 1.0
+SETTLE_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
 JUDGED_S_MAX = 120.0  # from one judged minute to the next
 
 
@@ -41,34 +41,36 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench.soak",
         description="Make changes of every kind through the core, on the embedded engine, while one request in twenty"
         " fails in one of fifteen ways and the consumers and the sweep are killed and frozen. Then compare every tally"
-        " with the accepted changes. Exit status 1 if a number is wrong.",
+        " with the accepted changes. If a number is wrong, the exit status is 1.",
     )
     parser.add_argument("--operations", type=int, default=OPERATIONS, help=f"intended changes ({OPERATIONS:,})")
     parser.add_argument("--seed", type=int, default=None, help="seed of changes, faults and kills (random)")
     parser.add_argument("--minute-s", type=int, default=MINUTE_S, help=f"the ledger's minute in seconds ({MINUTE_S})")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the engine's file, the notes and the logs here")
-    parser.add_argument("--check", type=Path, metavar="DIR", help="only compare the tables in a folder of --keep again")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the engine's file, the notes and the logs in this folder"
+    )
+    parser.add_argument("--check", type=Path, metavar="DIR", help="only compare the tables in a folder of --keep")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from the command line. Returns the exit status."""
-    given = _arguments(argv)
-    if given.check:
-        return _check(given.check)
-    seed = int.from_bytes(os.urandom(2)) if given.seed is None else given.seed
+    arguments = _arguments(argv)
+    if arguments.check:
+        return _check(arguments.check)
+    seed = int.from_bytes(os.urandom(2)) if arguments.seed is None else arguments.seed
     with ExitStack() as stack:
-        if given.keep:
-            given.keep.mkdir(parents=True, exist_ok=True)
-            folder = given.keep.absolute()
+        if arguments.keep:
+            arguments.keep.mkdir(parents=True, exist_ok=True)
+            folder = arguments.keep.absolute()
             if (folder / ENGINE).exists():
-                print(f"tally: {folder} has a soak already", file=sys.stderr)
+                print(f"tally: {folder} has the tables of another soak", file=sys.stderr)
                 return 2
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tally-soak-")))
         print(f"tally: soak with --seed={seed} in {folder}", file=sys.stderr)
         try:
-            return Soak(folder, seed, given.minute_s, given.operations).run()
+            return Soak(folder, seed, arguments.minute_s, arguments.operations).run()
         except KeyboardInterrupt:
             return 130
 
@@ -80,11 +82,11 @@ class Soak:
         self._folder, self._seed, self._minute_s, self._operations = folder, seed, minute_s, operations
 
     def run(self) -> int:
-        """Run the soak, and return the exit status."""
+        """Runs the soak, and returns the exit status."""
         began_s = time.monotonic()
-        with run_engine(self._folder) as running:
-            create_soak_tables(self._folder, running)
-            setup = SoakSetup(self._folder, self._seed, self._minute_s, running.endpoint)
+        with run_engine(self._folder) as engine:
+            create_soak_tables(self._folder, engine)
+            setup = SoakSetup(self._folder, self._seed, self._minute_s, engine.endpoint)
             os.environ.update(setup.environment)
             processes.prepare_forkserver()
             _write_start(setup)
@@ -104,7 +106,7 @@ class Soak:
             self._watch_workers(setup, consumers, workers, monitor)
             faults_end.set()
             if not self._wait_until_complete(setup, consumers, monitor):
-                monitor.as_of_errors.append("not everything was rolled up and judged in the end")
+                monitor.as_of_errors.append("not every change was rolled up and judged in time")
         finally:
             for process in workers:
                 process.kill()
@@ -118,38 +120,38 @@ class Soak:
         """Monitor the tables until the workers are done."""
         with closing(setup.wire()) as wire:
             shards = {table: Stream(wire, f"soak-{table}").shard for table in STREAMED}
-        look_s, alive = 0.0, True
+        check_s, alive = 0.0, True
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
             while alive:
                 alive, now_s = any(process.is_alive() for process in workers), time.monotonic()
-                consumers.step(now_s, strikes=alive)
-                if now_s >= look_s or not alive:
-                    look_s = now_s + LOOK_S
-                    monitor.look()
+                consumers.step(now_s, kills=alive)
+                if now_s >= check_s or not alive:
+                    check_s = now_s + CHECK_S
+                    monitor.check()
                     monitor.trim(shards)
                     bar.n = monitor.accepted.operations
                     faults = sum(_faults(setup.folder).values())
-                    bar.set_postfix(off=monitor.problem_count, faults=faults, kills=consumers.kills)
+                    bar.set_postfix(problems=monitor.problem_count, faults=faults, kills=consumers.kills)
                 time.sleep(TICK_S)
         if any(process.exitcode for process in workers):
             raise RuntimeError(f"a worker failed: see {setup.folder}/worker-*.log")
 
     def _wait_until_complete(self, setup: SoakSetup, consumers: processes.ConsumerProcesses, monitor: Monitor) -> bool:
-        """Wait until every tally is right and every minute up to then is judged. Returns False after a timeout."""
-        until_s, judged = time.monotonic() + EVEN_S_MAX, monitor.last_judged
-        rest_at: int | None = None
-        wanted = {name: amount for name, amount in monitor.accepted.tallies().items() if amount}
+        """Wait until every tally is right and every minute up to this time is judged. Returns False after a timeout."""
+        until_s, judged = time.monotonic() + SETTLE_S_MAX, monitor.last_judged
+        settled_minute: int | None = None
+        expected = {name: amount for name, amount in monitor.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
-            consumers.step(now_s, strikes=False)
-            monitor.look()
-            if rest_at is not None and monitor.last_judged != judged:
+            consumers.step(now_s, kills=False)
+            monitor.check()
+            if settled_minute is not None and monitor.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, monitor.last_judged
-            if rest_at is None:
+            if settled_minute is None:
                 stored = {name: amount for name, amount in comparison.read_counts(setup).tallies.items() if amount}
-                rest_at = setup.settings.minute_of(time.time()) if stored == wanted else None
-            elif monitor.last_judged > rest_at:
+                settled_minute = setup.settings.minute_of(time.time()) if stored == expected else None
+            elif monitor.last_judged > settled_minute:
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         return False
 
     def _report(
@@ -163,44 +165,48 @@ class Soak:
         _print_differences(problems)
         accepted, kinds = monitor.accepted, _faults(self._folder)
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
-        checked = f"{monitor.judged:,} minutes of {self._minute_s} s judged, {monitor.looks:,} checks"
+        checked = f"{monitor.judged:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
         speed = f"{took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
-        print(f"{checked}, {monitor.passing:,} passing rows, {consumers.freezes} freezes, {speed}")
+        print(
+            f"{checked}, {monitor.unconfirmed:,} drift rows before confirmation, {consumers.freezes} freezes, {speed}"
+        )
         drifts = len(monitor.drifts) + len(stored.drifts)
-        print(_last_line(accepted, stored, problems, sum(kinds.values()), consumers.kills, drifts))
+        print(_summary(accepted, stored, problems, sum(kinds.values()), consumers.kills, drifts))
         return int(bool(problems))
 
 
-def _last_line(
+def _summary(
     accepted: Accepted, stored: comparison.Contents, problems: Sequence[str], faults: int, kills: int, drifts: int
 ) -> str:
-    wanted = accepted.tallies()
-    lost, doubled = comparison.off_by(wanted, stored.tallies)
-    totals = {name: sum(amount for of, amount in stored.tallies.items() if of[0] == name) for name in counters.COUNTERS}
+    expected = accepted.tallies()
+    lost, doubled = comparison.off_by(expected, stored.tallies)
+    totals = {
+        name: sum(amount for tally, amount in stored.tallies.items() if tally[0] == name) for name in counters.COUNTERS
+    }
     children = Multiset[str]()
-    for (of, _), there in stored.children.items():
-        children[of] += len(there)
+    for (counter, _), names in stored.children.items():
+        children[counter] += len(names)
     parts = [
         f"{name} {totals[name]:,} = "
         + (f"{children[name]:,} items" if counter.counts_children else f"sum of {counter.prefix}#*")
         for name, counter in counters.COUNTERS.items()
-        if name in {of for of, _ in wanted}
+        if name in {counter for counter, _ in expected}
     ]
     states = list(stored.holds.values())
     holds = ", ".join(f"{states.count(state):,} {state}" for state in (notes.COMMITTED, "released", notes.EXPIRED))
     return (
         f"{accepted.operations:,} operations, {faults:,} faults, {kills:,} kills:"
-        f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(problems):,} off; {'; '.join(parts)};"
-        f" {len(stored.imports):,} imports of {sum(stored.imports.values()):,} rows; holds {holds}"
+        f" {lost:,} lost, {doubled:,} doubled, {drifts:,} false drift, {len(problems):,} differences;"
+        f" {'; '.join(parts)}; {len(stored.imports):,} imports of {sum(stored.imports.values()):,} rows; holds {holds}"
     )
 
 
 def _write_start(setup: SoakSetup) -> None:
-    """Write the posts and the first stock, with notes like every other change."""
+    """Write the posts and the first stock, with a note of each, as of every other change."""
     from . import intended_changes
 
     store = setup.store()
-    for post in FAMILIES[counters.LIKES]:
+    for post in PARENTS[counters.LIKES]:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
     with (setup.folder / "notes-shelves.tsv").open("w") as file:
         for item in MOVES["stock"].ids:
@@ -217,8 +223,8 @@ def _faults(folder: Path) -> dict[str, int]:
 
 
 def _print_differences(problems: Sequence[str]) -> None:
-    for complaint in problems[: comparison.DIFFERENCES_SHOWN_MAX]:
-        print(f"tally: {complaint}")
+    for problem in problems[: comparison.DIFFERENCES_SHOWN_MAX]:
+        print(f"tally: {problem}")
     if len(problems) > comparison.DIFFERENCES_SHOWN_MAX:
         print(f"tally: and {len(problems) - comparison.DIFFERENCES_SHOWN_MAX} more")
 
@@ -226,11 +232,11 @@ def _print_differences(problems: Sequence[str]) -> None:
 def _check(folder: Path) -> int:
     accepted = Accepted()
     accepted.add(Reader(folder).new())
-    with run_engine(folder) as running:
-        stored = comparison.read_tables(SoakSetup(folder, 0, 1, running.endpoint))
+    with run_engine(folder) as engine:
+        stored = comparison.read_tables(SoakSetup(folder, 0, 1, engine.endpoint))
     problems = comparison.all_differences(accepted, stored)
     _print_differences(problems)
-    print(f"{accepted.operations:,} operations compared: {len(problems)} off")
+    print(f"{accepted.operations:,} operations compared: {len(problems)} differences")
     return int(bool(problems))
 
 

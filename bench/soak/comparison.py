@@ -18,7 +18,7 @@ from tests.invariants.streaming import journal_entries
 from .notes import EXPIRED, Accepted, Tally
 from .setup import SoakSetup
 
-DIFFERENCES_SHOWN_MAX = 20  # printed
+DIFFERENCES_SHOWN_MAX = 20
 
 Sums = Mapping[Tally, int]
 
@@ -28,7 +28,7 @@ class Contents:
     """The content of the tables."""
 
     tallies: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """Each tally less its start."""
+    """Each tally, less the counter's start."""
     children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     imports: dict[str, int] = field(default_factory=dict)
     """The rows of each finished import."""
@@ -53,9 +53,9 @@ def read_counts(setup: SoakSetup) -> Contents:
         if counter is not None:
             stored.tallies[counter.name, id_] += tallies.stored_number(counter, item, counter.start) - counter.start
             continue
-        for start, owner in declared.children.get(prefix, ()):
+        for start, counter_of_children in declared.children.get(prefix, ()):
             if sort_key.startswith(start) and TOMBSTONE not in item:
-                stored.children[owner.name, id_].add(sort_key.removeprefix(start))
+                stored.children[counter_of_children.name, id_].add(sort_key.removeprefix(start))
     return stored
 
 
@@ -66,19 +66,19 @@ def read_tables(setup: SoakSetup) -> Contents:
         for counter, id_, amount in record.amounts_of(receipt) if record.CHANGE_ATTRIBUTES & receipt.keys() else ():
             stored.receipts[counter, id_] += amount
     for item in setup.scan("ledger"):
-        _ledger(item, stored)
+        _add_ledger_item(item, stored)
     return stored
 
 
-def _ledger(item: dict[str, Any], stored: Contents) -> None:
+def _add_ledger_item(item: dict[str, Any], stored: Contents) -> None:
     partition = item["PK"]["S"]
     if partition.startswith("SEGMENT#"):
         for entry in journal_entries(item):
             stored.expected[entry.counter, entry.id] += entry.expected
             stored.observed[entry.counter, entry.id] += entry.observed
     elif partition == keys.DRIFT_KEY and item["drift"]["N"] != "0":
-        said = {name: next(iter(item[name].values())) for name in ("drift", "since", "upto") if name in item}
-        stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {said.pop('drift')} {said}")
+        details = {name: next(iter(item[name].values())) for name in ("drift", "since", "upto") if name in item}
+        stored.drifts.append(f"{item['counter']['S']} {item['target']['S']} drifts by {details.pop('drift')} {details}")
     elif partition == keys.JUDGE_KEY:
         stored.judge = ", ".join(f"{name} {next(iter(value.values()))}" for name, value in sorted(item.items()))
     elif partition == keys.DEAD_LETTER_KEY:
@@ -91,43 +91,43 @@ def _ledger(item: dict[str, Any], stored: Contents) -> None:
         stored.holds[item["hold_id"]["S"]] = hold_items.HELD
 
 
-def differences(what: str, wanted: Sums, stored: Sums) -> list[str]:
+def differences(where: str, expected: Sums, stored: Sums) -> list[str]:
     """Returns one line for each tally that differs from the accepted changes."""
-    names = sorted({*wanted, *stored})
+    names = sorted({*expected, *stored})
     return [
-        f"{counter} {id_}: {wanted.get((counter, id_), 0)} accepted, {stored.get((counter, id_), 0)} {what}"
+        f"{counter} {id_}: {expected.get((counter, id_), 0)} accepted, {stored.get((counter, id_), 0)} {where}"
         for counter, id_ in names
-        if wanted.get((counter, id_), 0) != stored.get((counter, id_), 0)
+        if expected.get((counter, id_), 0) != stored.get((counter, id_), 0)
     ]
 
 
-def off_by(wanted: Sums, stored: Sums) -> tuple[int, int]:
-    """Returns how much is lost, and how much is counted too often."""
-    amounts = [stored.get(name, 0) - wanted.get(name, 0) for name in {*wanted, *stored}]
+def off_by(expected: Sums, stored: Sums) -> tuple[int, int]:
+    """Returns the sum of the lost amounts, and the sum of the amounts that were counted twice."""
+    amounts = [stored.get(name, 0) - expected.get(name, 0) for name in {*expected, *stored}]
     return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
 
 
 def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     """Returns a line for each difference between the tables and the accepted changes."""
-    wanted = accepted.tallies()
-    receipted = {name: amount for name, amount in wanted.items() if name not in accepted.children}
-    said = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
-    said += differences("in the tally", wanted, stored.tallies)
-    said += differences("in receipts", receipted, stored.receipts)
-    said += differences("expected by the journal", wanted, stored.expected)
-    said += differences("observed by the journal", wanted, stored.observed)
-    said += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
-    if stored.drifts and stored.judge:  # the tables are deleted, and this says where to look
-        said.append(f"the judge: {stored.judge}")
-    return [*said, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
+    expected = accepted.tallies()
+    receipted = {name: amount for name, amount in expected.items() if name not in accepted.children}
+    lines = [f"{note.what}: {note.counter} {note.id} {note.key} {note.more}" for note in accepted.wrong]
+    lines += differences("in the tally", expected, stored.tallies)
+    lines += differences("in receipts", receipted, stored.receipts)
+    lines += differences("expected by the journal", expected, stored.expected)
+    lines += differences("observed by the journal", expected, stored.observed)
+    lines += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
+    if stored.drifts and stored.judge:  # the tables are deleted, so only this line shows the judge's state
+        lines.append(f"the judge: {stored.judge}")
+    return [*lines, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
 
 def _children(accepted: Accepted, stored: Contents) -> Iterable[str]:
     for tally in sorted({*accepted.children, *stored.children}):
-        answered, held = accepted.children.get(tally, set()), stored.children.get(tally, set())
-        if answered != held:
+        put, present = accepted.children.get(tally, set()), stored.children.get(tally, set())
+        if put != present:
             name = " ".join(tally)
-            yield f"{name}: not answered {sorted(held - answered)}, not stored {sorted(answered - held)}"
+            yield f"{name}: {sorted(present - put)} stored but not accepted, {sorted(put - present)} not stored"
 
 
 def _imports(accepted: Accepted, stored: Contents) -> Iterable[str]:
@@ -137,18 +137,18 @@ def _imports(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 
 def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
-    for hold_id in sorted({*accepted.taken, *stored.holds}):
-        wanted = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.taken else "never answered"
+    for hold_id in sorted({*accepted.holds, *stored.holds}):
+        expected = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.holds else "not accepted"
         state = stored.holds.get(hold_id, "missing")
-        if state != wanted:
-            yield f"hold {hold_id}: {wanted}, stored as {state}"
+        if state != expected:
+            yield f"hold {hold_id}: expected {expected}, stored {state}"
 
 
 def _numbers(accepted: Accepted) -> Iterable[str]:
-    """Each number is given out once, without a gap."""
+    """Yields a line for each counter whose numbers have a gap, or were given out twice."""
     for (counter, id_), given in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]
         step = declared.delta or 1
-        wanted = [declared.start + step * (at + 1) for at in range(len(given))]
-        if sorted(given) != sorted(wanted):
-            yield f"{counter} {id_}: {len(given)} numbers between {min(given)} and {max(given)}, some missing or twice"
+        expected = [declared.start + step * (at + 1) for at in range(len(given))]
+        if sorted(given) != sorted(expected):
+            yield f"{counter} {id_}: {len(given)} numbers from {min(given)} to {max(given)}, some missing or doubled"

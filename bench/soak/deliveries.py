@@ -23,9 +23,9 @@ from .setup import SoakSetup, set_up_process
 
 POLL_S = 0.2
 INVOCATION = LambdaContext(30_000)
-HORIZON_SHARE = 0.3  # of the starts read the stream from its beginning, the rest from the last process's position
-ODD_SHARE = 0.3  # of the batches end early
-TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next one
+FROM_OLDEST_SHARE = 0.3  # of the starts read the stream from its beginning, the rest from the last process's position
+SHORT_SHARE = 0.3  # of the batches are shorter than they could be
+TWICE_SHARE = 0.05  # of the batches are delivered again, as part of the next batch
 PAUSE_S = 0.1  # after a failure
 
 
@@ -42,40 +42,40 @@ def consume(setup: SoakSetup, name: str) -> None:
 
 def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
     """Run one event source mapping, from the last process's position or from the oldest record of the stream."""
-    chance, place = random.Random(), setup.folder / f"{name}-{table}.place"
+    chance, position = random.Random(), setup.folder / f"{name}-{table}.position"
     after = None
-    if chance.random() > HORIZON_SHARE and place.exists():
-        after = place.read_text() or None  # empty if the process was killed while it wrote
+    if chance.random() > FROM_OLDEST_SHARE and position.exists():
+        after = position.read_text() or None  # empty if the process was killed while it wrote
     stream = Stream(setup.wire(), f"soak-{table}", after)
-    takes = partial(delivery.passes_filters, DECLARED[name], table)
+    passes_filters = partial(delivery.passes_filters, DECLARED[name], table)
     while True:
         records = stream.read()
-        _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, takes), chance)
+        _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, passes_filters), chance)
         if records:
-            place.write_text(records[-1]["dynamodb"]["SequenceNumber"])
+            position.write_text(records[-1]["dynamodb"]["SequenceNumber"])
         if len(records) < BATCH_RECORDS:
             time.sleep(POLL_S)
 
 
-def _deliver(way: Delivery, chance: random.Random) -> None:
+def _deliver(delivery_: Delivery, chance: random.Random) -> None:
     """Deliver everything, in batches of any size, and some batches twice."""
-    size, twice = BATCH_RECORDS, 0
-    while not way.is_done:
-        size = chance.randint(1, size) if chance.random() < ODD_SHARE else size
-        batch = way.batch(size, back=twice)
-        twice = 0
+    size, repeated = BATCH_RECORDS, 0
+    while not delivery_.is_done:
+        size = chance.randint(1, size) if chance.random() < SHORT_SHARE else size
+        batch = delivery_.batch(size, back=repeated)
+        repeated = 0
         try:
-            failed = way.invoke(batch, INVOCATION)
+            failed = delivery_.invoke(batch, INVOCATION)
         except Exception as error:
-            print(f"{way.source}: {error!r}", flush=True)
+            print(f"{delivery_.source}: {error!r}", flush=True)
             size = len(batch) // 2 + 1  # as Lambda bisects a failed batch
             time.sleep(PAUSE_S)
             continue
-        way.advance(failed, size)
+        delivery_.advance(failed, size)
         if failed is not None:
             time.sleep(PAUSE_S)
         elif chance.random() < TWICE_SHARE:
-            twice = size
+            repeated = size
         size = BATCH_RECORDS
 
 
@@ -84,12 +84,12 @@ def sweep(setup: SoakSetup, name: str) -> None:
     set_up_process(setup, name)
     from tally.operations import sweep as function
 
-    swept = function.Sweep(counters.COUNTERS)  # it makes its client
+    run_sweep = function.Sweep(counters.COUNTERS)
 
     while True:
         began_s = time.monotonic()
         try:
-            swept({}, INVOCATION)
+            run_sweep({}, INVOCATION)
         except Exception as error:
             print(f"sweep: {error!r}", flush=True)
         time.sleep(max(0.0, began_s + setup.minute_s - time.monotonic()))

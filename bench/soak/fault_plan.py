@@ -1,4 +1,4 @@
-"""Decides which request meets which fault: each kind that the proxy has, at random by seed, and storms of conflicts."""
+"""Decides which request meets which fault: each kind of the proxy, at random by seed, and phases of conflicts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from tests.faults import Fault, FaultKind, Plan
 
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
-SLOW, SLOW_WEIGHT = (FaultKind.SILENCE, FaultKind.HANG_BEFORE), 0.3  # each costs its caller READ_TIMEOUT_S
-LATE_SHARE = 0.3  # of the late requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
-LATE_S_MAX = 3.0  # a request or an answer arrives at most this late: after its client has sent another request
-HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # a storm over a hot key: most of its transactions meet a conflict
+SLOW, SLOW_WEIGHT = (
+    (FaultKind.SILENCE, FaultKind.HANG_BEFORE),
+    0.3,
+)  # after either fault, the caller waits for READ_TIMEOUT_S
+LATE_SHARE = 0.3  # of the delayed requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
+LATE_S_MAX = 3.0  # the longest delay of a request or an answer, after which its client has sent another request
+HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # in its hot phase, most transactions of a key meet a conflict
 HOT_CONFLICT_SHARE = 0.7
-HOT = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
+HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
 CODES_AFTER = (*CODES, "InternalServerError")
@@ -24,7 +27,7 @@ _CONFLICT = Fault(FaultKind.CONFLICT)
 
 
 def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
-    """Returns a plan with faults for this share of the requests, and with storms."""
+    """Returns a plan with faults for this share of the requests, and with hot phases."""
 
     def decide(operation: str, body: bytes, number: int) -> Fault | None:
         chance = random.Random(f"{seed}/{operation}/{number}")
@@ -36,15 +39,15 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 
 
 def conflict_chance(body: bytes, now_s: float) -> float:
-    """Returns how likely a conflict is now. The storms over different keys follow each other.
+    """Returns how likely a conflict is now. The hot phases of the keys follow each other.
 
-    The rollup's transactions touch nearly every hot key, but on a shard that others seldom write. So no storm meets
-    them.
+    The rollup's transactions touch nearly every hot key, but on a shard that others seldom write. So a hot phase does
+    not affect the rollup.
     """
     if b'"CHECKPOINT#' in body:
         return 0.0
-    for place, name in enumerate(HOT):
-        if name.encode() in body and (now_s + place * HOT_PHASE_S) % HOT_PHASE_EVERY_S < HOT_PHASE_S:
+    for place, key in enumerate(HOT_KEYS):
+        if key.encode() in body and (now_s + place * HOT_PHASE_S) % HOT_PHASE_EVERY_S < HOT_PHASE_S:
             return HOT_CONFLICT_SHARE
     return 0.0
 
@@ -57,7 +60,7 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
             kinds.remove(FaultKind.CONFLICT)
     kind = chance.choices(kinds, [SLOW_WEIGHT if kind in SLOW else 1 for kind in kinds])[0]
     if kind is FaultKind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
-        kind = FaultKind.CONFLICT  # a transaction of one write has one reason
+        kind = FaultKind.CONFLICT  # a transaction of one write cannot have two reasons
     match kind:
         case FaultKind.DELAY | FaultKind.LATE_ANSWER:
             late = chance.random() < LATE_SHARE

@@ -1,4 +1,4 @@
-"""The changes that a client can make, each as the handlers make it. Import this module after the environment is set."""
+"""The changes that a client can make, as the handlers make them. Import this module after the environment is set."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from ..instruments import Crasher, CrashError
 from . import notes
 from .notes import Note
 
-LONG_AGO = "2024-02-29T12:00:00Z"  # when each imported child was put
+CHILDREN_PUT = "2024-02-29T12:00:00Z"  # the time of each imported child
 
 Body = Mapping[str, Any]
-Answered = tuple[Body, bool]
+Answer = tuple[Body, bool]
 """The body of an answer, and whether it was a replay."""
 
 
@@ -56,11 +56,11 @@ class IntendedChange:
 
     key: str
     entries: Sequence[IntendedEntry]
-    send: Callable[[], Answered]
+    send: Callable[[], Answer]
     notes_of_answer: Callable[[Body], list[Note]]
     """Returns a note for each entry from the answer."""
     late_until_s: float = 0.0
-    """The time up to which a copy of an earlier request may arrive, on the monotonic clock."""
+    """The time up to which a late copy of an earlier request may arrive, on the monotonic clock."""
     attempts: int = 0
     made_s: float = field(default_factory=time.time)
     void: Callable[..., Any] | None = None
@@ -71,164 +71,177 @@ class IntendedChange:
         return [entry.note(what, self.key, more) for entry in self.entries]
 
 
-def _answered(answer: Any) -> Answered:
+def _answer_of(answer: Any) -> Answer:
     return answer.body, answer.replayed
 
 
-def _counted(entry: IntendedEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
-    """Returns the note of a counted entry. The tally's period must lie between the first request and the answer."""
+def _counted_note(entry: IntendedEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
+    """Returns the note of a counted entry. The note is WRONG unless the tally's period is of the request's time."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
     what = notes.COUNTED if first <= tally <= last else notes.WRONG
     return entry._replace(id=tally).note(what, key, more)
 
 
 def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
-    """Makes a play, a visit, or any other increment."""
+    """Returns a play, a visit, or another increment."""
     counter, id_, amount, _ = entry
 
-    def send() -> Answered:
+    def send() -> Answer:
         if counter is counters.VISITS:
-            return _answered(visits.visit(Call(store), url=id_, idempotency_key=key))
-        moved = {"counter": counter, "id": id_, "amount": amount, "idempotency_key": key}
-        return _answered(increments.increment(Call(store), **moved))
+            return _answer_of(visits.visit(Call(store), url=id_, idempotency_key=key))
+        fields = {"counter": counter, "id": id_, "amount": amount, "idempotency_key": key}
+        return _answer_of(increments.increment(Call(store), **fields))
 
-    def noted(body: Body) -> list[Note]:
-        return [_counted(entry, periods.tally_id_of_answer(id_, body), intent.made_s, key, body.get("number", ""))]
+    def notes_of_answer(body: Body) -> list[Note]:
+        return [_counted_note(entry, periods.tally_id_of_answer(id_, body), intent.made_s, key, body.get("number", ""))]
 
     undo = partial(changes.void, counter=counter, id=id_, key=key) if counter.is_batchable else None
-    intent = IntendedChange(key, [entry], send, noted, void=undo)
+    intent = IntendedChange(key, [entry], send, notes_of_answer, void=undo)
     return intent
 
 
 def reader(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
-    """Makes a visit, which counts a visitor once. The answer to a repeated request says that the visitor is not new."""
+    """Returns a visit, which counts a visitor once. A repeated request is answered that the visitor is not new."""
     counter, id_, *_ = entry
 
-    def send() -> Answered:
-        return _answered(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
+    def send() -> Answer:
+        return _answer_of(increments.add_visitor(Call(store), counter=counter, id=id_, visitor=visitor))
 
-    def noted(body: Body) -> list[Note]:
-        return [_counted(entry, periods.tally_id_of_answer(id_, body), intent.made_s, visitor)]
+    def notes_of_answer(body: Body) -> list[Note]:
+        return [_counted_note(entry, periods.tally_id_of_answer(id_, body), intent.made_s, visitor)]
 
-    intent = IntendedChange("", [entry], send, noted)
+    intent = IntendedChange("", [entry], send, notes_of_answer)
     return intent
 
 
 def change(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
-    """Makes many changes under one key. Their receipt, read from the `plain` store, names the periods."""
+    """Returns a batch of changes under one key. Their receipt, read from the `plain` store, names the periods."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
-    def send() -> Answered:
+    def send() -> Answer:
         visible = "soon" if soon else "now"
         call = Call(store, counters=counters.COUNTERS)
-        return _answered(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
+        return _answer_of(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
 
-    def noted(body: Body) -> list[Note]:
+    def notes_of_answer(body: Body) -> list[Note]:
         id_ = receipts.draft_receipt(Call(plain), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
         receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
-        named = {(name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)}
-        return [_counted(entry, named.get((entry.counter.name, entry.id), ""), intent.made_s, key) for entry in entries]
+        tally_ids = {
+            (name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)
+        }
+        return [
+            _counted_note(entry, tally_ids.get((entry.counter.name, entry.id), ""), intent.made_s, key)
+            for entry in entries
+        ]
 
-    intent = IntendedChange(key, entries, send, noted, void=partial(changes.void_changes, key=key))
+    intent = IntendedChange(key, entries, send, notes_of_answer, void=partial(changes.void_changes, key=key))
     return intent
 
 
 def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> IntendedChange:
-    """Makes the void of a change that was counted in these tallies. A void needs no key of its own."""
+    """Returns the void of a change that was counted in these tallies. A void needs no key."""
     pairs = zip(counted.entries, tallies, strict=True)
     voided = [entry._replace(id=tally, amount=-entry.amount) for entry, tally in pairs]
 
-    def send() -> Answered:
+    def send() -> Answer:
         assert counted.void is not None, "its counter has no voids"
-        return _answered(counted.void(Call(store, counters=counters.COUNTERS)))
+        return _answer_of(counted.void(Call(store, counters=counters.COUNTERS)))
 
     return IntendedChange("", voided, send, lambda body: [entry.note(notes.COUNTED, "") for entry in voided])
 
 
-def child(store: Store, entry: IntendedEntry, there: bool, key: str) -> IntendedChange:
-    """Makes the put or the removal of a like or a member. `key`: "" for a change without a key."""
+def child(store: Store, entry: IntendedEntry, put: bool, key: str) -> IntendedChange:
+    """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
-    mine = counter.changes != "service"
+    is_caller = counter.changes != "service"
 
-    def send() -> Answered:
-        call, named = Call(store, name if mine else None), {} if mine else {"name": name}
-        ways = (children.delete_mine, children.put_mine) if mine else (children.delete_child, children.put_child)
-        return _answered(ways[there](call, counter=counter, id=id_, idempotency_key=key or None, **named))
+    def send() -> Answer:
+        call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}
+        remove_or_put = (
+            (children.delete_mine, children.put_mine) if is_caller else (children.delete_child, children.put_child)
+        )
+        return _answer_of(remove_or_put[put](call, counter=counter, id=id_, idempotency_key=key or None, **fields))
 
-    def noted(body: Body) -> list[Note]:
-        right = body["present"] is there and body["child"] == name
-        return [entry.note((notes.PUT if there else notes.REMOVED) if right else notes.WRONG, key, name)]
+    def notes_of_answer(body: Body) -> list[Note]:
+        is_right = body["present"] is put and body["child"] == name
+        return [entry.note((notes.PUT if put else notes.REMOVED) if is_right else notes.WRONG, key, name)]
 
-    return IntendedChange(key, [entry], send, noted)
+    return IntendedChange(key, [entry], send, notes_of_answer)
 
 
 def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedChange:
-    """Makes a hold of stock."""
+    """Returns a hold of stock."""
 
-    def send() -> Answered:
-        held = {"counter": entry.counter, "id": entry.id, "amount": entry.amount, "ttl_s": ttl_s}
-        body, replayed = _answered(holds.hold(Call(store), **held, idempotency_key=key))
-        return {name: one for name, one in body.items() if name != "state"}, replayed  # a replay has the present state
+    def send() -> Answer:
+        fields = {"counter": entry.counter, "id": entry.id, "amount": entry.amount, "ttl_s": ttl_s}
+        body, replayed = _answer_of(holds.hold(Call(store), **fields, idempotency_key=key))
+        return {
+            name: value for name, value in body.items() if name != "state"
+        }, replayed  # a replay has the present state
 
     return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
 def settle(store: Store, entry: IntendedEntry, hold_id: str, commit: bool) -> IntendedChange:
-    """Makes the commit or the release of a hold. It needs no key: a hold settles once."""
+    """Returns the commit or the release of a hold. Neither needs a key, because a hold settles once."""
 
-    def send() -> Answered:
+    def send() -> Answer:
         settle_hold = holds.commit_hold if commit else holds.release_hold
-        return _answered(settle_hold(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
+        return _answer_of(settle_hold(Call(store), counter=entry.counter, id=entry.id, hold=hold_id))
 
     return IntendedChange("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
 
 def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
-    """Reads a number, and sets it to another value if no change came between. `amount`: the difference."""
+    """Returns a change that reads a number, and sets it to a value that differs by `amount` from the read number."""
     counter, id_, amount, _ = entry
-    seen: list[State] = []
+    states: list[State] = []
 
-    def send() -> Answered:
+    def send() -> Answer:
         call = Call(store)
-        if not seen:
-            seen.append(tallies.read_state(call, counter, id_))
-        wanted = {"value": max(counter.floor or 0, seen[0].value + amount), "version": seen[0].version}
-        return _answered(increments.set_counter(call, counter=counter, id=id_, **wanted, idempotency_key=key))
+        if not states:
+            states.append(tallies.read_state(call, counter, id_))
+        target = {"value": max(counter.floor or 0, states[0].value + amount), "version": states[0].version}
+        return _answer_of(increments.set_counter(call, counter=counter, id=id_, **target, idempotency_key=key))
 
-    def noted(body: Body) -> list[Note]:
-        return [entry._replace(amount=body["value"] - seen[0].value).note(notes.COUNTED, key)]
+    def notes_of_answer(body: Body) -> list[Note]:
+        return [entry._replace(amount=body["value"] - states[0].value).note(notes.COUNTED, key)]
 
-    return IntendedChange(key, [entry], send, noted)
+    return IntendedChange(key, [entry], send, notes_of_answer)
 
 
 def load(
     store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], writes: Sequence[int], key: str
 ) -> IntendedChange:
-    """Makes an import by `tally import`. `writes`: the process dies after so many writes, once for each number."""
+    """Returns an import by `tally import`. The process dies once for each number of `writes`, after so many writes."""
     counter, file = entries[0].counter, folder / f"{key}.csv"
     layout = files.CHILDREN if counter.counts_children else files.NUMBERS
-    with file.open("w") as out:
-        written = csv.writer(out)
-        written.writerow(layout.columns(counter))
-        written.writerows(
-            [entry.id, entry.child, LONG_AGO] if entry.child else [entry.id, counter.start + entry.amount]
+    with file.open("w") as text:
+        rows = csv.writer(text)
+        rows.writerow(layout.columns(counter))
+        rows.writerows(
+            [entry.id, entry.child, CHILDREN_PUT] if entry.child else [entry.id, counter.start + entry.amount]
             for entry in entries
         )
-    into = {"counter": None, "children": counter} if counter.counts_children else {"counter": counter, "children": None}
-    given = Namespace(file=str(file), run=key, format=None, skip_bad=False, yes=True, by="soak", why="soak", **into)
+    target = (
+        {"counter": None, "children": counter} if counter.counts_children else {"counter": counter, "children": None}
+    )
+    arguments = Namespace(
+        file=str(file), run=key, format=None, skip_bad=False, yes=True, by="soak", why="soak", **target
+    )
     crashes = list(writes)
 
-    def send() -> Answered:
+    def send() -> Answer:
         crasher.arm(crashes.pop() if crashes else 0)
         try:
-            return {"status": IMPORT.run(given, Stack(store, None, counters.COUNTERS))}, True
+            return {"status": IMPORT.run(arguments, Stack(store, None, counters.COUNTERS))}, True
         except CrashError:
-            raise StoreBusyError("The import died in the middle.") from None
+            raise StoreBusyError("The import died before its end.") from None
         finally:
             crasher.arm(0)
 
-    def noted(body: Body) -> list[Note]:
+    def notes_of_answer(body: Body) -> list[Note]:
         what = notes.IMPORTED if body["status"] == 0 else notes.WRONG
         return [entry.note(what, key, entry.child) for entry in entries]
 
-    return IntendedChange(key, entries, send, noted)
+    return IntendedChange(key, entries, send, notes_of_answer)

@@ -1,4 +1,4 @@
-"""Checks the tables while everything runs: for false drift, and for an `as_of` that is ahead of the truth."""
+"""Checks the tables while everything runs, for false drift and for reads that lack changes from before `as_of`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .notes import Accepted, Reader, Tally
 from .setup import ENGINE, SoakSetup
 
 GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
-"""Counters that only count up. A read of them shows at least every change accepted before `as_of`."""
+"""Counters that only count up. Reads of these counters show at least every change that was accepted before `as_of`."""
 HOT = (("plays", "v0"), ("visits", "https://example.com/0"))
-LOOKED_AT = 6  # other tallies that each check reads
-TRIM_MARGIN = 3_000  # so many passed records are kept, so that a restart delivers some again
+OTHERS_CHECKED = 6  # tallies that each check reads beside HOT
+TRIM_MARGIN = 3_000  # passed records that are kept, so that a restart delivers some records again
 
 
 @dataclass
 class Monitor:
     """The findings so far.
 
-    `drifts`: confirmed false drift. `as_of_errors`: reads without a change that `as_of` promises.
+    `drifts`: confirmed false drift. `as_of_errors`: reads without a change from before `as_of`.
     """
 
     setup: SoakSetup
@@ -39,65 +39,65 @@ class Monitor:
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
     as_of_errors: list[str] = field(default_factory=list)
-    passing: int = 0
-    """Drift rows before their confirmation: the two halves of a change were judged at different times."""
+    unconfirmed: int = 0
+    """Drift rows that are not confirmed, because the two halves of a change were judged at different times."""
     judged: int = 0
     """The number of judged minutes."""
     last_judged: int = -1
-    looks: int = 0
+    checks: int = 0
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.setup.seed)
         self._reader = Reader(self.setup.folder)
         self._growth: dict[Tally, Growth] = defaultdict(Growth)
-        self._first: int | None = None
-        self._seen: set[tuple[str, str, int]] = set()
+        self._first_judged: int | None = None
+        self._drift_rows: set[tuple[str, str, int]] = set()
 
     @property
     def problem_count(self) -> int:
         """How many errors there are."""
         return len(self.drifts) + len(self.as_of_errors) + len(self.accepted.wrong)
 
-    def look(self) -> None:
-        """Read the new notes, the ledger and some tallies."""
+    def check(self) -> None:
+        """Read the new notes, the ledger and some tallies, and note what is wrong."""
         new = list(self._reader.new())
         self.accepted.add(new)
         for note in new:
             if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
                 self._growth[note.counter, note.id].add(note.answered_s, note.amount)
-        seen = watermark.read(self.store)
-        if seen.judged >= 0:
-            self._first = seen.judged if self._first is None else self._first
-            self.judged, self.last_judged = seen.judged - self._first, seen.judged
+        present = watermark.read(self.store)
+        if present.judged >= 0:
+            self._first_judged = present.judged if self._first_judged is None else self._first_judged
+            self.judged, self.last_judged = present.judged - self._first_judged, present.judged
         for drift in rows.all_rows(self.store):
-            if drift.confirmed_amount(seen):
+            if drift.confirmed_amount(present):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
             row = (drift.counter, drift.target, drift.last_minute)
-            self.passing += row not in self._seen
-            self._seen.add(row)
-        self._check_as_of(seen.as_of(self.store.settings))
-        self.looks += 1
+            self.unconfirmed += row not in self._drift_rows
+            self._drift_rows.add(row)
+        self._check_as_of(present.as_of(self.store.settings))
+        self.checks += 1
 
     def _check_as_of(self, as_of_s: int | None) -> None:
         if as_of_s is None:
             return
         hot = [tally for tally in HOT if tally in self._growth]
-        for tally in [*hot, *self._chance.sample(sorted(self._growth), min(LOOKED_AT, len(self._growth)))]:
-            shown = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
+        for tally in [*hot, *self._chance.sample(sorted(self._growth), min(OTHERS_CHECKED, len(self._growth)))]:
+            number = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
             accepted = self._growth[tally].before(as_of_s)
-            if shown < accepted:
-                self.as_of_errors.append(f"{tally} showed {shown} as of {as_of_s}: {accepted} were accepted before")
+            if number < accepted:
+                self.as_of_errors.append(f"{tally} showed {number} as of {as_of_s}: {accepted} were accepted before")
 
     def trim(self, shards: dict[str, str]) -> None:
         """Delete stream records that both consumers have passed, because each record slows the engine down."""
         passed = {}
         for table in STREAMED:
-            places = []
+            positions = []
             for consumer in ("rollup", "bookkeeper"):
                 key = keys.key(*keys.checkpoint_key(consumer, table, shards[table]))
                 item = queries.get(self.store.client, self.store.settings.ledger_table, key)
-                places.append(int(item["sequence"]["S"]) if item else 0)
-            passed[f"soak-{table}"] = max(0, min(places) - TRIM_MARGIN)
+                positions.append(int(item["sequence"]["S"]) if item else 0)
+            passed[f"soak-{table}"] = max(0, min(positions) - TRIM_MARGIN)
         trim(self.setup.folder / ENGINE, passed)
 
 
@@ -106,15 +106,15 @@ class Growth:
     """The accepted changes of one tally, by time."""
 
     sum_: int = 0
-    """The sum of the changes before the last `until_s`."""
+    """The sum of the changes before the last `before_s`."""
     _waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, answered_s: float, amount: int) -> None:
-        """Add an accepted change. `answered_s`: when it was answered."""
+        """Add an accepted change. `answered_s`: the time of its answer."""
         heapq.heappush(self._waiting, (answered_s, amount))
 
-    def before(self, until_s: float) -> int:
-        """Returns the sum of the changes that were answered before `until_s`, which never decreases."""
-        while self._waiting and self._waiting[0][0] < until_s:
+    def before(self, before_s: float) -> int:
+        """Returns the sum of the changes that were answered before `before_s`, which never decreases."""
+        while self._waiting and self._waiting[0][0] < before_s:
             self.sum_ += heapq.heappop(self._waiting)[1]
         return self.sum_

@@ -1,4 +1,4 @@
-"""The notes of the workers: one line for the final answer to each intended change. The tables are compared with them.
+"""The notes of the workers: one line for the final answer to each intended change. Tables are compared with the notes.
 
 counted <TAB> plays <TAB> v7 <TAB> 1 <TAB> key <TAB> 1700000000.123 <TAB>
 """
@@ -17,7 +17,7 @@ PUT, REMOVED = "put", "removed"
 REFUSED, UNKNOWN, WRONG = "refused", "unknown", "wrong"
 COMMITTED, RELEASED, EXPIRED = "committed", "released", "expired"
 Tally = tuple[str, str]
-"""Counter and id, with its period."""
+"""A counter's name, and the id of one of its tallies, with the period."""
 
 
 class Note(NamedTuple):
@@ -53,7 +53,7 @@ class Reader:
         self._rest: dict[Path, str] = defaultdict(str)
 
     def new(self) -> Iterator[Note]:
-        """Returns the notes since the last call."""
+        """Yields the notes since the last call."""
         for path in sorted(self._folder.glob("notes-*.tsv")):
             file = self._files.setdefault(path, path.open())
             *lines, self._rest[path] = (self._rest[path] + file.read()).split("\n")
@@ -67,10 +67,10 @@ class Accepted:
     answers: Multiset[str] = field(default_factory=Multiset)
     sums: dict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The sum of each tally, without holds and children."""
-    taken: dict[str, tuple[Tally, int]] = field(default_factory=dict)
-    """The amount of each hold."""
+    holds: dict[str, tuple[Tally, int]] = field(default_factory=dict)
+    """The tally and the amount of each hold, by the hold's id."""
     settled: dict[str, str] = field(default_factory=dict)
-    """The last state of each settled hold."""
+    """The last state of each settled hold, by the hold's id."""
     children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[Tally, list[int]] = field(default_factory=lambda: defaultdict(list))
     imports: Multiset[str] = field(default_factory=Multiset)
@@ -96,7 +96,7 @@ class Accepted:
                 if note.more:
                     self.numbers[tally].append(int(note.more))
             case "held":
-                self.taken[note.more] = tally, note.amount
+                self.holds[note.more] = tally, note.amount
             case "committed" | "released" | "expired":
                 self.settled[note.more] = note.what
             case "put":
@@ -108,12 +108,12 @@ class Accepted:
 
     @property
     def operations(self) -> int:
-        """How many intended changes have a final answer."""
+        """The number of intended changes with a final answer."""
         return sum(self.answers.values()) - self.answers[STOCKED]
 
     def tallies(self) -> dict[Tally, int]:
-        """Returns what every tally must be at the end, less its start. A hold that was not committed has expired."""
+        """Returns the expected end of every tally, less its start. A hold that was not committed has expired."""
         amounts = defaultdict(int, self.sums)
-        for hold_id, (tally, amount) in self.taken.items():
+        for hold_id, (tally, amount) in self.holds.items():
             amounts[tally] -= amount if self.settled.get(hold_id) == COMMITTED else 0
-        return amounts | {tally: len(there) for tally, there in self.children.items()}
+        return amounts | {tally: len(names) for tally, names in self.children.items()}

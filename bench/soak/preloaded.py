@@ -1,4 +1,4 @@
-"""Modules of the process that forks the others. It dies with the main process, and the others die with it."""
+"""Modules of the fork server. It dies with the main process, and the processes that it forked die, too."""
 
 from tally.dev.stack.zygote import die_with_parent
 

@@ -22,11 +22,14 @@ from .fault_plan import make_plan
 from .setup import SoakSetup, set_up_process
 
 START_S_MAX = 120.0
-COUNTS_S = 0.5  # between two reports of the number of faults
-KILL_EVERY_MINUTES = 2.0  # on average, a consumer or the sweep is killed or frozen; in minutes of the ledger
+REPORT_S = 0.5  # between two reports of the number of faults
+KILL_EVERY_MINUTES = 2.0  # of the ledger: on average, a consumer or the sweep is then killed or frozen
 FROZEN_SHARE = 0.25  # the rest are killed
-DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen, or absent after a kill: often long enough to confirm drift
-AT_ONCE_SHARE = 0.6  # of the killed processes start again at once
+DOWN_MINUTES, DOWN_MINUTES_MAX = (
+    2.0,
+    15.0,
+)  # frozen, or not restarted after a kill, on average and at most: often long enough to confirm drift
+AT_ONCE_SHARE = 0.6  # of the killed processes are restarted at once
 ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
     "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,
 }  # fmt: skip
@@ -50,27 +53,27 @@ def run_proxies(setup: SoakSetup, ready: Connection, faults_end: Event) -> None:
         ready.send(replace(setup, faulty_endpoint=faulty.endpoint, faulty_endpoint_with_tokens=tokens.endpoint))
         path = setup.folder / "faults.json"
         while True:
-            if faults_end.wait(COUNTS_S):
+            if faults_end.wait(REPORT_S):
                 faulty.plan = tokens.plan = no_faults
-                time.sleep(COUNTS_S)
+                time.sleep(REPORT_S)
             counts: Multiset[str] = Multiset()
             for proxy in (faulty, tokens):
                 for (name, _), count in proxy.counts.items():
                     counts[name] += count
                 for failure in proxy.failures:
                     print(repr(failure), flush=True)
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(counts))
-            os.replace(fresh, path)
+            new_file = path.with_suffix(".new")
+            new_file.write_text(json.dumps(counts))
+            os.replace(new_file, path)
 
 
 def begin_proxies(setup: SoakSetup) -> tuple[SoakSetup, Any, Any]:
     """Start the proxies. Returns the setup with their endpoints, their process, and the event that ends the faults."""
-    (here, there), faults_end = _context.Pipe(), _context.Event()
-    process = _start_process(run_proxies, setup, there, faults_end)
-    if not here.poll(START_S_MAX):
+    (receiver, sender), faults_end = _context.Pipe(), _context.Event()
+    process = _start_process(run_proxies, setup, sender, faults_end)
+    if not receiver.poll(START_S_MAX):
         raise TimeoutError("the proxies did not start")
-    return here.recv(), process, faults_end
+    return receiver.recv(), process, faults_end
 
 
 def begin_workers(setup: SoakSetup, count: int, operations: int) -> list[Any]:
@@ -104,13 +107,13 @@ class ConsumerProcesses:
     def _start(self, role: str) -> None:
         self._running[role] = _start_process(ROLES[role], self.setup, role)
 
-    def step(self, now_s: float, *, strikes: bool) -> None:
-        """Restart the processes that were down for long enough, and strike if it is time.
+    def step(self, now_s: float, *, kills: bool) -> None:
+        """Restart the processes that were down for long enough, and kill or freeze a process when it is time.
 
-        `now_s`: on the monotonic clock. Raises RuntimeError if a process has ended by itself.
+        `now_s`: on the monotonic clock. `kills`: whether to kill or freeze. Raises RuntimeError if a process failed.
         """
         for role, until_s in list(self._down_until_s.items()):
-            if until_s <= now_s or not strikes:
+            if until_s <= now_s or not kills:
                 del self._down_until_s[role]
                 if self._running[role].is_alive():
                     os.kill(self._running[role].pid, signal.SIGCONT)
@@ -118,8 +121,8 @@ class ConsumerProcesses:
                     self._start(role)
         for role, process in self._running.items():
             if role not in self._down_until_s and not process.is_alive():
-                raise RuntimeError(f"{role} ended by itself: see {role}.log")
-        if strikes and now_s >= self._next_s:
+                raise RuntimeError(f"{role} failed: see {role}.log")
+        if kills and now_s >= self._next_s:
             if self._next_s:
                 self._kill_or_freeze(now_s)
             self._next_s = now_s + self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.setup.minute_s

@@ -27,15 +27,15 @@ from ..clients import LOCAL, STREAMED, create_tables
 
 ENGINE = "engine.db"
 CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
-"""A counter of the soak itself, with periods that begin and end while the soak runs."""
+"""The soak's own counter, whose periods begin and end while the soak runs."""
 
 
 @dataclass(frozen=True)
 class SoakSetup:
     """The folder, the seed and the endpoints of a soak.
 
-    `engine_endpoint`: the engine itself. `faulty_endpoint`: the proxy that fails. `faulty_endpoint_with_tokens`: the
-    proxy that fails, but leaves DynamoDB's tokens in the requests.
+    `engine_endpoint`: the engine, without faults. `faulty_endpoint`: the proxy that makes requests fail, and drops
+    DynamoDB's tokens. `faulty_endpoint_with_tokens`: the proxy that makes requests fail, and keeps the tokens.
     """
 
     folder: Path
@@ -72,11 +72,11 @@ class SoakSetup:
         return Settings.from_environment(self.environment)
 
     def store(self, endpoint: str | None = None) -> Store:
-        """Returns a store behind this endpoint, or on the engine itself."""
+        """Returns a store that uses this endpoint, or the engine without faults."""
         return Store(dynamodb_client(endpoint_url=endpoint or self.engine_endpoint), self.settings)
 
     def wire(self) -> SyncWire:
-        """Returns a connection to the engine, without proxy and boto3."""
+        """Returns a direct connection to the engine, without proxy and boto3."""
         return SyncWire(urlsplit(self.engine_endpoint).port or 0)
 
     def scan(self, table: str) -> Iterator[dict[str, Any]]:
@@ -94,22 +94,22 @@ class SoakSetup:
 @contextmanager
 def run_engine(folder: Path) -> Iterator[Engine]:
     """Runs the engine on the file of a soak."""
-    with Engine(folder / ENGINE) as running:
-        _environ(SoakSetup(folder, 0, 1, running.endpoint))
-        yield running
+    with Engine(folder / ENGINE) as engine:
+        _set_environment(SoakSetup(folder, 0, 1, engine.endpoint))
+        yield engine
 
 
-def create_soak_tables(folder: Path, running: Engine) -> None:
+def create_soak_tables(folder: Path, engine: Engine) -> None:
     """Create the tables with their streams, and write the streams' ARNs into the folder."""
-    client = boto3.client("dynamodb", endpoint_url=running.endpoint, **LOCAL)
-    create_tables(client, SoakSetup(folder, 0, 1, running.endpoint).settings, STREAMED)
+    client = boto3.client("dynamodb", endpoint_url=engine.endpoint, **LOCAL)
+    create_tables(client, SoakSetup(folder, 0, 1, engine.endpoint).settings, STREAMED)
     for table in STREAMED:
         arn = client.describe_table(TableName=f"soak-{table}")["Table"]["LatestStreamArn"]
         (folder / f"{table}.arn").write_text(arn)
     index_stream_records(folder / ENGINE)
 
 
-def _environ(setup: SoakSetup) -> None:
+def _set_environment(setup: SoakSetup) -> None:
     """Set the environment and the counters that the handlers read."""
     os.environ.update(setup.environment)
     counters.COUNTERS[CLICKS.name] = CLICKS
@@ -119,7 +119,7 @@ def set_up_process(setup: SoakSetup, name: str) -> None:
     """Set up a process of the soak: its environment, its log, and no Ctrl-C, which the main process handles."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _environ(setup)
+    _set_environment(setup)
     log = os.open(setup.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     os.dup2(log, 1)

@@ -135,14 +135,14 @@ def test_read_is_one_request_of_one_unit_whatever_the_number_of_shards_and_likes
 def test_the_calculator_and_the_benchmark_claim_the_same() -> None:
     assert cost.KINDS["now"].writes == claimed("plays", designs.NOW.name, "WCU")
     assert cost.KINDS["soon"].writes == claimed("plays", designs.SOON.name, "WCU")
-    for kind, commit in (("hold", budgets.COMMIT), ("settled hold", budgets.SETTLE)):
+    for kind, commit in (("hold", budgets.COMMIT), ("settled hold", budgets.COMMIT_OTHER)):
         both = claimed("budgets", budgets.HOLD, "WCU") + claimed("budgets", commit, "WCU")
         assert (cost.KINDS[kind].writes, cost.KINDS[kind].reads) == (both, claimed("budgets", commit, "RCU"))
     # Two heartbeats, four checkpoints, and the judge: `make bench` measures it.
     assert claimed("edits", "a quiet minute, one shard in each stream", "WCU") == cost.JUDGE_WRITES + 2 + 4
     # 1,000 visits of pages of their own: the receipt, the rollup, the journal of both streams, the judge.
     visits = 1000 + cost.rollup_units(1000) + 2 * cost.booking_units(1000) + 1
-    most = claimed("journal", "a visit of a page of its own, everything", "WCU")
+    most = claimed("journal", journal.VISIT, "WCU")
     assert 0.95 * most < visits / 1000 <= most
 
 

@@ -54,5 +54,5 @@ def test_the_exit_status_says_whether_all_claims_held(
     assert "not judged" in printed.out
     assert command.main(out) == 1
     printed = capsys.readouterr()
-    assert printed.err == "tally: does not hold: one: µs\n"
+    assert printed.err == "tally: these claims do not hold: one: µs\n"
     assert "NOT HELD" in printed.out

@@ -151,7 +151,7 @@ def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     """Returns a function that runs the demo with short pauses. It skips the series and the top list."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(replay, "SETTLE_S_MAX", PATIENCE_S)
-    monkeypatch.setattr(replay, "SETTLE_LOOK_S", 0.001)
+    monkeypatch.setattr(replay, "SETTLE_POLL_S", 0.001)
 
     def run(tally: FakeTally) -> DemoRun:
         status = demo.main(["--port", str(tally.port), "--log", str(log), "--quick"])
@@ -186,7 +186,7 @@ SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
         ({}, "All 1 pages have the log's count.", ""),
         ({"counted": {PAGE_URL: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
         ({"settled_s": None}, "still differed from the log.", "right more than"),
-        ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a: by -2", "1 tallies drifted"),
+        ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a by -2", "1 tallies drifted"),
         (
             {"hours": replace(SAME_HOURS, series={PAGE_URL: 2})},
             "3 in the log, 2 in the series, 3 in the top",
@@ -197,7 +197,7 @@ SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
             "3 in the log, 3 in the series, 2 in the top",
             "for 1 pages",
         ),
-        ({"hours": replace(SAME_HOURS, took_s=None)}, "minutes not yet judged", "did not reach the end of the run"),
+        ({"hours": replace(SAME_HOURS, took_s=None)}, "minutes are not judged yet", "did not reach the end of the run"),
     ],
 )
 def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[str, Any], out: str, err: str) -> None:
@@ -205,7 +205,7 @@ def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[s
         Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_HOURS
     )
     outcome = replace(right, **fields)
-    assert outcome.right is not bool(err)
+    assert outcome.is_right is not bool(err)
     assert out in "\n".join(report(outcome))
     assert err in "\n".join(complaints(outcome))
 
@@ -258,7 +258,8 @@ def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: P
     wait_for(lambda: tally.requests >= 20)
     process.send_signal(signal.SIGTERM)
     printed = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, *printed) == (130, "", "tally: demo stopped; Tally keeps the visits it has counted\n")
+    stopped = "tally: demo stopped; Tally keeps the visits that it has counted\n"
+    assert (process.returncode, *printed) == (130, "", stopped)
 
 
 @pytest.mark.parametrize("content", [None, b"no log at all\n", gzip.compress(b"x" * 99, mtime=0)[:-9]])

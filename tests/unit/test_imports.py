@@ -6,7 +6,7 @@ import gc
 
 from bench import ROOT
 from bench.clients import LOCAL
-from bench.imports import time_import
+from bench.imports import time_code
 from tally.contract.declarations import READERS, SCHEDULES, Declarations
 from tally.dynamo.client import dynamodb_client
 
@@ -16,7 +16,7 @@ BACKGROUND = [entry.function for entry in (*READERS, *SCHEDULES)]
 
 def test_no_function_imports_anything_heavy() -> None:
     every = "; ".join(f"handlers.{function}" for function in (*SERVING, *BACKGROUND))
-    assert time_import(f"import handlers; {every}").heavy == []
+    assert time_code(f"import handlers; {every}").heavy == []
 
 
 def test_garbage_collection_skips_the_objects_of_the_cold_start() -> None:

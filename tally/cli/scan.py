@@ -63,7 +63,8 @@ class Throttle:
 
 def add_pace(parser: Parser) -> None:
     """Adds the arguments of a command that reads a whole table."""
-    units, text = values.whole_number(1, UNITS_MAX), "use at most about N read and write units of your table a second"
+    text = "use at most about N read and write units of your table a second; default: half of its provisioned capacity"
+    units = values.whole_number(1, UNITS_MAX)
     parser.add_argument("--units", metavar="N", type=units, default=0, help=text)
     parser.add_argument("--yes", action="store_true", help="do not ask")
 

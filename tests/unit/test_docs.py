@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from counters import COUNTERS
 from tally import counter
 from tally.cli import status
+from tally.contract.declarations import OPERATIONS
+from tally.contract.document import document_json
 from tally.counter import Counter
 from tally.drift import checks
 from tally.dynamo import items
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "bench/data/README.md"]
+PUBLIC_MODULES = (
+    "tally.counter", "tally.items", "tally.pages", "tally.transact", "tally.client", "tally.cdk.construct",
+    "tally.records",
+)  # fmt: skip
 FOLDERS = ("bench", "docs", "events", "lambdas", "stacks", "tally", "tests")
 
 
@@ -123,6 +132,21 @@ def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
     assert {(name, where) for name, where in named_targets if name not in targets} == set()
 
 
+def test_each_keyword_argument_in_backquotes_exists() -> None:
+    """A page says `visible="soon"` or `by=day`: a keyword argument of a public function, or a query parameter."""
+    functions: list[Callable[..., Any]] = []
+    for module in PUBLIC_MODULES:
+        for value in vars(importlib.import_module(module)).values():
+            if inspect.isclass(value):
+                functions += [method for method in vars(value).values() if inspect.isfunction(method)]
+            functions += [value] if inspect.isfunction(value) else []
+    keywords = {name for function in functions for name in inspect.signature(function).parameters}
+    keywords |= set(re.findall(r'"in": "query", "name": "(\w+)"', document_json(OPERATIONS, COUNTERS)))
+    words = {word for page in PAGES for word in re.findall(r"`([a-z_]+)=", page.read_text())}
+    # Of Powertools, of the element <tally-count>, and of an example's record.
+    assert words - keywords == {"event_key_jmespath", "live", "visits"}
+
+
 def test_every_declaration_of_a_counter_on_a_page_is_valid() -> None:
     blocks = [
         (page.name, block)
@@ -170,7 +194,7 @@ def test_no_page_has_more_words_than_its_budget() -> None:
         "docs/internals.md": 2000,
         "docs/limits.md": 1580,
         "docs/operate.md": 1840,
-        "docs/own-tables.md": 1600,
+        "docs/own-tables.md": 1540,
         "docs/privacy.md": 1300,
         "docs/proof.md": 2060,
         "docs/records.md": 1320,

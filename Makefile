@@ -161,10 +161,10 @@ diff: setup-cdk ## what a deploy would change
 	@$(CDK) diff $(ARGS)
 
 deploy: setup-cdk ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
-	@$(PY) -m tally.cli.deploy $(ARGS)
+	@$(PY) -m tally.cli deploy $(ARGS)
 
 destroy: setup-cdk ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
-	@$(PY) -m tally.cli.destroy $(ARGS)
+	@$(PY) -m tally.cli destroy $(ARGS)
 
 cost: setup ## write the figures of docs/cost.md again: units times prices
 	@$(PY) -m bench.cost_pages

@@ -83,8 +83,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    """Finds the counters and the stack that the command needs, and runs it. If `counters.py` is wrong, the help still
-    runs."""
+    """Finds what the command needs, and runs it. If `counters.py` is wrong, the help still runs."""
     from . import commands
 
     names = commands.needed_commands(arguments)
@@ -99,16 +98,14 @@ def _command(arguments: Sequence[str]) -> int:
     from . import connection, folder
     from .terminal import CommandError, note
 
-    file = folder.counters()
+    file, needs_stack = folder.counters(), commands.looks_at_a_stack(arguments)
     exists = file.is_file()  # `tally init` makes the file
-    needs_stack = commands.looks_at_a_stack(arguments)
+    app = CountersFile(file, {} if exists else {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
     try:
-        builtin = CountersFile(file, {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
-        app = CountersFile.load(file) if exists else builtin
+        app = CountersFile.load(file) if exists else app
     except ConfigurationError:
         if needs_stack:
             raise
-        app = CountersFile(file, {}, DEFAULT_PAGES)
     for line in app.warnings if needs_stack else ():
         note(line)
     given = commands.parse_arguments(arguments, commands.parser(app.counters, names))

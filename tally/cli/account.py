@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -17,10 +18,10 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 
 from tally.cdk.options import OptionsError
 
-from .command import Command, Counters, Parser
+from .command import Counters, Parser
 from .connection import PATIENT
 from .folder import folder, lambdas
-from .terminal import CommandError, run_to_exit_status
+from .terminal import CommandError
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # of CDK itself
 UNRESERVED = 100  # AWS does not let an account reserve the last hundred
@@ -43,30 +44,25 @@ class Account:
         try:
             session = boto3.Session(profile_name=profile)
             # `cdk` reads AWS_REGION, too; boto3 reads only AWS_DEFAULT_REGION.
-            named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-            wanted = region or named or session.region_name
-            if not wanted:
-                raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION=…, or give --region in ARGS")
-            caller = session.client("sts", region_name=wanted, config=PATIENT).get_caller_identity()
+            region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+            region = region or session.region_name
+            if not region:
+                raise CommandError("there is no AWS region: set AWS_DEFAULT_REGION=…, or give --region")
+            caller = session.client("sts", region_name=region, config=PATIENT).get_caller_identity()
         except NoCredentialsError:
-            raise CommandError(
-                "there are no AWS credentials: sign in (aws sso login), or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and"
-                " AWS_SECRET_ACCESS_KEY"
-            ) from None
+            hint = "sign in (aws sso login), or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            raise CommandError(f"there are no AWS credentials: {hint}") from None
         except ClientError as error:
             why = error.response["Error"].get("Message", error)
             raise CommandError(f"AWS rejects these credentials: {why}: sign in again (aws sso login)") from None
         except EndpointConnectionError as error:
-            raise CommandError(f"AWS does not answer: {error} Check the region {wanted} and the network.") from None
-        return cls(session, caller["Account"], wanted, caller["Arn"], profile)
+            raise CommandError(f"AWS does not answer: {error} Check the region {region} and the network.") from None
+        return cls(session, caller["Account"], region, caller["Arn"], profile)
 
     def client(self, service: str, region: str = "") -> Any:
         """Returns a client of a service. `region`: empty for the region of this account."""
-        return self.session.client(
-            service,  # type: ignore[call-overload]
-            region_name=region or self.region,
-            config=PATIENT,
-        )
+        make: Any = self.session.client
+        return make(service, region_name=region or self.region, config=PATIENT)
 
     @property
     def profile_options(self) -> list[str]:
@@ -113,10 +109,10 @@ class Account:
         client = self.client("lambda")
         try:
             left = int(client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
-            own = [client.get_function_concurrency(FunctionName=name) for name in functions]
+            reserved = [client.get_function_concurrency(FunctionName=name) for name in functions]
         except ClientError:
             return None
-        return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in own))
+        return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in reserved))
 
     def existing_tables(self, names: Iterable[str]) -> list[str]:
         """Returns the tables that exist, of these names."""
@@ -146,8 +142,8 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--profile", help="a profile of ~/.aws/config")
     parser.add_argument("--region", help="the AWS region (default: from the environment)")
-    parser.add_argument("-c", "--context", action="append", type=_pair, default=[], metavar="KEY=VALUE",
-                      help="an option of Tally")  # fmt: skip
+    pair, text = "KEY=VALUE", "an option of Tally"
+    parser.add_argument("-c", "--context", action="append", type=_parse_pair, default=[], metavar=pair, help=text)
 
 
 def cdk_command(*, shown: bool = False) -> list[str]:
@@ -166,7 +162,7 @@ def cdk_command(*, shown: bool = False) -> list[str]:
     return ["cdk"] if shutil.which("cdk") else ["npx", "--yes", f"aws-cdk@{CDK_VERSION}"]
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -184,24 +180,10 @@ def read_context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         raise CommandError(f"{file} is not JSON with the settings of `cdk`") from None
 
 
-def translate_option_errors(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Returns the command with each OptionsError turned into a CommandError."""
-
-    def checks(given: argparse.Namespace) -> int:
-        try:
-            return run(given)
-        except OptionsError as error:
-            raise CommandError(str(error)) from None
-
-    return checks
-
-
-def run_as_make_target(command: Command, arguments: Sequence[str] | None) -> int:
-    """Runs a command as the target of `make` that has its name. `arguments`: the words of `ARGS`."""
-    parser = Parser(prog=f"make {command.name}", description=command.description, allow_abbrev=False)
-    command.arguments(parser, {})
-    given, others = parser.parse_known_args(arguments)
-    if others and not command.passes_unknown_options:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    given.others = others
-    return run_to_exit_status(lambda: command.run(given))
+@contextmanager
+def option_errors_as_command_errors() -> Iterator[None]:
+    """Raises CommandError in place of OptionsError."""
+    try:
+        yield
+    except OptionsError as error:
+        raise CommandError(str(error)) from None

@@ -61,9 +61,8 @@ class CheckedNumber(NamedTuple):
     @property
     def is_wrong(self) -> bool:
         """Whether the number has drift, or differs from its children."""
-        return self.finding.has_drift or (
-            self.child_count is not None and not self.child_count.low <= 0 <= self.child_count.high
-        )
+        counted = self.child_count
+        return self.finding.has_drift or (counted is not None and not counted.low <= 0 <= counted.high)
 
     @property
     def repair_amount(self) -> int:
@@ -104,12 +103,8 @@ class Shortfalls(NamedTuple):
 
 def add_number_arguments(parser: Parser, counters: Counters) -> None:
     """Adds the arguments of `check` and `repair`: the numbers, and the part of the work."""
-    add_counter(
-        parser,
-        counters,
-        "the counter of the IDs; without an ID only a counter with items (default: everything)",
-        nargs="?",
-    )
+    about = "the counter of the IDs; without an ID only a counter with items (default: everything)"
+    add_counter(parser, counters, about, nargs="?")
     parser.add_argument("ids", metavar="ID", nargs="*", default=[], help=ID_HELP)
     parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
 

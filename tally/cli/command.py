@@ -123,16 +123,10 @@ class Command:
 
             where = parser.add_mutually_exclusive_group()
             where.add_argument("--local", action="store_true", help=f"use a running {DEV}")
-            where.add_argument(
-                "--stack",
-                metavar="NAME",
-                default=STACK_DEFAULT,
-                help=f"use this stack in AWS (default: {STACK_DEFAULT})",
-            )
-            port = values.whole_number(1, 65535)
-            parser.add_argument(
-                "--port", type=port, help=f"the port of {DEV}, with --local (default: PORT, or {PORT_DEFAULT})"
-            )
+            stack = f"use this stack in AWS (default: {STACK_DEFAULT})"
+            where.add_argument("--stack", metavar="NAME", default=STACK_DEFAULT, help=stack)
+            port, text = values.whole_number(1, 65535), f"the port of {DEV}, with --local"
+            parser.add_argument("--port", type=port, help=f"{text} (default: PORT, or {PORT_DEFAULT})")
 
     def check_options(self, given: argparse.Namespace) -> None:
         """Checks the options against each other. Raises UsageError or InvalidInputError."""
@@ -148,17 +142,19 @@ class Command:
 
 
 def add_counter(
-    to: argparse._ActionsContainer,
-    counters: Counters,
-    about: str = "the counter of the number",
-    name: str = "counter",
-    **how: Any,
+    to: argparse._ActionsContainer, counters: Counters, about: str = "the counter", name: str = "counter", **how: Any
 ) -> None:
     """Adds an argument or an option that names a counter. TAB completes it with the declared counters."""
     from . import values
 
-    added = to.add_argument(name, metavar="COUNTER", type=values.declared_counter(counters), help=about, **how)
-    added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # type: ignore[attr-defined]  # for shtab
+    added: Any = to.add_argument(name, metavar="COUNTER", type=values.declared_counter(counters), help=about, **how)
+    added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # for shtab
+
+
+def add_number(parser: Parser, counters: Counters) -> None:
+    """Adds the arguments that name one number."""
+    add_counter(parser, counters, "the counter of the number")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
 
 
 def require_series(counter: Counter) -> None:

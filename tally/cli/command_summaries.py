@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CommandSummary(NamedTuple):
-    """One line of help for a command, and where it is declared: `help` is the constant `HELP` of its `module`."""
+    """One line of help for a command. The constant in `module` with the command's name declares the command."""
 
     module: str
     about: str
@@ -52,9 +52,7 @@ SUMMARIES_BY_PURPOSE = {
             "deploy", "deploy Tally to the account and region of your credentials", needs_stack=False
         ),
         "destroy": CommandSummary(
-            "destroy",
-            "delete a deployed stack and its edge; keeps the data of every stage but dev",
-            needs_stack=False,
+            "destroy", "delete a deployed stack and its edge; keeps the data of every stage but dev", needs_stack=False
         ),
     },
     "About the command": {

@@ -21,18 +21,17 @@ def _help(given: argparse.Namespace) -> int:
     return 0
 
 
-def _add_topic(parser: Parser, counters: Counters) -> None:
-    text, names = "the command to explain (default: all)", tuple(COMMAND_SUMMARIES)
-    parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=names, help=text)
-
-
 def _version(given: argparse.Namespace) -> int:
     """Prints the version and the folder of the package."""
     say(f"tally {version()} ({PACKAGE})")
     return 0
 
 
-HELP = Command("help", _help, _add_topic)
+HELP = Command(
+    "help", _help,
+    lambda parser, counters: parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=[*COMMAND_SUMMARIES],
+                                                 help="the command to explain (default: all)"),
+)  # fmt: skip
 VERSION = Command("version", _version)
 COMPLETION = "completion"
 

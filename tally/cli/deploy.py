@@ -64,17 +64,11 @@ class AssemblyStack(NamedTuple):
     """The concurrency that its functions reserve."""
 
 
+@account.option_errors_as_command_errors()
 def deploy(given: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
     others: Sequence[str] = given.others  # options for `cdk deploy` alone
-    context = account.read_context(given.context)
-    options = Options.from_context(context)
-    if options.cdn and not lambdas():
-        raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
-    account.cdk_command()  # raises if something is missing
-    at = Account.from_environment(given.profile, given.region)
-    options.check_region(at.region, at.id)
-    declared = _introduce(given, context, options, at)
+    at, declared = _introduce(given)
     assembly = Path(given.app) if given.app else ASSEMBLY
     pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
     if not given.app and _run_cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
@@ -99,10 +93,7 @@ def deploy(given: argparse.Namespace) -> int:
             others = [*others, ADOPT]
         running = None if stacks[0] in failed else running
     if running:
-        outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
-        connection.check_format(stacks[0].name, outputs.get("Format", stacks[0].format), stacks[0].format)
-        if not importing:
-            _check_tables(at, stacks[0])
+        _check_running(at, stacks[0], running, may_change_tables=bool(importing))
     _check_forms(at, stacks[0], declared)
     if _run_cdk(at, "diff", "--app", str(assembly), *importing):
         return 1
@@ -114,8 +105,15 @@ def deploy(given: argparse.Namespace) -> int:
     return _deploy(assembly, stacks, at, others)
 
 
-def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: Options, at: Account) -> Declarations:
-    """Checks what the deploy needs, prints its target, options and warnings, and returns the app's declarations."""
+def _introduce(given: argparse.Namespace) -> tuple[Account, Declarations]:
+    """Checks what the deploy needs, and prints its target, options and warnings."""
+    context = account.read_context(given.context)
+    options = Options.from_context(context)
+    if options.cdn and not lambdas():
+        raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
+    account.cdk_command()  # raises if something is missing
+    at = Account.from_environment(given.profile, given.region)
+    options.check_region(at.region, at.id)
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
     edge = [EDGE_REGION] if options.cdn else []
     for region in dict.fromkeys([at.region, *edge]):
@@ -123,13 +121,13 @@ def _introduce(given: argparse.Namespace, context: Mapping[str, Any], options: O
     check_answerable(given.yes)
     # CDK's own settings have `:` or `@` in their names.
     settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
-    own = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
-    shown = f"those of {given.app}" if given.app else ", ".join(own) or "none: the defaults of docs/reference.md"
+    pairs = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
+    shown = f"those of {given.app}" if given.app else ", ".join(pairs) or "none: the defaults of docs/reference.md"
     print(f"to account {at.id}, region {at.region}, as {at.caller_arn}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
     for warning in warnings(options, declared, at):
         print(f"note: {warning}", flush=True)
-    return declared
+    return at, declared
 
 
 def _delete_stale_throttles(at: Account, stack: str) -> None:
@@ -213,30 +211,30 @@ def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequen
         left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
         if left:
             print(f"the deploy below replaces these resources, so you may delete them:\n{''.join(left)}", end="")
-    print(
-        f"Tally deletes the stack first, keeps these tables and adopts them: {', '.join(tables) or 'none'}", flush=True
-    )
+    kept_tables = ", ".join(tables) or "none"
+    print(f"Tally deletes the stack first, keeps these tables and adopts them: {kept_tables}", flush=True)
     if not confirm(given, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
     for stack in reversed(failed):  # the edge before the API behind it
-        at.client("cloudformation", stack.region).update_termination_protection(
-            EnableTerminationProtection=False, StackName=stack.name
-        )
+        client = at.client("cloudformation", stack.region)
+        client.update_termination_protection(EnableTerminationProtection=False, StackName=stack.name)
         if rolled_back := destroy.find_stack(at, stack.name, stack.region):
             destroy.delete(rolled_back, at)
     return tables
 
 
-def _check_tables(at: Account, stack: AssemblyStack) -> None:
-    """If the deploy would give a running stack new, empty tables, raises CommandError."""
+def _check_running(at: Account, stack: AssemblyStack, running: Any, *, may_change_tables: bool) -> None:
+    """If the running stack has another format, or would get new, empty tables, raises CommandError. `running`:
+    CloudFormation's description of the stack."""
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
+    connection.check_format(stack.name, outputs.get("Format", stack.format), stack.format)
     counting = {one.get("PhysicalResourceId", "") for one in at.resources(stack.name) if one["ResourceType"] == _TABLE}
     counting -= {""}  # a table that does not exist yet
-    if counting and not stack.tables <= counting:
-        raise CommandError(
-            f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}, and would get new, empty tables: see"
-            " docs/restore.md for a stack that changes its tables"
-        )
+    if counting and not stack.tables <= counting and not may_change_tables:
+        present = f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}"
+        hint = "see docs/restore.md for a stack that changes its tables"
+        raise CommandError(f"{present}, and would get new, empty tables: {hint}")
 
 
 def _check_forms(at: Account, stack: AssemblyStack, declared: Declarations) -> None:
@@ -282,30 +280,24 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
     except (OSError, ValueError, KeyError):
         raise CommandError(f"{assembly} is not a folder of `cdk synth`") from None
-    stacks = []
+    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # no data: the table of salts
     for name, artifact in artifacts.items():
         if artifact["type"] == "aws:cloudformation:stack":
-            properties, own = artifact["properties"], artifact["environment"].rpartition("/")[2]
+            properties, named_region = artifact["properties"], artifact["environment"].rpartition("/")[2]
             template = json.loads((assembly / properties["templateFile"]).read_text())
             outputs, resources = template.get("Outputs", {}), template["Resources"].values()
-            stacks.append(
-                AssemblyStack(
-                    properties.get("stackName", name),
-                    region if own == "unknown-region" else own,
-                    bool(properties.get("terminationProtection")),
-                    {output: one.get("Description", "") for output, one in outputs.items()},
-                    frozenset(one["Properties"]["TableName"] for one in resources if _is_data_table(one)),
-                    outputs.get("Format", {}).get("Value", ""),
-                    sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
-                )
+            names = [str(one.get("Properties", {}).get("TableName")) for one in resources if one["Type"] == _TABLE]
+            stack = AssemblyStack(
+                properties.get("stackName", name),
+                region if named_region == "unknown-region" else named_region,
+                bool(properties.get("terminationProtection")),
+                {output: one.get("Description", "") for output, one in outputs.items()},
+                frozenset(name for name in names if name.endswith(suffixes)),
+                outputs.get("Format", {}).get("Value", ""),
+                sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
             )
+            stacks.append(stack)
     return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
-
-
-def _is_data_table(resource: Mapping[str, Any]) -> bool:
-    """Returns whether a resource is a data table. The table of salts is not: only some counters need it."""
-    name = str(resource.get("Properties", {}).get("TableName"))
-    return resource["Type"] == _TABLE and name.endswith(tuple(f"-{table.value}" for table in TABLES))
 
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
@@ -317,22 +309,18 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
     stack = shlex.quote(main.name)
     counters = of_main["Counters"].split(", ")
     if "plays" in counters:
-        calls = [
-            "  # count a play, once for its key, and read the count",
-            f"  {PLAY_COMMAND.format(url=url, key=uuid.uuid4())}",
-            f"  {PLAYS_COMMAND.format(url=url)}\n",
-        ]
+        about = "count a play, once for its key, and read the count"
+        calls = [PLAY_COMMAND.format(url=url, key=uuid.uuid4()), PLAYS_COMMAND.format(url=url)]
     else:
-        calls = [
-            "  # count once for the key, and read the number",
-            *(f"  {tally} {does} {counters[0]} 9f3a --stack {stack}" for does in ("count", "get")),
-            "",
-        ]
+        about = "count once for the key, and read the number"
+        calls = [f"{tally} {command} {counters[0]} 9f3a --stack {stack}" for command in ("count", "get")]
     return "\n".join(
         [
             f"\n{main.name} answers at {url}\n",
             *([*cnames, ""] if cnames else []),
-            *calls,
+            f"  # {about}",
+            *(f"  {call}" for call in calls),
+            "",
             *_token_commands(of_main, at),
             f"  # see the numbers in a browser (docs/operate.md says who may): {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
@@ -348,10 +336,8 @@ def _token_commands(outputs: Mapping[str, str], at: Account) -> list[str]:
     client, profile = outputs["MachineClientId"], f" {shlex.join(at.profile_options)}" if at.profile_options else ""
     secret = _SECRET.format(region=at.region, pool=outputs["UserPoolId"], client=client, profile=profile)
     token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
-    return [
-        "  # get a token for a program, with the scopes tally/read and tally/write, for an hour; then call them all",
-        f"  {token}",
-    ]
+    about = "get a token for a program, with the scopes tally/read and tally/write, for an hour; then call them all"
+    return [f"  # {about}", f"  {token}"]
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
@@ -360,18 +346,6 @@ def _arguments(parser: Parser, counters: Counters) -> None:
 
 
 DEPLOY = Command(
-    "deploy",
-    account.translate_option_errors(deploy),
-    _arguments,
+    "deploy", deploy, _arguments, passes_unknown_options=True,
     examples="  tally deploy -c stage=prod -c pageHosts=example.com",
-    passes_unknown_options=True,
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`make deploy`."""
-    return account.run_as_make_target(DEPLOY, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+)  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +53,7 @@ class DeployedStack(NamedTuple):
     kept: tuple[KeptResource, ...]
 
 
+@account.option_errors_as_command_errors()
 def destroy(given: argparse.Namespace) -> int:
     """Shows the stack, asks, deletes it, and prints what remains. If the stack is protected, raises CommandError."""
     stage = Options.from_context(account.read_context(given.context)).stage
@@ -141,13 +141,4 @@ def deploy_command(options: str) -> str:
     return f'make deploy ARGS="{options}"' if lambdas() else f"tally deploy {options}"
 
 
-DESTROY = Command("destroy", account.translate_option_errors(destroy), account.add_arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`make destroy`."""
-    return account.run_as_make_target(DESTROY, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+DESTROY = Command("destroy", destroy, account.add_arguments)

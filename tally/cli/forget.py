@@ -19,7 +19,7 @@ from tally.maintenance.forgetting import Trace, TraceKind
 from tally.streams import dead_letters
 
 from . import values
-from .command import Command, Counters, Parser, UsageError
+from .command import Command, UsageError
 from .connection import Stack
 from .terminal import explain_error, note, print_json_or_line, progress_bar, say
 
@@ -28,11 +28,6 @@ _REMAINS = (
     " docs/privacy.md"
 )
 NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces that it removed after its last note
-
-
-def _arguments(parser: Parser, counters: Counters) -> None:
-    text = "the `sub` of the user's tokens"
-    parser.add_argument("--user", metavar="ID", type=values.user_id, required=True, help=text)
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -106,6 +101,9 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 
 
 FORGET = Command(
-    "forget", _forget, _arguments, _check, write_option="--yes",
+    "forget", _forget,
+    lambda parser, counters: parser.add_argument("--user", metavar="ID", type=values.user_id, required=True,
+                                                 help="the `sub` of the user's tokens"),
+    _check, write_option="--yes",
     examples="  tally forget --user 'auth0|7c20'               lists the data; with --yes, erases it\n",
 )  # fmt: skip

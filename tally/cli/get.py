@@ -11,14 +11,9 @@ from tally.drift import recount, rows
 from tally.dynamo.client import Call
 
 from . import values
-from .command import ID_HELP, Command, Counters, Parser, add_counter
+from .command import Command, add_number
 from .connection import Stack
 from .terminal import iso, print_json_or_line
-
-
-def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters)
-    parser.add_argument("id", metavar="ID", help=ID_HELP)
 
 
 def _get(given: argparse.Namespace, stack: Stack) -> int:
@@ -49,4 +44,4 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-GET = Command("get", _get, _arguments, values.complete_id, json=True)
+GET = Command("get", _get, add_number, values.complete_id, json=True)

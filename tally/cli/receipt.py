@@ -12,7 +12,7 @@ from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 
 from . import values
-from .command import Command, Counters, Parser, UsageError, add_counter
+from .command import Command, Counters, Parser, UsageError, add_number
 from .connection import Stack
 from .terminal import print_json_or_line
 
@@ -24,8 +24,7 @@ NO_RECEIPT = "no receipt: this caller (--caller) never sent the change, Tally re
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters)
-    parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
+    add_number(parser, counters)
     parser.add_argument("key", metavar="KEY", type=values.idempotency_key, help="the idempotency key of the change")
     parser.add_argument("--caller", metavar="NAME", help="the caller: the `sub` of the token (default: not signed in)")
 

@@ -35,9 +35,8 @@ from .terminal import CommandError, check_answerable, confirm, note, progress_ba
 def _arguments(parser: Parser, counters: Counters) -> None:
     check.add_number_arguments(parser, counters)
     parser.add_argument("--drop", action="store_true", help="discard dead letters that cannot be applied")
-    parser.add_argument(
-        "--acknowledge", action="store_true", help="accept that stream records may be lost, and let as_of advance"
-    )
+    acknowledge = "accept that stream records may be lost, and let as_of advance"
+    parser.add_argument("--acknowledge", action="store_true", help=acknowledge)
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -130,10 +129,11 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
 def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
     """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
     required_minute = _wait_until_judged(reconciler)
-    with progress_bar(wrong, "number", "checked") as each:
-        counted = [
-            (one, reconciler.count_again(one.finding.counter, one.finding.target, one.child_count)) for one in each
-        ]
+    counted = []
+    with progress_bar(wrong, "number", "checked") as numbers:
+        for number in numbers:
+            finding = number.finding
+            counted.append((number, reconciler.count_again(finding.counter, finding.target, number.child_count)))
     twice = sum(len(counts) > 1 for _, counts in counted)
     if twice:
         differ = f"{twice} of {len(wrong)} differ{'s' * (twice == 1)} from the count of children"
@@ -210,8 +210,7 @@ def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = Non
 
 
 REPAIR = Command(
-    "repair", repair, _arguments, check.complete_numbers,
-    write_option="",
+    "repair", repair, _arguments, check.complete_numbers, write_option="",
     examples="""  tally repair --by ann --why "edited by hand" --local
   tally repair likes a91f 7b20 --by ann --why "INC-412: an import" --stack Tally-prod
   tally repair --only dead-letters --by ann --why "fixed in 1.2" --yes

@@ -30,7 +30,7 @@ WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
 
 
 def _series_arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters)
+    add_counter(parser, counters, "the counter of the number")
     of_id = "the id of a post, a video, …; for visits the page's URL (default: all of the counter together)"
     parser.add_argument("id", metavar="ID", nargs="?", help=of_id)
     by, rows = (reading.HOUR, reading.DAY), "one row for each hour or day (default: hour)"

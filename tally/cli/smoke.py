@@ -64,12 +64,10 @@ def make_probes(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
     """Returns a probe of each route, in an order that works; changes twice. `key`: new in each run."""
-    probes = [
-        call
-        for route in sorted(declared.routes, key=_turn)
-        for call in _probes_of_route(declared, route, page, key, page_given, scopes)
-    ]
-    closed = next(call for call in probes if call.signed_in and call.method == "GET")
+    probes: list[Probe] = []
+    for route in sorted(declared.routes, key=_turn):
+        probes += _probes_of_route(declared, route, page, key, page_given, scopes)
+    closed = next(probe for probe in probes if probe.signed_in and probe.method == "GET")
     probes.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
     return probes
 
@@ -92,12 +90,9 @@ def _probes_of_route(
     named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     named |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # another route answers a counter with a route of its own
-        own = {
-            other.fixed_fields["counter"]
-            for other in operation.routes(counters)
-            if other.fixed_fields and not other.is_short
-        }
-        rest = [counter.name for counter in route.served_counters(counters) if counter.name not in own]
+        others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
+        elsewhere = {other.fixed_fields["counter"] for other in others}
+        rest = [counter.name for counter in route.served_counters(counters) if counter.name not in elsewhere]
         named |= {"counter": rest[0]} if rest else {}
     fields = samples.field_values(route, counters, **named)
     counter = counters.get(fields.get("counter", ""))

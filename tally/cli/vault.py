@@ -44,9 +44,8 @@ class Vault:
         is missing, or if the copies are not of one day, raises CommandError.
         """
         by_tables: dict[str, dict[str, Copy]] = {}
-        pages = self._client.get_paginator("list_recovery_points_by_backup_vault").paginate(
-            BackupVaultName=self.name, ByResourceType="DynamoDB"
-        )
+        paginator = self._client.get_paginator("list_recovery_points_by_backup_vault")
+        pages = paginator.paginate(BackupVaultName=self.name, ByResourceType="DynamoDB")
         for point in (point for page in pages for point in page["RecoveryPoints"] if point["Status"] in _READY):
             match = _COPY.fullmatch(point["ResourceArn"])
             if match is None:

@@ -15,7 +15,7 @@ from tally.dynamo.client import Call
 from tally.errors import NotCountedError, TallyError
 
 from . import connection, values
-from .command import Command, Counters, Parser, add_counter, add_output_formats
+from .command import Command, Counters, Parser, add_number, add_output_formats
 from .connection import Stack
 from .terminal import CommandError, WatchedValue, explain_error, may_draw, note, print_json_or_line, say, viewers_zone
 
@@ -23,8 +23,7 @@ INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
 
 def _arguments(parser: Parser, counters: Counters) -> None:
-    add_counter(parser, counters)
-    parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
+    add_number(parser, counters)
     seconds, text = values.whole_number(1, INTERVAL_MAX_S), f"seconds between two reads (default: {INTERVAL_DEFAULT_S})"
     parser.add_argument("--interval", metavar="S", type=seconds, default=INTERVAL_DEFAULT_S, help=text)
     add_output_formats(parser)

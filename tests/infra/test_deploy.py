@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError, WaiterError
 from tally.cdk import names
 from tally.cdk.options import Options
 from tally.cli import account, deploy, destroy
+from tally.cli.__main__ import main
 from tally.cli.account import Account
 from tally.cli.terminal import CommandError
 from tally.dynamo import keys
@@ -32,8 +33,16 @@ from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
 ANN = "arn:aws:iam::123456789012:user/ann"
-Main = Callable[[list[str]], int]
+Run = Callable[[list[str]], int]
 STRANGERS = " a day: AWS Budgets can mail you"
+
+
+def run_deploy(arguments: list[str]) -> int:
+    return main(["deploy", *arguments])
+
+
+def run_destroy(arguments: list[str]) -> int:
+    return main(["destroy", *arguments])
 
 
 def refused(code: str, message: str) -> ClientError:
@@ -208,7 +217,7 @@ def test_an_empty_environment_is_one_line() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     run = subprocess.run(
-        [sys.executable, "-m", "tally.cli.destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
+        [sys.executable, "-m", "tally.cli", "destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
         env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "x"},
     )  # fmt: skip
@@ -216,18 +225,18 @@ def test_an_empty_environment_is_one_line() -> None:
     assert run.stderr.startswith("tally: there are no AWS credentials: sign in (aws sso login)")
 
 
-@pytest.mark.parametrize("main", [deploy.main, destroy.main])
+@pytest.mark.parametrize("run", [run_deploy, run_destroy])
 def test_no_region_is_one_line(
-    main: Main, aws: Aws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, aws: Aws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert one_line(main, [], capsys).startswith("there is no AWS region: set AWS_DEFAULT_REGION")
+    assert one_line(run, [], capsys).startswith("there is no AWS region: set AWS_DEFAULT_REGION")
 
 
-@pytest.mark.parametrize("main", [deploy.main, destroy.main])
-def test_a_misspelt_option_never_means_the_stage_dev(main: Main, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
-    assert one_line(main, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
-    assert "'stage' is not KEY=VALUE" in one_line(main, ["-c", "stage", "--yes"], capsys)
+@pytest.mark.parametrize("run", [run_deploy, run_destroy])
+def test_a_misspelt_option_never_means_the_stage_dev(run: Run, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line(run, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
+    assert "'stage' is not KEY=VALUE" in one_line(run, ["-c", "stage", "--yes"], capsys)
     assert (aws.cdk, aws.deleted) == ([], [])
 
 
@@ -238,9 +247,9 @@ def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
         "account 123456789012 was never bootstrapped in {0}: run node_modules/.bin/cdk bootstrap aws://123456789012/{0}"
     )
     cdn = [part for key, value in BEHIND_CDN.items() for part in ("-c", f"{key}={value}")]
-    assert one_line(deploy.main, cdn, capsys) == command.format("us-east-1")
+    assert one_line(run_deploy, cdn, capsys) == command.format("us-east-1")
     aws.bootstrapped = {}
-    assert one_line(deploy.main, [], capsys) == command.format("eu-west-1")
+    assert one_line(run_deploy, [], capsys) == command.format("eu-west-1")
     assert aws.cdk == []
 
 
@@ -249,8 +258,8 @@ def test_without_a_terminal_it_says_how_to_answer(
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     aws.deployed("Tally-dev", dev)
-    for main in (deploy.main, destroy.main):
-        said = one_line(main, [], capsys)
+    for run in (run_deploy, run_destroy):
+        said = one_line(run, [], capsys)
         assert said == "this command asks before it starts, and stdin is not a terminal: add --yes"
     assert (aws.cdk, aws.deleted) == ([], [])
 
@@ -263,7 +272,7 @@ def test_it_shows_asks_and_deploys_what_it_showed(
     aws.typed = text
     aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), refused("AccessDeniedException", "no"))
     folder = str(behind_cdn.folder)
-    code = deploy.main(["--app", folder, "--import-existing-resources"])
+    code = run_deploy(["--app", folder, "--import-existing-resources"])
     shown = capsys.readouterr().out
     assert f"to account 123456789012, region eu-west-1, as {ANN}" in shown
     assert "stack Tally-prod in eu-west-1: keeps its data when it is deleted" in shown
@@ -282,7 +291,7 @@ def test_the_app_is_synthesized_with_the_options(
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
     found = account.read_context
     monkeypatch.setattr(account, "read_context", lambda given: {"snapStart": False, "mfa": "", **found(given)})
-    assert deploy.main(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
+    assert run_deploy(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
     options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
     assert aws.cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
     assert "\noptions: snapStart=False, stage=test, pageHosts=example.com\n" in capsys.readouterr().out
@@ -294,14 +303,14 @@ def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
     """A deploy that forgets `-c tables`, or over a stack whose tables CloudFormation named."""
     command = ["--yes", "--app", str(dev.folder)]
     aws.deployed("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
-    assert deploy.main(command) == 2
+    assert run_deploy(command) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"tally: Tally-dev counts in Tally-prod-{MOMENT}-counts, ")
     assert said.endswith("would get new, empty tables: see docs/restore.md for a stack that changes its tables\n")
     assert aws.cdk == []
-    assert deploy.main([*command, "--import-existing-resources"]) == 0
+    assert run_deploy([*command, "--import-existing-resources"]) == 0
     aws.deployed("Tally-dev", dev)
-    assert deploy.main(command) == 0
+    assert run_deploy(command) == 0
 
 
 def test_a_stack_that_counts_gets_the_table_of_salts_and_loses_it_again(
@@ -313,7 +322,7 @@ def test_a_stack_that_counts_gets_the_table_of_salts_and_loses_it_again(
     site.path.write_text(json.dumps(site.body))
     for before, after in ((dev, site), (site, dev)):
         aws.deployed("Tally-dev", before)
-        assert deploy.main(["--yes", "--app", str(after.folder)]) == 0
+        assert run_deploy(["--yes", "--app", str(after.folder)]) == 0
 
 
 def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
@@ -323,7 +332,7 @@ def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
     aws.deployed("Tally-dev", dev)
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
-        assert deploy.main(["--yes", "--app", str(dev.folder), *importing]) == 2
+        assert run_deploy(["--yes", "--app", str(dev.folder), *importing]) == 2
         said = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"
         assert capsys.readouterr().err == f"tally: {said}. Use the version of the stack\n"
     assert aws.cdk == []
@@ -339,17 +348,17 @@ def test_a_counter_never_gets_another_form_than_it_has_counted_in(
         aws.deployed("Tally-dev", dev)
     spread = {**forms.form(DECLARED.counters["stock"]), "shards": forms.MANY}
     aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps(spread)}}]
-    assert deploy.main(command) == 2
+    assert run_deploy(command) == 2
     line = "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1"
     assert capsys.readouterr().err == f"tally: {line}: {forms.WHAT_TO_DO}\n"
     assert aws.cdk == []
     aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps({**spread, "shards": forms.ONE})}}]
-    assert deploy.main(command) == 0
+    assert run_deploy(command) == 0
     aws.forms = refused("ResourceNotFoundException", "no such table")
-    assert deploy.main(command) == 0
+    assert run_deploy(command) == 0
     assert "note: the declarations are not compared" not in capsys.readouterr().out
     aws.forms = refused("AccessDeniedException", "ann may not")
-    assert deploy.main(command) == 0
+    assert run_deploy(command) == 0
     assert "note: the declarations are not compared with the stored data: " in capsys.readouterr().out
 
 
@@ -363,7 +372,7 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
     """a5: the stage keeps it, and API Gateway then refuses each update: Unable to find Route by key."""
     aws.deployed("Tally-dev", dev)
     aws.throttled.add("GET /counters/gone/{id}")
-    assert deploy.main(["--yes", "--app", str(dev.folder)]) == 0
+    assert run_deploy(["--yes", "--app", str(dev.folder)]) == 0
     assert aws.throttled == {"GET /health"}
     assert "deleted route: GET /counters/gone/{id}\n" in capsys.readouterr().out
 
@@ -392,7 +401,7 @@ def test_it_says_how_many_functions_the_account_has_to_run_at_once_by_the_templa
 ) -> None:
     """The options of the call are not those of a folder that another app has made."""
     aws.concurrency = concurrency
-    deploy.main(["--yes", "--app", str(prod.folder)])
+    run_deploy(["--yes", "--app", str(prod.folder)])
     said = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+)\\.", capsys.readouterr().out)
     assert said == [needed] * bool(needed)
 
@@ -449,7 +458,7 @@ def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(
     aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.concurrency = 10
-    assert deploy.main(["--yes", "-c", "stage=prod", "--app", str(prod.folder)]) == 2
+    assert run_deploy(["--yes", "-c", "stage=prod", "--app", str(prod.folder)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not aws.cdk
 
@@ -473,7 +482,7 @@ def test_a_first_deploy_that_was_rolled_back_is_done_again(
             for type_, name in (("AWS::DynamoDB::Table", "Tally-prod-counts"), ("AWS::S3::Bucket", "empty"))
         ),
     ]  # fmt: skip
-    assert deploy.main(["--app", str(prod.folder)]) == (0 if deploys else 1)
+    assert run_deploy(["--app", str(prod.folder)]) == (0 if deploys else 1)
     shown = capsys.readouterr().out
     assert "the first deploy of Tally-prod failed" in shown
     assert "  Stage: policy document length exceeds\n" in shown
@@ -496,7 +505,7 @@ def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     aws.deployed("Tally-prod", behind_cdn, protected=True)
     aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1", protected=True)
     aws.stacks["us-east-1", "Tally-prod-edge-eu-west-1"]["StackStatus"] = "ROLLBACK_COMPLETE"
-    assert deploy.main(["--app", str(behind_cdn.folder)]) == 0
+    assert run_deploy(["--app", str(behind_cdn.folder)]) == 0
     assert "the first deploy of Tally-prod-edge-eu-west-1 failed" in capsys.readouterr().out
     assert aws.deleted == ["id of Tally-prod-edge-eu-west-1"]
     assert [call[0] for call in aws.cdk] == ["diff", "deploy"]
@@ -530,7 +539,7 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
 
 
 def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
-    said = one_line(destroy.main, ["--yes", "-c", "stage=prdo"], capsys)
+    said = one_line(run_destroy, ["--yes", "-c", "stage=prdo"], capsys)
     assert said == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
     assert destroy.stack_names("prod", "eu-west-1") == (
         names.stack_name("prod"),
@@ -543,7 +552,7 @@ def test_protected_stacks_are_one_line_with_what_to_run(
 ) -> None:
     aws.deployed("Tally-prod", behind_cdn, protected=True)
     aws.deployed("Tally-prod-edge-eu-west-1", behind_cdn, "us-east-1", protected=True)
-    said = one_line(destroy.main, ["--yes", "-c", "stage=prod"], capsys)
+    said = one_line(run_destroy, ["--yes", "-c", "stage=prod"], capsys)
     commands = [shlex.split(command) for command in said.partition("run first: ")[2].split(" && ")]
     assert [command[-3:] for command in commands] == [
         ["us-east-1", "--stack-name", "Tally-prod-edge-eu-west-1"], ["eu-west-1", "--stack-name", "Tally-prod"],
@@ -558,7 +567,7 @@ def test_the_edge_goes_first_and_what_remains_is_named(
     """Before and after: every resource that the template keeps."""
     aws.deployed("Tally-prod", behind_cdn)
     aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1")
-    assert destroy.main(["--yes", "-c", "stage=prod"]) == 0
+    assert run_destroy(["--yes", "-c", "stage=prod"]) == 0
     assert aws.deleted == ["id of Tally-prod-edge-eu-west-1", "id of Tally-prod"]
     before, _, after = capsys.readouterr().out.partition("deleted; in account 123456789012 remain")
     kept = [_named(name, one) for name, one in behind_cdn.resources.items() if one.get("DeletionPolicy") == "Retain"]
@@ -575,7 +584,7 @@ def test_restored_tables_are_adopted_by_their_moment(
     aws: Aws, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.deployed("Tally-prod", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
-    assert destroy.main(["--yes", "-c", "stage=prod"]) == 0
+    assert run_destroy(["--yes", "-c", "stage=prod"]) == 0
     wanted = f'-c stage=prod -c tables=Tally-prod-{MOMENT} --import-existing-resources"'
     assert capsys.readouterr().out.strip().endswith(wanted)
 
@@ -586,7 +595,7 @@ def test_the_name_must_be_typed(
 ) -> None:
     aws.deployed("Tally-dev", dev)
     aws.typed = text
-    assert destroy.main([]) == (0 if deletes else 1)
+    assert run_destroy([]) == (0 if deletes else 1)
     assert aws.deleted == ["id of Tally-dev"] * deletes
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == ("deleted; nothing remains" if deletes else "nothing is deleted")
@@ -599,6 +608,6 @@ def test_a_stack_that_cannot_be_deleted_is_reported_in_one_line_with_the_reason(
     event = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "DeadLetterBucket", "PhysicalResourceId": "b"}
     whole = event | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
     aws.stuck = [event | {"ResourceStatusReason": "The bucket is not empty"}, whole]
-    assert destroy.main(["--yes"]) == 2
+    assert run_destroy(["--yes"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == "tally: Tally-dev is not deleted: DeadLetterBucket: The bucket is not empty"

@@ -107,7 +107,7 @@ test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the prod
 # On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
 # The files of tests/engines/dynamodb_local.py, too: a test of them that begins to fail, or to pass, is seen.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
-  changes.py changed_holds.py deletion.py holds.py forgetting.py own_limits.py uniques.py voids.py settling.py late_commits.py own_heartbeats.py) \
+  changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
 # And what `make dev` promises there: README's session, the demo, data that stay, an end without orphans, new code.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \

@@ -40,29 +40,28 @@ def today(counter: Counter, clock: Clock) -> str:
     return periods.tally_id(counter, ITEM, clock())
 
 
-def first(clock: Clock, fault: Fault) -> faults.Plan:
-    """At the first write it is past midnight, and the fault happens."""
-    left = [fault]
+def fault_past_midnight(clock: Clock, fault: Fault) -> faults.Plan:
+    """Returns a plan: the first write waits until it is past midnight, and then meets the fault."""
+    faults_left = [fault]
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
-        if operation not in ("TransactWriteItems", "PutItem", "UpdateItem") or not left:
+        if operation not in ("TransactWriteItems", "PutItem", "UpdateItem") or not faults_left:
             return None
         clock.pass_s(600)
-        return left.pop()
+        return faults_left.pop()
 
     return plan
 
 
-def sums(counting: Counting, counter: Counter) -> dict[str, int]:
-    """What each stored id of a counter comes to, with what the rollup is to add."""
+def tallies_after_rollup(counting: Counting, counter: Counter) -> dict[str, int]:
+    """Returns the tallies of a counter that are not 0, as they are when the rollup has added every receipt."""
     ids = {item["PK"]["S"].partition("#")[2] for item in counting.world.items()}
     ids |= {receipt["target"]["S"] for receipt in counting.world.receipts()}
-    found = {id_: counting.world.tally_after_rollup(counter, id_) for id_ in ids}
-    return {id_: number for id_, number in found.items() if number}
+    return {id_: number for id_ in ids if (number := counting.world.tally_after_rollup(counter, id_))}
 
 
 @pytest.mark.parametrize("counter", [QUOTA, USED, ROLLED], ids=lambda counter: counter.name)
-def test_a_retry_after_midnight_of_a_call_whose_answer_was_lost_changes_nothing(
+def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothing(
     counting: Counting, evening: Clock, counter: Counter
 ) -> None:
     key, day = new_key(), today(counter, evening)
@@ -75,7 +74,7 @@ def test_a_retry_after_midnight_of_a_call_whose_answer_was_lost_changes_nothing(
     assert today(counter, evening) > day
     body, replayed = counting.increment(counter, 2, key)
     assert (periods.answer_members(day), replayed) == ({"id": body["id"], "period": body["period"]}, True)
-    assert sums(counting, counter) == {day: 2}
+    assert tallies_after_rollup(counting, counter) == {day: 2}
 
 
 @pytest.mark.parametrize(
@@ -90,14 +89,14 @@ def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(
 ) -> None:
     day = today(counter, evening)
     counting.world.proxy.strip_tokens = True
-    counting.world.proxy.plan = first(evening, fault)
+    counting.world.proxy.plan = fault_past_midnight(evening, fault)
     body, _ = counting.increment(counter, 1)
     assert (today(counter, evening) > day, body["period"]) == (True, day.partition("#")[2])
-    assert sums(counting, counter) == {day: 1}
+    assert tallies_after_rollup(counting, counter) == {day: 1}
 
 
 @pytest.mark.parametrize("counter", [QUOTA, USED], ids=lambda counter: counter.name)
-def test_every_write_of_a_tally_says_when_it_goes(counting: Counting, evening: Clock, counter: Counter) -> None:
+def test_every_write_of_a_tally_sets_its_expiration(counting: Counting, evening: Clock, counter: Counter) -> None:
     counting.increment(counter, 1)
     midnight_s = evening() + 300
     for item in counting.world.items():

@@ -1,4 +1,4 @@
-"""Posts: `revision` is the number of accepted edits, whoever edits at once; a read is whole, whatever is beside."""
+"""Posts: `revision` is the number of accepted edits, also under concurrent edits, and a read returns the whole post."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.invariants.world import POST, World, acting_before
 
 
 def stored(world: World, post_id: str = POST) -> tuple[int, str]:
-    """The revision and the text of a post, as they are in the table."""
+    """Returns the stored revision and the stored text of a post."""
     items = {item["SK"]["S"]: item for item in world.items(f"POST#{post_id}")}
     return int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]
 
 
-def test_put_of_the_text_that_is_there_counts_no_edit_and_writes_nothing(world: World) -> None:
+def test_a_put_of_the_stored_text_counts_no_edit_and_writes_nothing(world: World) -> None:
     world.write_post(text="same")
     world.proxy.forget()
     assert world.write_post(text="same")[0]["revision"] == 0
@@ -29,10 +29,10 @@ def test_put_of_the_text_that_is_there_counts_no_edit_and_writes_nothing(world: 
     assert stored(world) == (0, "same")
 
 
-def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: World) -> None:
+def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: World) -> None:
     world.write_post(text="first")
 
-    def faster() -> None:
+    def edit_first() -> None:
         world.raw.update_item(
             TableName=world.store.settings.counts_table,
             Key={"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}},
@@ -40,7 +40,7 @@ def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: W
             ExpressionAttributeValues={":one": {"N": "1"}},
         )
 
-    world.proxy.plan = acting_before(dict.fromkeys(range(20), faster))
+    world.proxy.plan = acting_before(dict.fromkeys(range(20), edit_first))
     world.proxy.forget()
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
@@ -49,22 +49,22 @@ def test_edit_that_always_comes_second_is_a_conflict_and_counts_nothing(world: W
     assert stored(world) == (attempts, "first")
 
 
-def test_post_that_somebody_else_creates_first_is_theirs(world: World) -> None:
-    theirs: dict[int, Callable[[], object]] = {
+def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None:
+    create_first: dict[int, Callable[[], object]] = {
         0: lambda: world.put({
             "PK": {"S": f"POST#{POST}"}, "SK": {"S": "META"}, "authorId": {"S": "bob"},
             "createdAt": {"N": "1"}, "revision": {"N": "0"}, "likeTally": {"N": "0"},
         }),
     }  # fmt: skip
     world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META.BODY"}, "body": {"S": "theirs"}})
-    world.proxy.plan = acting_before(theirs)
+    world.proxy.plan = acting_before(create_first)
     with pytest.raises(ForbiddenError):
         world.write_post(text="mine", author="ann")
     assert stored(world) == (0, "theirs")
 
 
-def test_a_post_whose_text_a_read_misses_is_read_once_more_and_then_is_not_found(world: World) -> None:
-    """A Query beside the transaction that makes a post may find `META` and not the text yet."""
+def test_a_post_without_its_text_is_read_once_more_and_then_is_not_found(world: World) -> None:
+    """A Query beside the transaction that creates a post may find `META` before it finds the text."""
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]
     world.delete(keys.key(f"POST#{POST}", "META.BODY"))
@@ -82,7 +82,7 @@ def test_a_post_whose_text_a_read_misses_is_read_once_more_and_then_is_not_found
 
 
 def padded(partition: str, sort_key: str, **numbers: int) -> dict[str, Any]:
-    """A tally item of 390 KB, as only hands can make it: three do not fit into one answer of a Query."""
+    """Returns a tally item of 390 KB, which Tally never writes. Three do not fit into one page of a Query."""
     item: dict[str, Any] = {"PK": {"S": partition}, "SK": {"S": sort_key}, "padding": {"S": "x" * 390_000}}
     return item | {name: {"N": str(number)} for name, number in numbers.items()}
 
@@ -95,21 +95,21 @@ def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
     assert (post["likes"], post["body"]) == (10, "hello")
 
 
-def test_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -> None:
-    """What a read can meet between two shards on DynamoDB, whose queries are no snapshots."""
+def test_a_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -> None:
+    """A Query of DynamoDB is not a snapshot, so a read may miss one of two shards."""
     world.write_post()
     world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": "META#1"}, "likeTally": {"N": "-1"}})
     assert world.read_post()["likes"] == 0
     assert tallies.read(world.call(), counters.LIKES, POST) == 0
 
 
-def test_read_takes_in_every_shard_and_no_neighbour(world: World) -> None:
+def test_a_read_sums_every_shard_and_no_item_beside_them(world: World) -> None:
     world.write_post(text="99")
     world.like("ann")
     for shard in (1, 9, 10, 99, 255):
         world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": f"META#{shard}"}, "likeTally": {"N": "10"}})
-    for neighbour in ("METB", "META:", "MET", "LIKE#USER#META"):
-        world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": neighbour}, "likeTally": {"N": "1000"}})
+    for sort_key in ("METB", "META:", "MET", "LIKE#USER#META"):
+        world.put({"PK": {"S": f"POST#{POST}"}, "SK": {"S": sort_key}, "likeTally": {"N": "1000"}})
     world.put({"PK": {"S": f"POST#{POST}1"}, "SK": {"S": "META"}, "likeTally": {"N": "1000"}})
     assert tallies.read(world.call(), counters.LIKES, POST) == 51
     assert posts.read_post(world.call(), counters.LIKES, POST)["likes"] == 51

@@ -1,6 +1,6 @@
-"""Random programs of plays, likes and unlikes with random faults, against a model that never fails.
+"""Random programs of plays, likes and unlikes under random faults have the results of a model that never fails.
 
-`PROGRAMS=120 make test` runs more of them.
+`PROGRAMS=120 make test` runs 120 programs.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ FAULTS = (
     faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(0, -1, code="ThrottlingError"), faults.mixed(-1, 0),
     faults.error_after_write("TransactionInProgressException"), faults.error_answer("AccessDeniedException"),
 )  # fmt: skip
-# A refusal forged at the receipt's place, without a receipt, is no state that DynamoDB can be in: unkeyed changes only.
 FORGED_REFUSAL = FAULTS[8]
+"""The first write of a transaction fails its condition. With a key that write is the receipt, which DynamoDB would
+return, so only changes without a key may meet this fault."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One change that somebody asks for, and what goes wrong meanwhile."""
+    """One change, and the faults that its requests meet."""
 
-    what: str
+    kind: str
     target: str
     user: str | None
     key: str | None
@@ -52,19 +53,19 @@ class Step:
 
 @dataclass
 class Model:
-    """What the numbers must be."""
+    """The right numbers and answers."""
 
     plays: dict[str, int] = field(default_factory=dict)
     likes: dict[str, set[str]] = field(default_factory=dict)
     receipts: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = field(default_factory=dict)
 
     def answer(self, step: Step) -> Outcome | type[Exception]:
-        """How a step is answered or refused; moves the numbers."""
-        name = (step.what, step.target, step.user or "", step.key or "")
+        """Changes the numbers. Returns the answer of a step, or the type of its error."""
+        name = (step.kind, step.target, step.user or "", step.key or "")
         if step.key is not None and name in self.receipts:
             amount, body = self.receipts[name]
             return (body, True) if amount == step.amount else KeyReusedError
-        body = self._play(step) if step.what == "play" else self._like(step)
+        body = self._play(step) if step.kind == "play" else self._like(step)
         if body is None:
             return NotFoundError
         if step.key is not None:
@@ -78,7 +79,7 @@ class Model:
     def _like(self, step: Step) -> dict[str, Any] | None:
         if step.target not in self.likes:
             return None
-        likers, liked = self.likes[step.target], step.what == "like"
+        likers, liked = self.likes[step.target], step.kind == "like"
         changed = (step.user in likers) is not liked
         (likers.add if liked else likers.discard)(step.user or "")
         return {"present": liked, "changed": changed, "visible": "now"}
@@ -86,30 +87,30 @@ class Model:
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    """A step; keys are few, so that they come again."""
-    what = draw(st.sampled_from(["play", "play", "like", "like", "unlike", "unlike", "post"]))
+    """Draws a step. There are few keys, so a key is often reused."""
+    kind = draw(st.sampled_from(["play", "play", "like", "like", "unlike", "unlike", "post"]))
     keys = st.sampled_from(["k1", "k2"])
-    key = draw(keys if what == "play" else st.none() | keys)
-    some = st.sampled_from([fault for fault in FAULTS if key is None or fault is not FORGED_REFUSAL])
+    key = draw(keys if kind == "play" else st.none() | keys)
+    possible = st.sampled_from([fault for fault in FAULTS if key is None or fault is not FORGED_REFUSAL])
     injected = draw(
-        st.just([]) | st.lists(st.none() | some, min_size=1, max_size=4) | some.map(lambda fault: [fault] * 3)
+        st.just([]) | st.lists(st.none() | possible, min_size=1, max_size=4) | possible.map(lambda fault: [fault] * 3)
     )
     return Step(
-        what,
-        target=draw(st.sampled_from(VIDEOS if what == "play" else POSTS)),
-        user=draw(st.sampled_from(USERS) if what in ("like", "unlike") else st.sampled_from([None, "ann"])),
+        kind,
+        target=draw(st.sampled_from(VIDEOS if kind == "play" else POSTS)),
+        user=draw(st.sampled_from(USERS) if kind in ("like", "unlike") else st.sampled_from([None, "ann"])),
         key=key,
-        amount=draw(st.sampled_from([1, 1, 1, 7, -2])) if what == "play" else 0,
+        amount=draw(st.sampled_from([1, 1, 1, 7, -2])) if kind == "play" else 0,
         faults=tuple(injected),
     )
 
 
 def attempt(world: World, step: Step) -> Outcome | type[Exception] | None:
-    """Ask the core for it, once: what it answers, how it refuses, or None if it may be asked again."""
+    """Sends a step to the core once. Returns the answer, or the type of its error; None if a retry is allowed."""
     try:
-        if step.what == "play":
+        if step.kind == "play":
             return world.play(step.key or "", step.target, step.amount, call=world.call(step.user))
-        change = world.like if step.what == "like" else world.unlike
+        change = world.like if step.kind == "like" else world.unlike
         return change(step.user or "", step.target, step.key)
     except (KeyReusedError, NotFoundError) as refusal:
         return type(refusal)
@@ -118,9 +119,9 @@ def attempt(world: World, step: Step) -> Outcome | type[Exception] | None:
 
 
 def run(world: World, model: Model, step: Step) -> None:
-    """Do a step in the world and in the model, as a client that tries until it is answered, and compare."""
+    """Does a step in the model and, with retries, in the world. Compares the answers."""
     world.proxy.plan = faults.script({"TransactWriteItems": step.faults})
-    if step.what == "post":
+    if step.kind == "post":
         retry_until_final(lambda: world.write_post(step.target))
         model.likes.setdefault(step.target, set())
         return
@@ -128,12 +129,14 @@ def run(world: World, model: Model, step: Step) -> None:
     answers = [attempt(world, step)]
     while answers[-1] is None and len(answers) < CALLER_TRIES_MAX:
         answers.append(attempt(world, step))
-    assert blurred(step, answers, answers[-1]) == blurred(step, answers, expected)
+    assert known_part(step, answers, answers[-1]) == known_part(step, answers, expected)
 
 
-def blurred(step: Step, answers: list[Any], answer: Any) -> Any:
-    """An answer without what cannot be known of it after failures: whether it is a replay, whether we changed it, and
-    whether it spilled."""
+def known_part(step: Step, answers: list[Any], answer: Any) -> Any:
+    """Returns what an answer must say in spite of faults.
+
+    Faults may decide whether an answer is a replay, whether this call made the change, and whether the change spilled.
+    """
     if isinstance(answer, type):
         return answer
     body, replayed = answer
@@ -144,7 +147,7 @@ def blurred(step: Step, answers: list[Any], answer: Any) -> Any:
 
 
 def compare(world: World, model: Model) -> None:
-    """The tables, raw, against the model."""
+    """Compares the stored items with the model."""
     assert {video: world.tally_after_rollup(id_=video) for video in VIDEOS} == {
         **dict.fromkeys(VIDEOS, 0),
         **model.plays,
@@ -157,7 +160,7 @@ def compare(world: World, model: Model) -> None:
 
 @pytest.fixture(scope="module")
 def shared_world(engine: Engine) -> Iterator[World]:
-    """For every program, as one process serves many calls. Our own pauses are as short as the SDK's are here."""
+    """One world for all programs, as one process serves many calls. The pauses before retries are short."""
     with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
         with closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through, closing(SyncWire(engine.port)) as raw:
@@ -165,7 +168,7 @@ def shared_world(engine: Engine) -> Iterator[World]:
 
 
 def begin(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
-    """Make tables for the next program, and calm everything down; one post is there."""
+    """Creates tables with one post for the next program, and resets the spread and the breaker."""
     tables = fresh_tables(engine.endpoint, ("counts",))
     world.store = replace(world.store, settings=tables, spread=Spread(), breaker=Breaker())
     world.proxy.plan, world.proxy.strip_tokens = faults.no_faults, strip_tokens

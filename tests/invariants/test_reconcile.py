@@ -1,4 +1,4 @@
-"""What is wrong is found with the right amount and repaired once, while people like; a right number is left alone."""
+"""A repair finds the exact wrong amount and corrects it once, under traffic. It leaves a right number alone."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import Crash, Sleeper, client_that_dies, interrupted_client
 from tests.tiers import in_long
 
-MENDED = ("ann", "edited by hand")
+BY_AND_WHY = ("ann", "edited by hand")
 
 
 @pytest.fixture
 def world() -> Iterator[Deployment]:
-    with deployed() as made:
-        yield made
+    with deployed() as deployment:
+        yield deployment
 
 
-def mend(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> reconcile.Finding | None:
-    """As the command does: look, wait for the judge, repair."""
-    return reconciler.repair(counter, target, *MENDED, **looked(reconciler, counter, target))
+def repair(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> reconcile.Finding | None:
+    """Repairs as the command does: counts, waits for the judge, repairs."""
+    return reconciler.repair(counter, target, *BY_AND_WHY, **repair_evidence(reconciler, counter, target))
 
 
-def looked(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
-    """What the command asks for a repair with. The ledger has judged the minutes of the counts."""
+def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
+    """Returns what the command passes to a repair: two counts, and a minute that the ledger has judged after them."""
     counted = reconciler.count(counter, target) if counter.child else None
-    return counted_again(reconciler, counted, counter, target)
+    return evidence_after(reconciler, counted, counter, target)
 
 
-def counted_again(
+def evidence_after(
     reconciler: Reconciler, first: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
-    """What it asks with after the first count."""
+    """Returns what the command passes to a repair after its first count."""
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     counts = reconciler.count_again(counter, target, first)
@@ -57,15 +57,18 @@ def counted_again(
     return {"required_minute": required_minute, "counted": counts}
 
 
-def off(world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0) -> dict[str, Any]:
-    """A post is off since before the streams; its repair is asked for, and the ledger has judged that minute."""
+def edited_before_streams(
+    world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0
+) -> dict[str, Any]:
+    """Creates a post whose tally was edited before the streams. Returns what the command passes to its repair."""
     world.post(likers)
     world.edit(amount, shard=shard)
     world.drop_new_records()
-    return looked(reconciler)
+    return repair_evidence(reconciler)
 
 
-def amounts(world: Deployment, counter: Counter = LIKES, target: str = "p") -> list[tuple[int, str]]:
+def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> list[tuple[int, str]]:
+    """Returns the amount and the method of each repair."""
     return [(entry["amount"], entry["how"]) for entry in history.read_repairs(world.store, counter.name, target)]
 
 
@@ -77,49 +80,48 @@ def put_row(world: Deployment, amount: int, counter: Counter, target: str, **mor
 
 
 @pytest.mark.parametrize("amount", [-7, *in_long([5])])
-def test_manual_edit_is_found_and_taken_back_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
+def test_a_manual_edit_is_found_and_repaired_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
     world.post(3)
     world.edit(amount)
     world.run(14)
     assert world.drifts() == {("likes", "p"): amount}
-    found = reconciler.find(LIKES, "p")
-    assert (found.tally, found.difference, found.confirmed) == (3 + amount, -amount, amount)
-    assert mend(reconciler) is not None
-    assert (world.tally(), world.drifts(), amounts(world)) == (3, {}, [(-amount, "ledger")])
+    finding = reconciler.find(LIKES, "p")
+    assert (finding.tally, finding.difference, finding.confirmed) == (3 + amount, -amount, amount)
+    assert repair(reconciler) is not None
+    assert (world.tally(), world.drifts(), repairs(world)) == (3, {}, [(-amount, "ledger")])
     world.run(14)
     assert (world.tally(), world.drifts()) == (3, {})
-    assert mend(reconciler) is None
+    assert repair(reconciler) is None
 
 
-def test_busy_post_is_repaired_by_the_ledger(
+def test_a_post_that_moves_during_each_count_is_repaired_by_the_ledger(
     world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It moves during each count."""
     world.post(3)
     world.edit(5)
     world.run(14)
     users = iter(range(1000))
     real = recount.queries.partition_pages
 
-    def pages(*how: Any, **more: Any) -> Any:
-        if "ProjectionExpression" in more:
+    def pages(*arguments: Any, **parameters: Any) -> Any:
+        if "ProjectionExpression" in parameters:
             world.like(f"new{next(users)}")
-        return real(*how, **more)
+        return real(*arguments, **parameters)
 
     monkeypatch.setattr(recount.queries, "partition_pages", pages)
     counted = reconciler.count(LIKES, "p")
     assert counted.unproven_reason == recount.TALLY_MOVED
     assert counted.low <= -5 <= counted.high < 0
-    assert mend(reconciler) is not None
+    assert repair(reconciler) is not None
     likers = next(users)
-    assert (world.tally(), amounts(world)) == (3 + likers, [(-5, "ledger")])
+    assert (world.tally(), repairs(world)) == (3 + likers, [(-5, "ledger")])
 
 
 @pytest.mark.parametrize("every_min", [4, *in_long([1])])
-def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
+def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     world: Deployment, reconciler: Reconciler, every_min: int
 ) -> None:
-    """j2: a program adds one around the API every few minutes. Nothing rang, and nothing could be repaired."""
+    """A program adds 1 to the stored tally every few minutes, without the API."""
     world.post(5)
     until_s = world.now_s + 30 * 60
 
@@ -131,83 +133,83 @@ def test_drift_that_goes_on_is_confirmed_and_what_has_stood_is_repaired(
 
     move()
     world.run(20)
-    row, seen = rows.read_row(world.store, "likes", "p"), watermark.read(world.store)
-    assert 0 < row.confirmed_amount(seen) < row.drift
+    row, present = rows.read_row(world.store, "likes", "p"), watermark.read(world.store)
+    assert 0 < row.confirmed_amount(present) < row.drift
     assert checks.drift(world.store).failed
-    done = mend(reconciler)
-    assert done is not None
-    assert (world.tally(), done.how) == (done.tally + done.difference, "ledger")
-    assert 0 < -done.difference == done.confirmed < done.drift.drift
-    assert rows.read_row(world.store, "likes", "p").drift == done.drift.drift - done.confirmed
+    finding = repair(reconciler)
+    assert finding is not None
+    assert (world.tally(), finding.how) == (finding.tally + finding.difference, "ledger")
+    assert 0 < -finding.difference == finding.confirmed < finding.drift.drift
+    assert rows.read_row(world.store, "likes", "p").drift == finding.drift.drift - finding.confirmed
     world.run(30)
-    assert mend(reconciler) is not None
+    assert repair(reconciler) is not None
     assert (world.tally(), world.drifts()) == (5, {})
 
 
 @pytest.fixture
 def edited(world: Deployment) -> Deployment:
-    """Ten plays, five of them taken off by hand: a drift that is confirmed."""
+    """A video with ten plays, and a confirmed drift of -5 from an edit by hand."""
     world.play(times=10)
     world.edit(-5, PLAYS, "v")
     world.run(14)
     return world
 
 
-def test_edit_that_was_undone_before_the_repair_was_asked_for_is_not_repaired(
-    edited: Deployment, reconciler: Reconciler
-) -> None:
-    """p7: the row says -5, and nobody has judged the minute yet in which the edit was undone."""
+def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(edited: Deployment, reconciler: Reconciler) -> None:
+    """The drift row says -5, because the judge has not judged the minute in which the edit was undone."""
     edited.edit(5, PLAYS, "v")
     assert reconciler.find(PLAYS, "v").difference == 5
     with pytest.raises(RepairNotReadyError, match="judged up to"):
-        reconciler.repair(PLAYS, "v", *MENDED, required_minute=reconciler.minute_to_judge())
-    assert mend(reconciler, PLAYS, "v") is None
+        reconciler.repair(PLAYS, "v", *BY_AND_WHY, required_minute=reconciler.minute_to_judge())
+    assert repair(reconciler, PLAYS, "v") is None
     edited.run(10)
     assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_repair_that_dies_is_done_once(edited: Deployment, reconciler: Reconciler, committed: bool) -> None:
+def test_a_repair_whose_process_dies_is_done_once(edited: Deployment, reconciler: Reconciler, committed: bool) -> None:
     with pytest.raises(Crash):
-        edited.reconciler(client_that_dies(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *MENDED)
-    assert (mend(reconciler, PLAYS, "v") is None) == committed
+        edited.reconciler(client_that_dies(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *BY_AND_WHY)
+    assert (repair(reconciler, PLAYS, "v") is None) == committed
     assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
-    assert amounts(edited, PLAYS, "v") == [(5, "ledger")]
+    assert repairs(edited, PLAYS, "v") == [(5, "ledger")]
 
 
-def set_one_aside(world: Deployment) -> None:
-    """A play that DynamoDB refuses to roll up, because its tally was made a string. Nobody sees that but the rollup."""
-    broken = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
-    for item in broken:
+def make_dead_letter(world: Deployment) -> None:
+    """Spills a play while its tally is a string, so that DynamoDB rejects the rollup's write. Then removes the string.
+
+    The bookkeeper applies the record of the play.
+    """
+    strings = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
+    for item in strings:
         world.put(item)
     world.drop_new_records()
     world.spill()
     world.deliver()
-    for item in broken:
+    for item in strings:
         world.delete({name: item[name] for name in ("PK", "SK")})
     world.drop_new_records()
     assert len(world.dead_letter_sequences()["rollup"]) == 1
 
 
-def test_record_that_becomes_a_dead_letter_is_redriven_or_repaired_never_both(
+def test_a_record_that_becomes_a_dead_letter_is_redriven_and_never_also_repaired(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    """p10."""
-    set_one_aside(world)
+    make_dead_letter(world)
     world.run(14)
     assert world.drifts() == {("plays", "v"): -1}
     with pytest.raises(RepairNotReadyError, match="dead letters"):
         reconciler.minute_to_judge()
     with pytest.raises(RepairNotReadyError, match="dead letters"):
-        reconciler.repair(PLAYS, "v", *MENDED)
+        reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     world.redrive()
-    mend(reconciler, PLAYS, "v")
+    repair(reconciler, PLAYS, "v")
     world.run(14)
-    mend(reconciler, PLAYS, "v")
+    repair(reconciler, PLAYS, "v")
     assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {})
 
 
-def test_without_watermark_a_count_with_a_child_written_alone_is_unclear_and_nothing_is_repaired(
+def test_without_a_watermark_a_count_with_a_spilled_child_is_unproven_and_nothing_is_repaired(
     world: Deployment, reconciler: Reconciler
 ) -> None:
     world.post(1)
@@ -216,21 +218,23 @@ def test_without_watermark_a_count_with_a_child_written_alone_is_unclear_and_not
     world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert reconciler.count(LIKES, "p").unproven_reason == recount.ROLLUP_PENDING
     with pytest.raises(RepairNotReadyError, match="not judged yet"):
-        reconciler.repair(PLAYS, "v", *MENDED)
+        reconciler.repair(PLAYS, "v", *BY_AND_WHY)
 
 
-def test_children_without_tally_get_one_and_no_post_is_made(world: Deployment, reconciler: Reconciler) -> None:
+def test_children_without_a_tally_get_a_tally_but_no_post(world: Deployment, reconciler: Reconciler) -> None:
     world.post(4)
     for key in ("META", "META.BODY"):
         world.delete(keys.key("POST#p", key))
     world.run(14)
-    mend(reconciler)
+    repair(reconciler)
     assert set(recount.shards_of(tallies.Call(world.store), LIKES, "p")) == {1}
     assert (world.tally(), world.drifts()) == (4, {})
 
 
-def test_edit_that_is_undone_within_its_minute_proves_no_later_one(world: Deployment, reconciler: Reconciler) -> None:
-    """The ledger has no trace of the first edit, and two counts were equal: a right number drifted after the repair."""
+def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """The ledger has no trace of the first edit, so two equal counts do not prove that the second edit is old."""
     world.post(3)
     world.run(10)
     world.sleep(60 - world.now_s % 60 + 5)
@@ -243,37 +247,37 @@ def test_edit_that_is_undone_within_its_minute_proves_no_later_one(world: Deploy
     world.edit(5)
     world.take_written()
     with pytest.raises(RepairNotReadyError, match="one count before does not prove -5"):
-        reconciler.repair(LIKES, "p", *MENDED, counted=[first])
-    reconciler.repair(LIKES, "p", *MENDED, **counted_again(reconciler, first))
-    assert (world.tally(), amounts(world)) == (3, [(-5, "ledger")])
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first])
+    reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence_after(reconciler, first))
+    assert (world.tally(), repairs(world)) == (3, [(-5, "ledger")])
     world.run(14)
     assert (world.tally(), world.drifts()) == (3, {})
 
 
-@pytest.mark.parametrize("how", ["repaired", "undone"])
-def test_count_that_comes_to_the_same_for_another_reason_repairs_nothing(
-    world: Deployment, reconciler: Reconciler, how: str
+@pytest.mark.parametrize("end_of_first", ["repaired", "undone"])
+def test_two_equal_counts_of_different_errors_repair_nothing(
+    world: Deployment, reconciler: Reconciler, end_of_first: str
 ) -> None:
-    """What the first count found is gone, and what the second one finds is not judged yet: it would be in the row."""
+    """The error of the first count is over. The judge has not judged the error of the second count yet."""
     world.post(3)
     world.add_child("first")
     world.run(14)
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
-    if how == "repaired":
-        assert mend(reconciler)
+    if end_of_first == "repaired":
+        assert repair(reconciler)
     else:
         world.delete_child("first")
         world.run(10)
     world.add_child("second")
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
-        reconciler.repair(LIKES, "p", *MENDED, counted=[first, reconciler.count(LIKES, "p")])
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first, reconciler.count(LIKES, "p")])
     world.run(14)
     assert world.drifts() == {("likes", "p"): -1}
 
 
-def test_edit_that_made_the_tally_right_is_accepted(world: Deployment, reconciler: Reconciler) -> None:
-    """Somebody corrected by hand what was wrong before the streams: the row says +3, the children say 0."""
+def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, reconciler: Reconciler) -> None:
+    """Somebody corrected an error from before the streams. The drift row says +3, and the children say 0."""
     world.post(4)
     world.edit(-3)
     world.drop_new_records()
@@ -281,111 +285,115 @@ def test_edit_that_made_the_tally_right_is_accepted(world: Deployment, reconcile
     world.edit(3)
     world.run(14)
     assert world.drifts() == {("likes", "p"): 3}
-    assert mend(reconciler) is not None
-    assert (world.tally(), world.drifts(), amounts(world)) == (4, {}, [(0, "recount")])
+    assert repair(reconciler) is not None
+    assert (world.tally(), world.drifts(), repairs(world)) == (4, {}, [(0, "recount")])
 
 
-def test_unlike_of_a_like_that_is_under_way_is_no_difference(world: Deployment, reconciler: Reconciler) -> None:
-    """The tally is one short until the rollup has come. No child shows it once the user likes again."""
+def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployment, reconciler: Reconciler) -> None:
+    """The tally is 1 too low until the rollup adds the like. After the user's next like, no child shows the reason."""
     world.post(2)
     world.run(10)
     world.stall("rollup", "counts")
     world.spill_like("late")
     world.like("late", liked=False)
-    under_way = reconciler.count(LIKES, "p")
-    assert (under_way.low, under_way.high, under_way.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
+    pending = reconciler.count(LIKES, "p")
+    assert (pending.low, pending.high, pending.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     world.like("late")
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
     world.resume()
-    how = counted_again(reconciler, first)
+    evidence = evidence_after(reconciler, first)
     with pytest.raises(RepairNotReadyError, match=r"the first count found \+1, and a later one \+0"):
-        reconciler.repair(LIKES, "p", *MENDED, **how)
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert world.tally() == 3
 
 
 @pytest.mark.parametrize("shard", [0, *in_long([1, 7])])
-def test_like_between_the_second_count_and_the_write_sends_the_repair_back(
+def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_anew(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
-    """On the shard that is repaired, on another, and on one that was not there. The child is gone by the next look."""
-    how = off(world, reconciler, 1, shard=1)
+    """The like moves the shard that is repaired, another one, or a shard that did not exist."""
+    evidence = edited_before_streams(world, reconciler, 1, shard=1)
 
     def like() -> None:
         world.add_child("new")
         world.wire.update_item(**tallies.add_write(tallies.Call(world.store), LIKES, "p", shard, 1, 0))
 
     client = interrupted_client(world.wire, 0, like)
-    assert world.reconciler(client).repair(LIKES, "p", *MENDED, **how) is not None
+    assert world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence) is not None
     assert (client.writes, world.tally()) == (2, 4)
 
 
-def test_row_that_appears_before_the_write_sends_the_repair_back(world: Deployment, reconciler: Reconciler) -> None:
-    how = off(world, reconciler, 1)
+def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
+    evidence = edited_before_streams(world, reconciler, 1)
     client = interrupted_client(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.last_judged_minute))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
-        world.reconciler(client).repair(LIKES, "p", *MENDED, **how)
+        world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert (client.writes, world.tally()) == (1, 4)
 
 
-def test_child_alone_in_the_second_count_is_unclear(world: Deployment, reconciler: Reconciler) -> None:
-    how = off(world, reconciler, 1)
+def test_a_like_that_spills_after_the_second_count_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
+    evidence = edited_before_streams(world, reconciler, 1)
     world.spill_like("late")
     with pytest.raises(RepairNotReadyError, match="cannot tell yet: as_of is older"):
-        reconciler.repair(LIKES, "p", *MENDED, **how)
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert world.tally() == 4
 
 
-def test_bounds_hold_and_numbers_that_were_given_are_not_given_again(world: Deployment, reconciler: Reconciler) -> None:
-    """A row that says too many accepts the number of a numbered counter; too few skips the numbers."""
+def test_a_repair_keeps_to_limits_and_gives_out_no_number_twice(world: Deployment, reconciler: Reconciler) -> None:
+    """A numbered counter accepts the number if its drift is above 0. If the drift is below 0, it skips the numbers."""
     stock, ticket = counters.STOCK, counters.TICKET
-    for counter, target, number, drift in ((stock, "mug", 2, 5), (ticket, "given", 9, 5), (ticket, "again", 4, -5)):
+    for counter, target, number, drift in ((stock, "mug", 2, 5), (ticket, "high", 9, 5), (ticket, "low", 4, -5)):
         world.edit(number, counter, target)
         put_row(world, drift, counter, target)
     with pytest.raises(reconcile.OutOfBoundsError, match="at 2 cannot move by -5"):
-        reconciler.repair(stock, "mug", *MENDED)
-    for target in ("given", "again"):
-        assert reconciler.repair(ticket, target, *MENDED) is not None
-    assert [world.tally(stock, "mug"), world.tally(ticket, "given"), world.tally(ticket, "again")] == [2, 9, 9]
-    assert amounts(world, ticket, "given") == [(0, "ledger")]
+        reconciler.repair(stock, "mug", *BY_AND_WHY)
+    for target in ("high", "low"):
+        assert reconciler.repair(ticket, target, *BY_AND_WHY) is not None
+    assert [world.tally(stock, "mug"), world.tally(ticket, "high"), world.tally(ticket, "low")] == [2, 9, 9]
+    assert repairs(world, ticket, "high") == [(0, "ledger")]
     assert world.drifts() == {("stock", "mug"): 5}
 
 
-def test_a_repair_beyond_a_limit_leads_back_or_keeps_to_the_debt(world: Deployment, reconciler: Reconciler) -> None:
-    """A limit that came later, or a debt, leaves numbers beyond it, and these may drift, too."""
+def test_a_repair_beyond_a_limit_moves_towards_the_limit_or_within_the_debt(
+    world: Deployment, reconciler: Reconciler
+) -> None:
+    """A limit that was declared later, or a debt, leaves numbers beyond the limit. Such numbers may drift, too."""
     debtor = replace(counters.STOCK, debt=5)
-    for target, number, drift in (("back", -20, -4), ("debt", -3, 2), ("more", -4, 2)):
+    for target, number, drift in (("towards", -20, -4), ("within", -3, 2), ("beyond", -4, 2)):
         world.edit(number, debtor, target)
         put_row(world, drift, debtor, target)
-    for target in ("back", "debt"):
-        assert reconciler.repair(debtor, target, *MENDED) is not None
+    for target in ("towards", "within"):
+        assert reconciler.repair(debtor, target, *BY_AND_WHY) is not None
     with pytest.raises(reconcile.OutOfBoundsError, match="at -4 cannot move by -2"):
-        reconciler.repair(debtor, "more", *MENDED)
-    assert [world.tally(debtor, target) for target in ("back", "debt", "more")] == [-16, -5, -4]
+        reconciler.repair(debtor, "beyond", *BY_AND_WHY)
+    assert [world.tally(debtor, target) for target in ("towards", "within", "beyond")] == [-16, -5, -4]
 
 
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])
-def test_two_repairs_at_once_repair_once(world: Deployment, reconciler: Reconciler, counter: Counter) -> None:
-    """The other one has looked, and writes last."""
+def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Reconciler, counter: Counter) -> None:
+    """Both repairs start from the same counts. The second one sleeps before its write."""
     target = "p" if counter is LIKES else "v"
     world.post(3)
     world.edit(5, counter, target)
     world.run(14)
-    how = looked(reconciler, counter, target)
-    other = Sleeper(world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *MENDED, **how))
-    assert reconciler.repair(counter, target, *MENDED, **how) is not None
-    with suppress(RepairNotReadyError):  # this one's repair is in its second count
-        other.wake()
+    evidence = repair_evidence(reconciler, counter, target)
+    second = Sleeper(
+        world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *BY_AND_WHY, **evidence)
+    )
+    assert reconciler.repair(counter, target, *BY_AND_WHY, **evidence) is not None
+    with suppress(RepairNotReadyError):  # its next count finds the repair of the first one
+        second.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
-    assert len(amounts(world, counter, target)) == 1
+    assert len(repairs(world, counter, target)) == 1
 
 
-def test_laptop_whose_clock_is_behind_waits_all_the_same(world: Deployment) -> None:
+def test_a_repair_waits_for_the_judge_though_the_clock_of_the_laptop_is_behind(world: Deployment) -> None:
     behind = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
     assert behind.minute_to_judge() >= world.store.settings.minute_of(world.now_s)
 
 
-def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
+def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployment) -> None:
     for number in range(6):
         world.post(number, post=f"p{number}")
     world.edit(2, target="p4")
@@ -397,10 +405,13 @@ def test_scan_finds_every_family_that_may_differ(world: Deployment) -> None:
     }  # fmt: skip
 
 
-def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added(world: Deployment) -> None:
-    """A repair of an edit brings the tally to its series. What was wrong before there were series is added to them."""
+def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors(world: Deployment) -> None:
+    """A repair of an edit makes the tally agree with its series. A repair of an error from before the series does not.
+
+    So the series show what each repair has added beside them.
+    """
     reconciler = world.reconciler()
-    how = off(world, reconciler, 4)
+    evidence = edited_before_streams(world, reconciler, 4)
     world.run(hours.LOOKBACK_MINUTES + 5)
     before, world.series = world.tally(), True
     world.run(2)
@@ -408,19 +419,19 @@ def test_a_tally_has_moved_by_its_series_its_imports_and_what_repairs_have_added
     world.edit(50, PLAYS, "v")
     world.like("late")
     imports.import_numbers(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
-    assert reconciler.repair(LIKES, "p", *MENDED, **how)
+    assert reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     world.add_child("by hand")
     world.run(20)
-    assert reconciler.repair(PLAYS, "v", *MENDED)
-    assert reconciler.repair(LIKES, "p", *MENDED)
+    assert reconciler.repair(PLAYS, "v", *BY_AND_WHY)
+    assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
     world.run(45)
     end = int(world.now_s) // 3600 + 1
     for counter, id_, moved, imported, added in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),
         (LIKES, "p", world.tally() - before, [], [-4, 0]),
     ):
-        told = series.read_series(Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end - 9, end))
-        assert [repair["added"] for repair in told["repairs"]] == added
-        assert [day["value"] for day in told["imports"]] == imported
-        assert moved == sum(point["value"] for point in told["series"]) + sum(imported) + sum(added)
+        answer = series.read_series(Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end - 9, end))
+        assert [repair["added"] for repair in answer["repairs"]] == added
+        assert [day["value"] for day in answer["imports"]] == imported
+        assert moved == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added)
     assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)

@@ -1,4 +1,4 @@
-"""Repairs with a change in the middle of every step of theirs: repaired once, and by what was wrong."""
+"""A repair adds its exact amount once, whatever change comes before any one of its requests."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import WatchedClient
 from tests.tiers import in_long
 
-COMMIT = -1  # the call of the engine before which a change comes: the first transaction
-CALLS = frozenset({"query", "get_item", "transact_write_items"})
+FIRST_COMMIT = -1
+"""In place of a number: the first transaction of the repair."""
+REQUESTS = frozenset({"query", "get_item", "transact_write_items"})
 
 
-def interrupted(client: Any, step: int, change: Callable[[], object]) -> WatchedClient:
-    """A client; something else happens once, before its call number `step`."""
-    watched, done = WatchedClient(client, CALLS), list[bool]()
+def client_with_change(client: Any, request_number: int, change: Callable[[], object]) -> WatchedClient:
+    """Returns a client that makes a change once, just before its request with this number."""
+    watched, done = WatchedClient(client, REQUESTS), list[bool]()
 
     def before(number: int, name: str, _: object) -> None:
-        if not done and (name == "transact_write_items" if step == COMMIT else number == step):
+        if not done and (
+            name == "transact_write_items" if request_number == FIRST_COMMIT else number == request_number
+        ):
             done.append(True)
             change()
 
@@ -35,19 +38,19 @@ def interrupted(client: Any, step: int, change: Callable[[], object]) -> Watched
 
 @pytest.fixture
 def world() -> Iterator[Deployment]:
-    """A post that is off by +5 since before the streams, and a video that is, confirmed."""
-    with deployed() as made:
-        made.post(3)
-        made.edit(5)
-        made.drop_new_records()
-        made.play(times=3)
-        made.edit(5, PLAYS, "v")
-        made.run(14)
-        yield made
+    """A post whose tally is 5 too high from before the streams, and a video with a confirmed drift of 5."""
+    with deployed() as deployment:
+        deployment.post(3)
+        deployment.edit(5)
+        deployment.drop_new_records()
+        deployment.play(times=3)
+        deployment.edit(5, PLAYS, "v")
+        deployment.run(14)
+        yield deployment
 
 
 def spill_and_unlike(world: Deployment, user: str) -> None:
-    """By a user who never liked before: a raw put over what an unlike has left is nothing that Tally does."""
+    """Spills a like and removes it. The user is new, because Tally never spills a like over a tombstone."""
     world.spill_like(user)
     world.like(user, liked=False)
 
@@ -56,37 +59,42 @@ CHANGES: dict[str, Callable[[Deployment], object]] = {
     "like": lambda world: world.like("new"),
     "spilled like": lambda world: world.spill_like("late"),
     "unlike": lambda world: world.like("u0", liked=False),
-    "rolled up": lambda world: (world.spill_like("late"), world.deliver()),
-    "spilled and unliked": lambda world: spill_and_unlike(world, secrets.token_hex(4)),
-    "minutes": lambda world: world.run(2),
+    "spilled like that is rolled up": lambda world: (world.spill_like("late"), world.deliver()),
+    "spilled like that is removed": lambda world: spill_and_unlike(world, secrets.token_hex(4)),
+    "two minutes": lambda world: world.run(2),
 }
 
 
 @pytest.mark.parametrize(
-    ("step", "change"),
+    ("request_number", "change"),
     [
-        *((COMMIT, change) for change in ("like", "spilled and unliked", "rolled up")),
-        *in_long((COMMIT, change) for change in ("spilled like", "unlike", "minutes")),
+        *(
+            (FIRST_COMMIT, change)
+            for change in ("like", "spilled like that is removed", "spilled like that is rolled up")
+        ),
+        *in_long((FIRST_COMMIT, change) for change in ("spilled like", "unlike", "two minutes")),
         *in_long(itertools.product([0, 2], ["like", "spilled like"])),
         *in_long(itertools.product([4, 6], CHANGES)),
     ],
 )
-def test_change_in_the_middle_of_any_step_is_kept_and_the_rest_repaired_once(
-    world: Deployment, step: int, change: str
+def test_a_change_before_any_request_of_a_repair_is_kept_and_the_wrong_amount_is_repaired_once(
+    world: Deployment, request_number: int, change: str
 ) -> None:
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
-        client = interrupted(world.store.client, step, lambda: CHANGES[change](world))
-        each = world.reconciler(client)
-        counted = [one.count(counter, target) for one in (world.reconciler(), each)] if counter is LIKES else ()
+        client = client_with_change(world.store.client, request_number, lambda: CHANGES[change](world))
+        changed = world.reconciler(client)
+        reconcilers = (world.reconciler(), changed)
+        counted = [reconciler.count(counter, target) for reconciler in reconcilers] if counter is LIKES else ()
         client.writes = 0
         with suppress(RepairNotReadyError):
-            each.repair(counter, target, "ann", "x", counted=counted)
+            changed.repair(counter, target, "ann", "x", counted=counted)
     world.run(5)
-    again = world.reconciler()
+    undisturbed = world.reconciler()
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
-        counted = [again.count(counter, target) for _ in range(2)] if counter is LIKES else ()
-        again.repair(counter, target, "ann", "x", counted=counted)
+        counted = [undisturbed.count(counter, target) for _ in range(2)] if counter is LIKES else ()
+        undisturbed.repair(counter, target, "ann", "x", counted=counted)
         assert sum(entry["amount"] for entry in history.read_repairs(world.store, counter.name, target)) == -5
     world.run(10)
     assert (world.drifts(), world.tally(PLAYS, "v")) == ({}, 3)
-    assert again.count(LIKES, "p").low == again.count(LIKES, "p").high == 0
+    recount = undisturbed.count(LIKES, "p")
+    assert recount.low == recount.high == 0

@@ -1,4 +1,4 @@
-"""Whoever holds something can settle it, however its counter is declared by then."""
+"""A hold can be settled after any change of its counter's declaration that a deployment accepts."""
 
 from __future__ import annotations
 
@@ -37,62 +37,69 @@ CHANGES: dict[str, list[Any]] = {
     "period": [None, "day", "month"], "keep_periods": [2], "timezone": ["Europe/Paris"], "unique": [True],
     "items": [Items("shop")], "notify": [Notify(at=(3,))],
 }  # fmt: skip
-ONE = [(field, value) for field, values in CHANGES.items() for value in values]
-SINGLE = [dict([one]) for one in ONE]
-PAIRS = [{a[0]: a[1], b[0]: b[1]} for a, b in combinations(ONE, 2) if a[0] != b[0]]
+FIELD_VALUES = [(field, value) for field, values in CHANGES.items() for value in values]
+SINGLE_CHANGES = [{field: value} for field, value in FIELD_VALUES]
+PAIRS_OF_CHANGES = [{a[0]: a[1], b[0]: b[1]} for a, b in combinations(FIELD_VALUES, 2) if a[0] != b[0]]
 
 
-def redeclared(was: Counter, changes: list[dict[str, Any]]) -> Iterator[Counter]:
-    """What a deploy takes in place of this counter, once it has counted."""
+def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> Iterator[Counter]:
+    """Returns the changed declarations that a deployment accepts after the counter has counted."""
     for change in changes:
         with suppress(ConfigurationError):
-            now = replace(was, **change)
-            forms.check({was.name: forms.form(was)}, declared([now]))
-            if now.name == was.name:
-                yield now
+            changed = replace(counter, **change)
+            forms.check({counter.name: forms.form(counter)}, declared([changed]))
+            if changed.name == counter.name:
+                yield changed
 
 
 @pytest.mark.parametrize(
-    ("was", "changes"),
+    ("counter", "changes"),
     [
-        (STOCK, SINGLE), (DAILY, SINGLE),
-        *in_long([(CREDIT, SINGLE), (QUOTA, SINGLE), *((was, PAIRS) for was in (STOCK, CREDIT, QUOTA, DAILY))]),
+        (STOCK, SINGLE_CHANGES), (DAILY, SINGLE_CHANGES),
+        *in_long([
+            (CREDIT, SINGLE_CHANGES), (QUOTA, SINGLE_CHANGES),
+            *((counter, PAIRS_OF_CHANGES) for counter in (STOCK, CREDIT, QUOTA, DAILY)),
+        ]),
     ],
 )  # fmt: skip
-def test_a_hold_is_settled_in_each_way_whatever_is_declared_by_then(
-    store: Store, clock: Clock, was: Counter, changes: list[dict[str, Any]]
+def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_counter(
+    store: Store, clock: Clock, counter: Counter, changes: list[dict[str, Any]]
 ) -> None:
     tried = 0
-    for tried, now in enumerate(redeclared(was, changes), 1):
-        assert operations._refusal_of_settling(now) is None, now
-        assert to_release_expired_holds([now]) != NOTHING
+    for tried, changed in enumerate(accepted_redeclarations(counter, changes), 1):
+        assert operations._refusal_of_settling(changed) is None, changed
+        assert to_release_expired_holds([changed]) != NOTHING
         call = Call(replace(store, limit_cache={}))  # of a process that knows the new declaration alone
-        for how in (RELEASED, COMMITTED, "expired"):
-            id_ = f"{was.name}-{tried}-{how}"
-            tally = periods.tally_id(was, id_, clock())
-            hold = holds.place(Call(store), was, tally, 4, 9, operation="hold", key=secrets.token_hex(8)).body["hold"]
-            taken = tallies.read(call, now, tally)
-            back = taken + (4 if was.ceiling is None else -4)
-            if how == "expired":
+        for end in (RELEASED, COMMITTED, "expired"):
+            id_ = f"{counter.name}-{tried}-{end}"
+            tally = periods.tally_id(counter, id_, clock())
+            placed = holds.place(Call(store), counter, tally, 4, 9, operation="hold", key=secrets.token_hex(8))
+            hold = placed.body["hold"]
+            number = tallies.read(call, changed, tally)
+            released = number + (4 if counter.ceiling is None else -4)
+            if end == "expired":
                 clock.pass_s(10)
-                swept = expired_holds.sweep(call.store, declared([now]), time.time() + 60)
+                swept = expired_holds.sweep(call.store, declared([changed]), time.time() + 60)
                 fits = swept.failed == 0
             else:
                 fits = True
                 try:
-                    settling.settle(call, now, id_, hold, how)
+                    settling.settle(call, changed, id_, hold, end)
                 except LimitReachedError:
                     fits = False
-            assert fits is (how == COMMITTED or limits.declared_limits(now).allows(taken, back - taken)), now
-            assert tallies.read(call, now, tally) == (back if fits and how != COMMITTED else taken), (now, how)
-            if not fits:  # it waits for room, and no other case for it
-                settling.settle(Call(replace(store, limit_cache={})), was, id_, hold, RELEASED)
+            may_end = end == COMMITTED or limits.declared_limits(changed).allows(number, released - number)
+            assert fits is may_end, changed
+            assert tallies.read(call, changed, tally) == (released if fits and end != COMMITTED else number), (
+                changed, end,
+            )  # fmt: skip
+            if not fits:  # the hold waits for room: release it by its old declaration
+                settling.settle(Call(replace(store, limit_cache={})), counter, id_, hold, RELEASED)
     assert tried > 15
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:
-    """What a hold gives back would be given out again."""
+    """After a hold is released, the counter would give out the same numbers a second time."""
     steps = replace(STOCK, delta=-1)
-    for was in (STOCK, steps):
+    for counter in (STOCK, steps):
         with pytest.raises(ConfigurationError, match="numbered=False, which is True now"):
-            forms.check({was.name: forms.form(was)}, declared([replace(steps, numbered=True)]))
+            forms.check({counter.name: forms.form(counter)}, declared([replace(steps, numbered=True)]))

@@ -27,8 +27,8 @@ from tests.invariants.threads import run_together
 from tests.tiers import in_long
 
 
-def aside(stream: StreamWorld) -> None:
-    """Two plays of a counter that is not declared, as dead letters."""
+def make_dead_letters(stream: StreamWorld) -> None:
+    """Makes two dead letters: plays of a counter that is not declared."""
     retired = {"counter": {"S": "retired"}}
     stream.deliver("rollup", "receipts", SHARD, [play(1, **retired), play(2, amount=5, **retired), play(3)])
     assert stream.dead_letter_sequences()["rollup"] == {"1", "2"}
@@ -36,19 +36,19 @@ def aside(stream: StreamWorld) -> None:
 
 def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: StreamWorld) -> None:
     stream.deliver("rollup", "receipts", SHARD, [POISON_PLAY, play(51, LONG_TEXT), play(52, counter={"S": "retired"})])
-    found = stream.redrive_with_reasons(counters.COUNTERS)
-    assert [outcome for outcome, _ in found] == ["kept"] * 3
-    for (_, why), part in zip(found, ("malformed: ValueError", "", "retired"), strict=True):
-        assert part in why
+    results = stream.redrive_with_reasons(counters.COUNTERS)
+    assert [outcome for outcome, _ in results] == ["kept"] * 3
+    for (_, reason), part in zip(results, ("malformed: ValueError", "", "retired"), strict=True):
+        assert part in reason
     assert stream.dead_letter_sequences()["rollup"] == {"50", "51", "52"}
     assert stream.tallies() == {}
 
 
-def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
-    aside(stream)
-    marked = list(dead_letters.list_markers(Call(stream.store)))
-    found = run_together([lambda: stream.redrive(markers=marked)] * 4)
-    assert sorted(outcome for each in found for outcome in each) == ["applied"] * 2 + ["gone"] * 6
+def test_concurrent_redrives_apply_a_dead_letter_once(stream: StreamWorld) -> None:
+    make_dead_letters(stream)
+    markers = list(dead_letters.list_markers(Call(stream.store)))
+    redrives = run_together([lambda: stream.redrive(markers=markers)] * 4)
+    assert sorted(outcome for outcomes in redrives for outcome in outcomes) == ["applied"] * 2 + ["gone"] * 6
     assert stream.redrive() == []
     assert stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
     assert stream.bucket.objects == {}
@@ -56,10 +56,10 @@ def test_two_who_redrive_at_once_apply_it_once(stream: StreamWorld) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_redrive_whose_answer_is_lost_applies_once(
+def test_a_redrive_whose_response_is_lost_applies_once(
     proxied_stream: StreamWorld, proxy: FaultProxy, times: int
 ) -> None:
-    aside(proxied_stream)
+    make_dead_letters(proxied_stream)
     proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
     try:
         proxied_stream.redrive()
@@ -69,28 +69,28 @@ def test_a_redrive_whose_answer_is_lost_applies_once(
     assert proxied_stream.dead_letter_sequences()["rollup"] == set()
 
 
-def test_a_dead_letter_of_drift_is_booked_on_the_current_minute_when_redriven(stream: StreamWorld) -> None:
+def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(stream: StreamWorld) -> None:
     stream.deliver("bookkeeper", "receipts", SHARD, [play(1, at=10**11), play(2)])
     (key,) = stream.bucket.objects
-    kept = json.loads(stream.bucket.objects[key])
-    kept["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # the operator has mended it
-    stream.bucket.objects[key] = json.dumps(kept).encode()
+    dead_letter = json.loads(stream.bucket.objects[key])
+    dead_letter["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # as an operator corrects it
+    stream.bucket.objects[key] = json.dumps(dead_letter).encode()
     began = int(time.time() // 60)
     assert stream.redrive() == ["applied"]
-    (first, _, entries), (second, name, redriven) = sorted(stream.segments())
+    (first_minute, _, entries), (second_minute, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [JournalEntry("plays", "v", "", 1, 0)]
-    assert (first, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
-    assert began <= second <= int(time.time() // 60)
+    assert (first_minute, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
+    assert began <= second_minute <= int(time.time() // 60)
 
 
-@pytest.mark.parametrize("judged_before", [1, 0, -9])
-def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_next(
-    stream: StreamWorld, judged_before: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("minutes_ago", [1, 0, -9])
+def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_judged_next(
+    stream: StreamWorld, minutes_ago: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aside(stream)
+    make_dead_letters(stream)
     minute = int(time.time() // 60)
-    monkeypatch.setattr(clock, "now_s", lambda: 60.0 * minute)  # it does not end meanwhile
-    stream.put_judged(minute - judged_before)
+    monkeypatch.setattr(clock, "now_s", lambda: 60.0 * minute)  # the minute does not end during the test
+    stream.put_judged(minute - minutes_ago)
     with pytest.raises(StoreBusyError):
         stream.redrive()
     assert len(stream.dead_letter_sequences()["rollup"]) == 2
@@ -98,11 +98,11 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_next(
     assert stream.redrive() == ["applied"] * 2
 
 
-def set_aside(world: Deployment, consumers: str) -> None:
-    """Five plays that these consumers know no counter of for a moment."""
-    less = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
+def make_dead_letters_of(world: Deployment, consumers: str) -> None:
+    """Makes five plays dead letters of these consumers, which do not have the counter declared for a moment."""
+    without_plays = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
     for name, handler in world.handlers.items():
-        handler.declared = CounterIndex(less if name in consumers else counters.COUNTERS)
+        handler.declared = CounterIndex(without_plays if name in consumers else counters.COUNTERS)
     world.spill("v", 5)
     world.deliver()
     for handler in world.handlers.values():
@@ -113,12 +113,12 @@ def set_aside(world: Deployment, consumers: str) -> None:
 @pytest.mark.parametrize("off_s", [3600, *in_long([0, 240, -3600])])
 @pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
 def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: str, off_s: int) -> None:
-    """j9: it was booked on the laptop's minute. That was confirmed drift, and its repair made a right number wrong."""
+    """An entry on the laptop's minute would be confirmed drift, whose repair would make a right number wrong."""
     with deployed() as world:
-        set_aside(world, consumers)
+        make_dead_letters_of(world, consumers)
         before = world.drifts()
         with world.clock.with_skew(off_s):
-            assert redriven(world) == ["applied"] * 5 * len(consumers.split(" and "))
+            assert redrive(world) == ["applied"] * 5 * len(consumers.split(" and "))
         assert world.tally(counters.PLAYS, "v") == 5
         for _ in range(20):
             world.run(1)
@@ -127,27 +127,28 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
 
 
 @pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
-def test_a_redrive_that_hangs_until_its_minute_is_judged_asks_for_another_one(consumers: str) -> None:
+def test_a_redrive_that_hangs_until_its_minute_is_judged_is_booked_on_a_later_minute(consumers: str) -> None:
     with deployed() as world:
-        set_aside(world, consumers)
-        assert redriven(world, interrupted_client(world.wire, 0, lambda: world.run(9)))[0] == "applied"
+        make_dead_letters_of(world, consumers)
+        assert redrive(world, interrupted_client(world.wire, 0, lambda: world.run(9)))[0] == "applied"
         world.run(9)
         assert (world.tally(counters.PLAYS, "v"), world.drifts()) == (5, {})
 
 
-def redriven(world: Deployment, client: Any = None) -> list[str]:
+def redrive(world: Deployment, client: Any = None) -> list[str]:
+    """Redrives all dead letters through a client. Returns the outcomes."""
     store, world.store = world.store, world.with_client(client)
-    found = world.redrive(counters.COUNTERS)
+    outcomes = world.redrive(counters.COUNTERS)
     world.store = store
     world.take_written()
-    return found
+    return outcomes
 
 
-def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
+def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other one has not expired: it stays, and nothing else is repaired before it is applied."""
-    aside(stream)
+    """The second dead letter has not expired. It stays, and blocks other repairs until it is applied."""
+    make_dead_letters(stream)
     for key in [key for key in stream.bucket.objects if key.endswith("/1.json")]:
         del stream.bucket.objects[key]
     assert stream.redrive(counters.COUNTERS) == ["lost", "kept"]
@@ -155,17 +156,17 @@ def test_a_record_that_expired_is_lost_until_somebody_drops_its_marker(
 
     def repair(*more: str) -> tuple[int, list[str]]:
         line = ["repair", "--by", "a", "--why", "b", "--yes", *more]
-        given = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
-        return commands.COMMANDS["repair"].run(given, stack), capsys.readouterr().out.splitlines()
+        arguments = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
+        return commands.COMMANDS["repair"].run(arguments, stack), capsys.readouterr().out.splitlines()
 
-    for more, markers, said in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
+    for more, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
         code, lines = repair(*more)
         assert (code, lines[-1]) == (
             1,
             f"{markers} dead letters are not applied. Resolve them first; nothing else was repaired",
         )
         assert len(stream.rows("DEADLETTER")) == markers
-        assert any(line.startswith(said) for line in lines)
+        assert any(line.startswith(outcome) for line in lines)
     stream.bucket.objects.clear()
     code, lines = repair("--drop", "--only", "dead-letters")
     assert (code, lines[-2:]) == (0, ["0 applied, 0 already gone, 0 kept, 1 dropped", "all is well: dead-letters"])

@@ -1,4 +1,4 @@
-"""Tallies of periods are kept for their time, and go without a trace of drift."""
+"""Tallies of periods are kept for their time. Their expiry leaves no drift."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ from tally.maintenance.reconcile import Reconciler
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
-from tests.invariants.test_rebuild import EVERYBODY, ROLLUP, judge_on, lose, losses
-from tests.invariants.test_reconcile import amounts, mend
+from tests.invariants.test_rebuild import (
+    BOTH_CONSUMERS,
+    ROLLUP,
+    lose_records,
+    missing_amounts,
+    run_until_days_are_judged,
+)
+from tests.invariants.test_reconcile import repair, repairs
 
 BY_TTL = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
 
@@ -39,126 +45,125 @@ HOURLY = metered("hourly", "hour", 5)
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     for counter in (SHORT, HOURLY, ROLLED):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
-    with deployed() as made:
-        yield made
+    with deployed() as deployment:
+        yield deployment
 
 
-def now(world: Deployment, counter: Counter) -> str:
-    """The tally of the current period."""
+def current_tally(world: Deployment, counter: Counter) -> str:
+    """Returns the id of the tally of the current period."""
     return periods.tally_id(counter, "x", world.now_s)
 
 
-def stored(world: Deployment, target: str) -> list[dict[str, Any]]:
-    found = world.scan("counts")
-    return [item for item in found if item["PK"]["S"].endswith(f"#{target}")]
+def stored_items(world: Deployment, target: str) -> list[dict[str, Any]]:
+    return [item for item in world.scan("counts") if item["PK"]["S"].endswith(f"#{target}")]
 
 
 def expire(world: Deployment) -> int:
-    """What DynamoDB does with expired items, sooner or later; how many it removed."""
+    """Removes the expired items, as DynamoDB does by TTL. Returns how many it removed, without heartbeats."""
     world.take_written()
-    found = world.scan("counts")
-    gone = [item for item in found if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
-    for item in gone:
+    items = world.scan("counts")
+    expired = [item for item in items if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
+    for item in expired:
         world.delete({"PK": item["PK"], "SK": item["SK"]})
-    taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
+    records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
     world.take_written()
-    world.records = taken  # type: ignore[method-assign]
-    return len([item for item in gone if not item["PK"]["S"].startswith("HEARTBEAT#")])
+    world.records = records  # type: ignore[method-assign]
+    return len([item for item in expired if not item["PK"]["S"].startswith("HEARTBEAT#")])
 
 
-def judge(world: Deployment) -> None:
-    """Until all that happened so far is judged."""
-    until = world.store.settings.minute_of(world.now_s)
-    while world.last_judged_minute <= until:
+def run_until_judged(world: Deployment) -> None:
+    """Runs until the present minute is judged."""
+    minute = world.store.settings.minute_of(world.now_s)
+    while world.last_judged_minute <= minute:
         world.run(1)
 
 
-def test_what_a_person_removes_is_drift_and_so_is_what_goes_before_its_time(world: Deployment) -> None:
-    target, later = now(world, SHORT), now(world, HOURLY)
+def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world: Deployment) -> None:
+    target, later = current_tally(world, SHORT), current_tally(world, HOURLY)
     world.play(target, 3, SHORT)
     world.play(later, 4, HOURLY)
     world.run(5)
     world.delete(tallies.key(SHORT, target, 0))
-    world.put({**stored(world, later)[0], "expiration": {"N": "1"}})
+    world.put({**stored_items(world, later)[0], "expiration": {"N": "1"}})
     assert expire(world) == 1
-    judge(world)
+    run_until_judged(world)
     assert world.drifts() == {("short", target): -3, ("hourly", later): -4}
     listed = rows.list_drift(Call(world.store), 2, None)["drift"]
-    assert {(row["id"], row["period"]) for row in listed} == {tuple(each.split("#")) for each in (target, later)}
+    assert {(row["id"], row["period"]) for row in listed} == {tuple(tally.split("#")) for tally in (target, later)}
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["nothing is there", "the rest was removed"])
-def test_what_is_rolled_up_after_the_removal_makes_no_item_that_stays_and_no_drift(
-    world: Deployment, there: bool
+@pytest.mark.parametrize("has_expired", [False, True], ids=["never stored", "expired"])
+def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift(
+    world: Deployment, has_expired: bool
 ) -> None:
-    target = now(world, SHORT)
-    if there:
+    target = current_tally(world, SHORT)
+    if has_expired:
         world.play(target, 3, SHORT)
     world.stall(ROLLUP)
     world.spill(target, 2, SHORT)
     world.run(6)
-    assert expire(world) == there
+    assert expire(world) == has_expired
     world.resume()
-    judge(world)
-    (late,) = stored(world, target)
+    run_until_judged(world)
+    (late,) = stored_items(world, target)
     assert (late["used"], int(late["expiration"]["N"]) < world.now_s) == ({"N": "2"}, True)
     assert expire(world) == 1
-    judge(world)
-    assert (stored(world, target), world.drifts()) == ([], {})
+    run_until_judged(world)
+    assert (stored_items(world, target), world.drifts()) == ([], {})
 
 
-def test_a_drift_is_taken_back_from_a_tally_that_is_kept_and_accepted_for_one_that_is_gone_and_stays_gone(
+def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally_anew(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    gone, kept = now(world, SHORT), now(world, HOURLY)
-    for target, counter in ((gone, SHORT), (kept, HOURLY)):
+    expired, kept = current_tally(world, SHORT), current_tally(world, HOURLY)
+    for target, counter in ((expired, SHORT), (kept, HOURLY)):
         world.play(target, 3, counter)
         world.edit(5, counter, target)
     world.run(10)
     expire(world)
-    judge(world)
-    assert world.drifts() == {("short", gone): 5, ("hourly", kept): 5}
-    assert mend(reconciler, SHORT, gone) is not None
-    assert mend(reconciler, HOURLY, kept) is not None
-    assert (stored(world, gone), world.drifts(), amounts(world, SHORT, gone)) == ([], {}, [(0, "ledger")])
+    run_until_judged(world)
+    assert world.drifts() == {("short", expired): 5, ("hourly", kept): 5}
+    assert repair(reconciler, SHORT, expired) is not None
+    assert repair(reconciler, HOURLY, kept) is not None
+    assert (stored_items(world, expired), world.drifts(), repairs(world, SHORT, expired)) == ([], {}, [(0, "ledger")])
     assert world.tally(HOURLY, kept) == 3
-    assert int(stored(world, kept)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, kept)
+    assert int(stored_items(world, kept)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, kept)
 
 
-def test_a_rebuild_adds_nothing_to_a_tally_that_is_gone(
+def test_a_rebuild_adds_nothing_to_an_expired_tally(
     world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receipts of both are there. The notes of the one that is gone went with it."""
+    """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)
     world.run(6)
-    gone, kept = now(world, SHORT), now(world, ROLLED)
+    expired, kept = current_tally(world, SHORT), current_tally(world, ROLLED)
 
     def outage() -> None:
-        world.spill(gone, 2, SHORT)
+        world.spill(expired, 2, SHORT)
         world.spill(kept, 3, ROLLED)
 
-    world.spill(gone, 1, SHORT)
+    world.spill(expired, 1, SHORT)
     world.spill(kept, 1, ROLLED)
     world.deliver()
-    lose(world, EVERYBODY, outage)
+    lose_records(world, BOTH_CONSUMERS, outage)
     world.run(4)
     expire(world)
-    judge_on(world)
-    assert {name: loss.difference for name, loss in losses(reconciler).items()} == {("rolled", kept): 3}
+    run_until_days_are_judged(world)
+    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == {("rolled", kept): 3}
 
 
 @pytest.mark.parametrize("target", ["7c20", "7c20#2026-11", "7c20#2026-11-22#"])
-def test_what_was_counted_under_another_declaration_becomes_a_dead_letter_or_left_alone_by_both(
+def test_a_spilled_change_of_another_kind_of_period_is_a_dead_letter_and_other_changes_are_ignored(
     stream: StreamWorld, target: str
 ) -> None:
-    """A counter had no periods, or others: nobody reads such a tally any more."""
+    """The counter had no periods, or other periods, when it counted. Nobody reads such a tally any longer."""
     declared = {**counters.COUNTERS, "used": USED}
-    alone = play(1, target, counter={"S": "used"})
-    at_once_ = play(2, target, counter={"S": "used"}, rollup={"BOOL": False})
+    spilled = play(1, target, counter={"S": "used"})
+    visible_now = play(2, target, counter={"S": "used"}, rollup={"BOOL": False})
     for name in ("rollup", "bookkeeper"):
-        assert stream.deliver(name, "receipts", SHARD, [alone, at_once_], declared=declared) is None
-    found = keys.key(f"USED#{target}", "USED")
-    change = {"Keys": found, "NewImage": {**found, "used": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}}
+        assert stream.deliver(name, "receipts", SHARD, [spilled, visible_now], declared=declared) is None
+    key = keys.key(f"USED#{target}", "USED")
+    change = {"Keys": key, "NewImage": {**key, "used": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}}
     assert stream.deliver("bookkeeper", "counts", "shard-c", [record(3, "INSERT", change)], declared=declared) is None
     assert stream.dead_letter_sequences() == {"rollup": {"1"}, "bookkeeper": {"1"}}
     assert (stream.ledger(), stream.tallies()) == ({}, {})

@@ -1,8 +1,7 @@
-"""Conflicts and throttling on seeded schedules: nothing lost, nothing doubled; shards where they help, only there.
+"""Under conflicts and throttling no change is lost or doubled, and a tally spreads over shards only where that helps.
 
-Throttled changes are written alone at once where they may be (plays, likes), and there is no more to be done if that is
-throttled too. What may not (bounded counters, unlikes, posts) backs off. test_spilling.py has what is written
-alone.
+A throttled play or like is spilled at once. If that write is throttled, too, the call raises StoreBusyError. Changes
+that may not be spilled (bounded counters, unlikes, posts) back off. test_spilling.py tests spilled changes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ SHARD_KEYS = {counters.PLAYS.shard_key(shard) for shard in range(counters.PLAYS.
 THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 
 
-def busy(fault: Fault) -> Plan:
-    """Every write meets the fault; outside of transactions there is another error for one that is throttled."""
+def always_on_writes(fault: Fault) -> Plan:
+    """Returns a plan: every write meets the fault. Outside of transactions, throttling is another error."""
     single = faults.error_answer("ThrottlingException") if fault is faults.THROTTLED_TRANSACTION else fault
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
@@ -42,11 +41,11 @@ def busy(fault: Fault) -> Plan:
 
 
 def shards_tried(world: World) -> list[str]:
-    """The tally item of each transaction that was sent, in order."""
+    """Returns the sort key of the tally item in each transaction, in the order of sending."""
     return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.sent("TransactWriteItems")]
 
 
-def test_16_callers_with_one_key_at_once_are_one_count_and_get_16_equal_answers(world: World) -> None:
+def test_16_concurrent_callers_with_one_key_count_once_and_get_16_equal_answers(world: World) -> None:
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.random_faults(16, {"TransactWriteItems": FAULT_MIX})
     outcomes = run_together([lambda: retry_until_final(partial(world.play, "key-1"))] * 16)
@@ -85,7 +84,7 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
 
 @pytest.mark.usefixtures("no_spilling")
 @pytest.mark.parametrize("chance", [FIRST, LAST, SystemRandom()], ids=["first", "last", "random"])
-def test_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., World], chance: SystemRandom) -> None:
+def test_a_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., World], chance: SystemRandom) -> None:
     world = make_world(spread=Spread(random=chance))
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
     world.play("key-1")
@@ -96,10 +95,10 @@ def test_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., Wo
 
 
 @pytest.mark.parametrize("throttle", THROTTLES, ids=lambda fault: fault.kind.name.lower())
-def test_throttled_changes_of_bounded_counters_unlikes_and_posts_only_back_off_and_do_not_spread(
+def test_throttled_changes_of_bounded_counters_unlikes_and_posts_back_off_and_do_not_spread(
     world: World, throttle: Fault
 ) -> None:
-    """An unlike has sixteen shards to go to, and goes to none of them."""
+    """An unlike could use sixteen shards, but uses only the first."""
     for number in range(5):
         world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * 4})
         assert world.play(f"key-{number}", counter=counters.STOCK, operation="increment")[0]["visible"] == "now"
@@ -124,13 +123,13 @@ def test_throttled_changes_of_bounded_counters_unlikes_and_posts_only_back_off_a
 def test_persistent_contention_is_answered_busy_within_the_calls_time(
     world: World, counter: Counter, fault: Fault
 ) -> None:
-    """Of what spills, too, where what is written alone meets the same."""
-    world.proxy.plan = busy(fault)
-    rushed, call = world.with_deadline(0.5)
+    """So is a change that may spill, because its spilled write meets the same fault."""
+    world.proxy.plan = always_on_writes(fault)
+    timed, call = world.with_deadline(0.5)
     with pytest.raises(StoreBusyError):
-        rushed.play("key-1", counter=counter, call=call)
-    assert rushed.store.clock() <= 0.5
-    assert 3 < len(world.sent()) <= 3 * ATTEMPTS_MAX  # the SDK's own retries, too
+        timed.play("key-1", counter=counter, call=call)
+    assert timed.store.clock() <= 0.5
+    assert 3 < len(world.sent()) <= 3 * ATTEMPTS_MAX  # with the SDK's own retries
     assert bool(world.sent("PutItem")) is counter.may_spill
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
@@ -142,7 +141,7 @@ def test_persistent_contention_is_answered_busy_within_the_calls_time(
 def test_likes_and_posts_under_persistent_contention_are_busy_and_change_nothing(world: World, fault: Fault) -> None:
     world.write_post()
     world.like("ann")
-    world.proxy.plan = busy(fault)
+    world.proxy.plan = always_on_writes(fault)
     for user, change in (("bob", world.like), ("ann", world.unlike)):
         for key in (None, "key-1"):
             with pytest.raises(StoreBusyError):

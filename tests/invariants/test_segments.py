@@ -1,4 +1,4 @@
-"""The journal segments that a run of stream records becomes: written once, with the checkpoint, and never too large."""
+"""A run of stream records writes its journal segments once, with the checkpoint, and each fits into an item."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
             stream.store, [segments.segment_write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)]
         )
     assert try_commit(stream.store, [segments.segment_write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
-    found = list(segments.read_segments(stream.store, MINUTE))
-    assert len(found) == 2 * fold.BUCKETS
-    assert [segments.removal_halves(segment) for segment in found] == [written[:2], []] * fold.BUCKETS
+    read = list(segments.read_segments(stream.store, MINUTE))
+    assert len(read) == 2 * fold.BUCKETS
+    assert [segments.removal_halves(segment) for segment in read] == [written[:2], []] * fold.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["u", "v"], [1, 30], [1, 0]]}
-    assert [segments.columns(segment) for segment in found] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
-    imported = [list(segments.imported_amounts(segment, segments.columns(segment))) for segment in found]
-    assert imported == [[("plays", "v", 19_846, 30)]] * len(found)
+    assert [segments.columns(segment) for segment in read] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
+    imported = [list(segments.imported_amounts(segment, segments.columns(segment))) for segment in read]
+    assert imported == [[("plays", "v", 19_846, 30)]] * len(read)
     halves = list(segments.read_segments(stream.store, MINUTE, **segments.ONLY_HALVES))
     assert [half for segment in halves for half in segments.removal_halves(segment)] == written[:2] * fold.BUCKETS
     assert {name for segment in halves for name in segment} == {"pairs"}
@@ -65,23 +65,23 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
     ]
     for row in stream.rows("SEGMENT#"):
         expires_s = int(row["expiration"]["N"])
-        assert expires_s % DAY_S == 0, "the second of a batch says who was there"
+        assert expires_s % DAY_S == 0, "an exact second would tell when a user was active"
         assert segments.SEGMENT_KEPT_S <= expires_s - int(began_s) < segments.SEGMENT_KEPT_S + DAY_S + 60
 
 
-A_MINUTE_EACH = [play(number, record_minute=MINUTE + number) for number in range(1, 62)]
+PLAYS_OF_61_MINUTES = [play(number, record_minute=MINUTE + number) for number in range(1, 62)]
 
 
-def test_a_run_is_cut_at_forty_minutes(stream: StreamWorld) -> None:
+def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
     stream.note_form(counters.PLAYS)
     store, client = stream.watched()
-    assert stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store) is None
+    assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
-def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: StreamWorld) -> None:
-    """Ids that no compression shortens, with long amounts."""
+def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWorld) -> None:
+    """The records have random ids, which no compression shortens, and long amounts."""
     stream.note_form(counters.PLAYS)
     store, client = stream.watched()
     targets = [secrets.token_hex(100) for _ in range(2000)]
@@ -92,22 +92,22 @@ def test_a_run_is_cut_before_its_segments_grow_too_large_for_items(stream: Strea
     assert {target for _, target, _ in stream.ledger()} == set(targets)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_segment_is_there_exactly_when_its_checkpoint_is(stream: StreamWorld, after: bool) -> None:
-    """The process dies before or after the commit of the second of two runs; then everything is delivered again."""
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld, committed: bool) -> None:
+    """The process dies before or after it commits the second of two runs. Then Lambda repeats the records."""
     stream.note_form(counters.PLAYS)
-    store = stream.with_client(client_that_dies(stream.raw, 1, committed=after))
+    store = stream.with_client(client_that_dies(stream.raw, 1, committed=committed))
     with pytest.raises(Crash):
-        stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH, store=store)
+        stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store)
     passed = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
-    assert (passed, len(stream.segments())) == ((61, 61) if after else (40, 40))
+    assert (passed, len(stream.segments())) == ((61, 61) if committed else (40, 40))
     for _ in range(2):
-        assert stream.deliver("bookkeeper", "receipts", SHARD, A_MINUTE_EACH[10:]) is None
+        assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES[10:]) is None
     assert len(stream.segments()) == 61
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
-def test_entries_for_judged_minutes_go_to_the_current_one_without_a_pair(stream: StreamWorld) -> None:
+def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_pair(stream: StreamWorld) -> None:
     stream.put_judged(MINUTE)
     receipts = [play(1, record_minute=MINUTE - 1), play(2, record_minute=MINUTE), play(3, record_minute=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None

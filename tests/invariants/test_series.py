@@ -1,6 +1,6 @@
-"""Series and top lists: each hour says what was accepted in it, to the last unit, however often the fold dies.
+"""Series and top lists: each hour has exactly the changes that were accepted in it, however often the fold dies.
 
-`test_journal_schedules` compares the series of whole deployments under faults with what was accepted.
+`test_journal_schedules` compares the series of whole deployments under faults with the accepted changes.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from tests.invariants.streaming import ConsumerWorld
 from tests.tiers import in_long
 
 H = 500_000  # an hour since 1970
-M = 4 * H  # its first minute: here an hour has four, so that there is less to read
+M = 4 * H  # its first minute: an hour has four minutes here, so that the tests read less
 MINUTE_S = 900
 FOREVER = float("inf")
-EVER = SeriesRange(HOUR, H - 24, H + 24)
+TWO_DAYS = SeriesRange(HOUR, H - 24, H + 24)
 
 
 @pytest.fixture
@@ -65,27 +65,27 @@ def fold(store: Store, judged: int) -> int:
     return hours.sum_up(store, judged, until_s=FOREVER)
 
 
-def series(store: Store, video: str = "v", asked: SeriesRange = EVER, counter: Counter = PLAYS) -> dict[int, int]:
-    """By hour, or by the hour in which a day begins."""
-    told = read.read_series(Call(store), counter, video, asked)
-    return {point["from"] // 3600: point["value"] for point in told["series"] if point["value"]}
+def series(store: Store, video: str = "v", range_: SeriesRange = TWO_DAYS, counter: Counter = PLAYS) -> dict[int, int]:
+    """Returns the values that are not 0, by hour, or by the hour in which a day begins."""
+    answer = read.read_series(Call(store), counter, video, range_)
+    return {point["from"] // 3600: point["value"] for point in answer["series"] if point["value"]}
 
 
-def test_series_begin_with_the_first_sweep_however_late_the_first_judge_is(
+def test_series_begin_with_the_first_sweep_however_late_the_judge_begins(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
     assert (fold(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)
-    told = read.read_series(Call(store), PLAYS, "v", EVER)
-    assert (told["series"], told["since"], told["as_of"]) == ([], None, None)
+    answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
+    assert (answer["series"], answer["since"], answer["as_of"]) == ([], None, None)
     book(store, M - 1, plays(2))  # before the first sweep
     book(store, M + 1, plays(3))
     fold(store, M + 40)
     assert sum(series(store).values()) == 5
 
 
-def test_amounts_past_2_53_are_exact_in_segments_series_and_lists(store: Store) -> None:
-    """Of the journal's segments, too: they are JSON, which Python reads exactly."""
+def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store: Store) -> None:
+    """Segments are JSON, which Python reads exactly."""
     large = 2**53 + 1
     fold(store, M - 1)
     for minute, amount in enumerate((10**15, large, -(10**30), 10**30 + 1)):
@@ -96,7 +96,7 @@ def test_amounts_past_2_53_are_exact_in_segments_series_and_lists(store: Store) 
     assert listed(store) == {"v": v}
 
 
-def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_shown(store: Store) -> None:
+def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_day_left(store: Store) -> None:
     brief = replace(store, settings=store.settings._replace(series_days=2))
     fold(brief, M - 1)
     book(brief, M, plays(5))
@@ -105,17 +105,19 @@ def test_series_that_are_kept_for_some_days_expire_and_say_since_when_they_are_s
         str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
     }
     fold(brief, M + 4 * 24 * 3)  # three days later
-    told = read.read_series(Call(store), PLAYS, "v", EVER._replace(end=H + 24 * 4))  # a command has no such setting
+    answer = read.read_series(
+        Call(store), PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4)
+    )  # a command does not know `series_days`
     first = (H // 24 + 1) * 24
-    assert told["since"] == 3600 * first
-    assert told["series"][0] == {"from": 3600 * first, "value": 0}
+    assert answer["since"] == 3600 * first
+    assert answer["series"][0] == {"from": 3600 * first, "value": 0}
 
 
 @pytest.mark.parametrize("days_off", [1, 3, 8])
-def test_an_hour_is_whole_when_the_sweep_was_off_in_its_middle(
+def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int
 ) -> None:
-    """What it had so far is there as long as the segments that it still lacks."""
+    """The sums of the first half are kept as long as the segments of the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     fold(store, M - 1)
@@ -130,7 +132,7 @@ def test_an_hour_is_whole_when_the_sweep_was_off_in_its_middle(
 
 
 @pytest.mark.parametrize(("days_off", "since"), [(1, 0), (6, 0), (7, 1), (40, 34)])
-def test_days_that_go_while_the_sweep_is_off_are_not_shown_as_zeros(
+def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int, since: int
 ) -> None:
     first, midnight = H // 24 + 1, 24 * (H // 24 + 1)
@@ -142,39 +144,39 @@ def test_days_that_go_while_the_sweep_is_off_are_not_shown_as_zeros(
     now_s = float((first + 3) * hours.DAY_S + days_off * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).expire(now_s)
-    told = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
-    shown = {point["from"] // hours.DAY_S - first: point["value"] for point in told["series"]}
+    answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
+    shown = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
     assert shown == dict.fromkeys(range(1 + since, 3), 5)
-    assert told["since"] == hours.DAY_S * (first + 1 + since)
+    assert answer["since"] == hours.DAY_S * (first + 1 + since)
 
 
 @pytest.mark.parametrize("longer", [400, 0], ids=["longer", "for ever"])
-def test_days_that_are_gone_do_not_come_back_as_zeros_when_series_are_kept_longer(store: Store, longer: int) -> None:
-    """Days are written to expire: a longer life later holds for those that are written from then on."""
+def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: Store, longer: int) -> None:
+    """The expiry of a day is fixed when the day is written, so a longer life holds for later days only."""
 
-    def kept(series_days: int) -> Store:
+    def with_series_days(series_days: int) -> Store:
         return replace(store, settings=store.settings._replace(series_days=series_days))
 
-    def since(option: int, day: int) -> int:
-        """The first day that is shown, when so many days are over."""
+    def since(series_days: int, day: int) -> int:
+        """Returns the first day that is shown after two sweeps at the end of a day."""
         hour = 24 * (first + day) + 1
-        for _ in range(2):  # as two sweeps do
-            at = progress.read(store)
-            hours._note(kept(option), at, replace(at, through=4 * hour - 1, hour=hour))
-        return int(read.read_series(Call(store), PLAYS, "v", EVER)["since"]) // hours.DAY_S - first
+        for _ in range(2):
+            present = progress.read(store)
+            hours._note(with_series_days(series_days), present, replace(present, through=4 * hour - 1, hour=hour))
+        return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first
 
     first = H // 24
-    fold(kept(30), 4 * 24 * first + 3)
+    fold(with_series_days(30), 4 * 24 * first + 3)
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
     assert [since(longer, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer, 80) == 33, "the first whole day that was written to stay"
     assert since(longer, 300) == 33
-    assert since(5, 301) == 33, "a shorter life holds for what is written from then on, too"
+    assert since(5, 301) == 33, "a shorter life holds for later days only, too"
     assert since(5, 310) == 305
-    assert since(longer, 311) == 306, "it only moves on"
+    assert since(longer, 311) == 306, "`since` never moves back"
 
 
-def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty_one(
+def test_a_list_that_expired_or_is_older_than_the_series_is_not_found(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert top.top_list(Call(store), PLAYS, HOUR, None, 10)["top"] == []
@@ -183,12 +185,12 @@ def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty
     fold(store, M + 3)
     now_s = [3600.0 * (H + 1)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
-    hour, begun = top.span_of(H), top.span_of(H - 1)
+    hour, first_hour = top.span_of(H), top.span_of(H - 1)
 
     def listed_at(by: str, span: str) -> list[int]:
-        return [one["value"] for one in top.top_list(Call(store), PLAYS, by, span, 10)["top"]]
+        return [entry["value"] for entry in top.top_list(Call(store), PLAYS, by, span, 10)["top"]]
 
-    assert (listed_at(HOUR, hour), listed_at(HOUR, begun)) == ([5], [])
+    assert (listed_at(HOUR, hour), listed_at(HOUR, first_hour)) == ([5], [])
     for by, span in ((HOUR, top.span_of(H - 2)), (DAY, top.span_of(H - 24)[:10]), ("month", "2020-01")):
         with pytest.raises(NotFoundError):
             listed_at(by, span)
@@ -200,10 +202,10 @@ def test_a_list_that_is_gone_or_was_over_before_the_series_began_is_not_an_empty
     assert listed_at(DAY, hour[:10]) == [5]
 
 
-def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
+def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] is None
+    assert read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] is None
     monkeypatch.setattr(hours, "PART_MINUTES", 2)
     fold(store, M - 1)
     for minute in range(4):
@@ -213,15 +215,15 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
     fold(store, M + 1)
     assert series(store) == {H: 2}
     assert listed(store) == {"v": 2}
-    told = read.read_series(Call(store), PLAYS, "v", EVER)
-    assert told["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
+    answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
+    assert answer["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
     fold(store, M + 2)
     assert series(store) == {H: 2}
     assert not list(days(store))
     fold(store, M + 3)
     assert series(store) == {H: 4}
     assert listed(store) == {"v": 4}
-    assert len(days(store)) == 2  # and of all together
+    assert len(days(store)) == 2  # the video, and the total of all videos
     book(store, M + 4, plays(7))
     fold(store, M + 5)
     assert series(store) == {H: 4, H + 1: 7}
@@ -230,11 +232,11 @@ def test_an_hour_is_in_the_series_up_to_its_last_part_and_whole_when_it_is_over(
 
 
 def listed(store: Store, by: str = "hour") -> dict[str, int]:
-    """The newest list."""
-    return {one["id"]: one["value"] for one in top.top_list(Call(store), PLAYS, by, None, 100)["top"]}
+    """Returns the newest top list."""
+    return {entry["id"]: entry["value"] for entry in top.top_list(Call(store), PLAYS, by, None, 100)["top"]}
 
 
-def test_the_list_of_an_hour_forgets_what_was_taken_back_and_no_slow_fold_puts_an_old_one(
+def test_a_list_drops_ids_that_fell_to_0_and_a_slow_fold_does_not_overwrite_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "PART_MINUTES", 1)
@@ -242,65 +244,66 @@ def test_the_list_of_an_hour_forgets_what_was_taken_back_and_no_slow_fold_puts_a
     book(store, M, plays(3), plays(5, "w"))
     fold(store, M)
     assert listed(store) == listed(store, "day") == {"w": 5, "v": 3}
-    slow = top.TopListBuilder()
-    slow.add("plays", "v", 3)
+    old_list = top.TopListBuilder()
+    old_list.add("plays", "v", 3)
     book(store, M + 1, plays(-3), plays(-5, "w"))
     fold(store, M + 1)
     assert listed(store) == listed(store, "day") == {}
-    top.write_lists(store, H, M, slow, ["plays"])
+    top.write_lists(store, H, M, old_list, ["plays"])
     assert listed(store) == listed(store, "day") == {}
 
 
 def days(store: Store) -> list[dict[str, Any]]:
-    """The items of days."""
-    found = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
-    return [item for item in found if item["PK"]["S"].startswith("SERIES#")]
+    """Returns the items of whole days."""
+    ledger = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
+    return [item for item in ledger if item["PK"]["S"].startswith("SERIES#")]
 
 
-def test_what_is_in_no_segment_holds_as_of_up_until_it_is_summed_up(
+def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two letters of the bookkeeper: each is redriven on a later minute, and the other one waits until then."""
+    """There are two such dead letters. Each is redriven on a later minute, one after the other."""
     table, now_s = store.settings.ledger_table, [float((M + 4) * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
 
-    def letter(consumer: str, minute: int) -> dict[str, Any]:
+    def marker(consumer: str, minute: int) -> dict[str, Any]:
         return key(DEAD_LETTER_KEY, f"{consumer}#{minute * MINUTE_S:010}#receipts#s#1")
 
     def as_of(judged: int) -> float:
-        """The minute up to which the series are complete, as a sweep notes it."""
+        """Returns the minute up to which the series are complete after a sweep."""
         fold(store, judged)
-        return float(read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
+        return float(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
     fold(store, M - 1)
-    for name in (letter("rollup", M), letter("bookkeeper", M + 1), letter("bookkeeper", M + 3)):
-        store.client.put_item(TableName=table, Item=name)
+    for item in (marker("rollup", M), marker("bookkeeper", M + 1), marker("bookkeeper", M + 3)):
+        store.client.put_item(TableName=table, Item=item)
     assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]
     now_s[0] += 2 * MINUTE_S
-    store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 1))  # redriven by now
+    store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 1))  # it was redriven
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
     now_s[0] += 9 * MINUTE_S
-    store.client.delete_item(TableName=table, Key=letter("bookkeeper", M + 3))
+    store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 3))
     assert [as_of(M + 15), as_of(M + 16), as_of(M + 17)] == [M + 3, M + 3, M + 17 + CLOCK_SKEW]
 
 
 @pytest.mark.parametrize(
-    ("consumer", "days", "held"), [("rollup", 2, None), ("bookkeeper", 2, 0), ("bookkeeper", 8, 2)]
+    ("consumer", "days", "hours_before"), [("rollup", 2, None), ("bookkeeper", 2, 0), ("bookkeeper", 8, 2)]
 )
-def test_what_the_bookkeeper_may_have_lost_holds_as_of_up_until_somebody_knows(
-    store: Store, consumer: str, days: int, held: int | None
+def test_a_loss_of_the_bookkeeper_stops_as_of_until_the_loss_is_resolved(
+    store: Store, consumer: str, days: int, hours_before: int | None
 ) -> None:
-    """After a week, what its hour had may be gone, too."""
+    """If the loss is longer than a week, the sums of its first hour may have expired, too."""
     fold(store, M - 1)
     since_s = (M + 2) * MINUTE_S
-    lost = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
-    store.client.put_item(**lost.as_write(store.settings)["Put"])
+    loss = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
+    store.client.put_item(**loss.as_write(store.settings)["Put"])
     fold(store, M + 7)
-    whole_s = (M + 7) * MINUTE_S if held is None else since_s - 3600 * held - CLOCK_SKEW * MINUTE_S
-    assert read.read_series(Call(store), PLAYS, "v", EVER)["as_of"] == whole_s
+    unaffected_s = (M + 7) * MINUTE_S
+    as_of_s = unaffected_s if hours_before is None else since_s - 3600 * hours_before - CLOCK_SKEW * MINUTE_S
+    assert read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] == as_of_s
 
 
-def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(store: Store) -> None:
+def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_began(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
     book(store, M - 1, JournalEntry("likes", "v", "", 5, 5))
     book(
@@ -320,26 +323,23 @@ def test_halves_of_unlikes_and_what_was_booked_before_the_judge_began_are_in_it(
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
 
 
-def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_goes(
+def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
-    tallies = 3 * WRITER_THREADS - 1  # and all together
+    tallies = 3 * WRITER_THREADS - 1  # and one segment for the total
     fold(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
-    together, client, now = (
-        threading.Barrier(WRITER_THREADS),
-        WatchedClient(store.client, frozenset({"put_item"})),
-        [0.0],
-    )
+    client, now_s = WatchedClient(store.client, frozenset({"put_item"})), [0.0]
+    all_writers = threading.Barrier(WRITER_THREADS)
 
     def wait(*_: object) -> None:
-        together.wait(10)
-        now[0] += 1
+        all_writers.wait(10)
+        now_s[0] += 1
 
     client.before = wait
-    timed = replace(store, client=cast(Any, client), clock=lambda: now[0])
+    timed = replace(store, client=cast(Any, client), clock=lambda: now_s[0])
     with pytest.raises(StoreBusyError, match="no time"):
         hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
     assert (client.writes, progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
@@ -347,27 +347,27 @@ def test_running_segments_are_written_side_by_side_and_no_longer_than_the_time_g
     assert (series(store, "v1"), series(store, hours.TOTAL_ID)) == ({H: 1}, {H: tallies})
 
 
-def test_half_of_the_time_is_left_to_write_what_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_leaves_half_of_its_time_to_write_what_it_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
     fold(store, M - 1)
     for minute in range(4):
         book(store, M + minute, plays(1))
-    now, add_minute = [0.0], hours._add_minute
+    now_s, add_minute = [0.0], hours._add_minute
 
-    def slowly(*how: Any) -> None:
-        now[0] += 1
-        add_minute(*how)
+    def add_minute_in_a_second(*arguments: Any) -> None:
+        now_s[0] += 1
+        add_minute(*arguments)
 
-    monkeypatch.setattr(hours, "_add_minute", slowly)
-    hours.sum_up(replace(store, clock=lambda: now[0]), M + 3, until_s=4)
-    assert progress.read(store).through == M + 2, "two minutes, and then one of the two that are left"
+    monkeypatch.setattr(hours, "_add_minute", add_minute_in_a_second)
+    hours.sum_up(replace(store, clock=lambda: now_s[0]), M + 3, until_s=4)
+    assert progress.read(store).through == M + 2, "two of four minutes, then one of the two that are left"
 
 
 @pytest.mark.parametrize("seed", [0, *in_long([1])])
-def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
+def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before and after each write, in small parts, segments, steps and lists. Some rows are imported."""
+    """A sweep dies before or after a write. Parts, segments, steps and lists are small. Some rows are imported."""
     monkeypatch.setattr(top, "UP_MAX", 15)
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 11)
@@ -396,51 +396,49 @@ def test_a_sweep_that_dies_anywhere_comes_to_the_same_series_and_lists(
         assert series(store, video) == {hour: moved[video] for hour, moved in truth.items() if video in moved}
     assert {video: imports(store, video) for video in imported} == imported
     for hour, moved in truth.items():
-        told = top.top_list(Call(store), PLAYS, "hour", top.span_of(hour), 100)
-        assert told["error_max"] == 0
-        assert [one["value"] for one in told["top"]] == sorted(moved.values(), reverse=True)[:15]
-        check_bound(told["top"], 0, moved)
+        answer = top.top_list(Call(store), PLAYS, "hour", top.span_of(hour), 100)
+        assert answer["error_max"] == 0
+        assert [one["value"] for one in answer["top"]] == sorted(moved.values(), reverse=True)[:15]
+        check_bound(answer["top"], 0, moved)
     for day in {top.span_of(hour)[:10] for hour in truth}:
         of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))
-        told = top.top_list(Call(store), PLAYS, "day", day, 100)
-        check_bound(told["top"], told["error_max"], sum(of_day, Sums[str]()))
+        answer = top.top_list(Call(store), PLAYS, "day", day, 100)
+        check_bound(answer["top"], answer["error_max"], sum(of_day, Sums[str]()))
 
 
 def check_bound(found: Sequence[Mapping[str, Any]], error_max: int, truth: Mapping[str, int]) -> None:
-    """The error is a bound in both directions, and for what is missing."""
-    for one in found:
-        assert abs(one["value"] - truth[one["id"]]) <= error_max
-    missing = [truth[id_] for id_ in truth.keys() - {one["id"] for one in found}]
-    assert max(missing, default=0) <= min((one["value"] for one in found), default=0) + error_max
+    """Asserts that `error_max` bounds the error of each listed value, and of each id that is not listed."""
+    for entry in found:
+        assert abs(entry["value"] - truth[entry["id"]]) <= error_max
+    missing = [truth[id_] for id_ in truth.keys() - {entry["id"] for entry in found}]
+    assert max(missing, default=0) <= min((entry["value"] for entry in found), default=0) + error_max
 
 
-MOVES = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
+DAYS = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
 
 
-@given(months=st.lists(MOVES, max_size=3), up=st.integers(1, 4), down=st.integers(1, 3))
-def test_the_error_of_a_merged_list_is_a_bound_in_both_directions(
-    months: list[list[dict[str, int]]], up: int, down: int
-) -> None:
-    """Days from hours and months from days, against a recount: a tally that is not listed may have moved down."""
+@given(month=st.lists(DAYS, max_size=3), up=st.integers(1, 4), down=st.integers(1, 3))
+def test_the_error_of_a_merged_list_bounds_every_value(month: list[list[dict[str, int]]], up: int, down: int) -> None:
+    """Hours are merged into days, and days into a month. A tally that is not listed may have fallen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top, "UP_MAX", up)
         patch.setattr(top, "DOWN_MAX", down)
-        truth, days_ = Sums[str](), []
-        for day in months:
-            hours_ = []
+        truth, day_lists = Sums[str](), []
+        for day in month:
+            hour_lists = []
             for moved in day:
-                board = top.TopListBuilder()
+                builder = top.TopListBuilder()
                 for id_, amount in moved.items():
                     truth[id_] += amount
-                    board.add("likes", id_, amount)
-                hours_ += [board.list("likes")] if moved else []
-            days_.append(top.merge_lists(hours_))
-        found = top.merge_lists(days_)
-    shown = [{"id": one.id, "value": one.value} for one in found.entries if one.value > 0]
-    check_bound(shown, found.error, truth)
+                    builder.add("likes", id_, amount)
+                hour_lists += [builder.list("likes")] if moved else []
+            day_lists.append(top.merge_lists(hour_lists))
+        merged = top.merge_lists(day_lists)
+    shown = [{"id": entry.id, "value": entry.value} for entry in merged.entries if entry.value > 0]
+    check_bound(shown, merged.error, truth)
 
 
-def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its_periods(store: Store) -> None:
+def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_periods(store: Store) -> None:
     calls = replace(PLAYS, name="calls")
     fold(store, M - 1)
     book(store, M, plays(3, "v"), plays(4, "w"), JournalEntry("calls", "c#2026-11", "", 5, 5))
@@ -454,7 +452,8 @@ def test_all_tallies_of_a_counter_are_one_more_and_an_id_has_one_series_over_its
     assert series(store, hours.TOTAL_ID) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
     assert series(store, hours.TOTAL_ID, counter=calls) == {H: 5, H + 1: 5}
-    assert [one["id"] for one in top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"]] == ["w", "v"]
+    hour = top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)
+    assert [entry["id"] for entry in hour["top"]] == ["w", "v"]
 
 
 def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:
@@ -463,26 +462,27 @@ def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store:
     for hour, amount in ((midnight - 2, 1), (midnight - 1, 2), (midnight, 4), (midnight + 1, 8)):
         book(store, 4 * hour, plays(amount))
     fold(store, 4 * (midnight + 2) - 1)
-    ever = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
-    assert series(store, asked=ever) == {midnight - 24: 3, midnight: 12}
+    utc = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
+    assert series(store, range_=utc) == {midnight - 24: 3, midnight: 12}
     paris = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
-    assert series(store, asked=paris) == {midnight - 25: 1, midnight - 1: 14}
+    assert series(store, range_=paris) == {midnight - 25: 1, midnight - 1: 14}
 
 
 @pytest.mark.parametrize("now_s", [3600 * H, 3600 * H + 0.5, 3600 * H + 1, 3600 * H + 3599.9])
-def test_a_range_without_an_end_has_the_hour_that_runs_from_its_first_moment(now_s: float) -> None:
+def test_a_range_without_an_end_includes_the_current_hour_from_its_first_moment(now_s: float) -> None:
     assert range_of(HOUR, None, None, None, now_s) == SeriesRange(HOUR, H - 23, H + 1)
     assert range_of(HOUR, 3600 * H, None, None, now_s) == SeriesRange(HOUR, H, H + 1)
     midnight_s = now_s - 3600 * (H % 24)
     assert range_of(DAY, int(midnight_s), None, None, midnight_s) == SeriesRange(DAY, H - H % 24, H - H % 24 + 24)
 
 
-@pytest.mark.parametrize(("of", "taken"), [("2026-01-10", True), ("2026-06-10", False), ("2026-04-03", False)])
-def test_each_day_of_a_range_begins_with_an_hour(of: str, taken: bool) -> None:
-    """Lord Howe: eleven hours from UTC in summer, and ten and a half in winter. Only days that were asked for count."""
-    from_s = int(datetime.fromisoformat(of).replace(tzinfo=UTC).timestamp())
-    odd = InvalidInputError, "days begin with an hour of UTC"
-    with nullcontext() if taken else pytest.raises(odd[0], match=odd[1]):
+@pytest.mark.parametrize(
+    ("first_day", "accepted"), [("2026-01-10", True), ("2026-06-10", False), ("2026-04-03", False)]
+)
+def test_each_day_of_a_range_must_begin_with_an_hour_of_utc(first_day: str, accepted: bool) -> None:
+    """Lord Howe is eleven hours ahead of UTC in summer, and ten and a half in winter."""
+    from_s = int(datetime.fromisoformat(first_day).replace(tzinfo=UTC).timestamp())
+    with nullcontext() if accepted else pytest.raises(InvalidInputError, match="days begin with an hour of UTC"):
         range_of(DAY, from_s, from_s + 5 * hours.DAY_S, "Australia/Lord_Howe", 0)
     assert range_of(HOUR, from_s, from_s + 7200, "Australia/Lord_Howe", 0).end == from_s // 3600 + 2
 
@@ -491,17 +491,17 @@ OLD = 19_846  # 3 May 2024
 
 
 def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[int, int]:
-    """By day, since 1970."""
-    told = read.read_series(Call(store), counter, video, SeriesRange(DAY, 24 * OLD, H + 24))
-    return {point["from"] // hours.DAY_S: point["value"] for point in told["imports"]}
+    """Returns the imported amounts by day since 1970."""
+    answer = read.read_series(Call(store), counter, video, SeriesRange(DAY, 24 * OLD, H + 24))
+    return {point["from"] // hours.DAY_S: point["value"] for point in answer["imports"]}
 
 
-def test_what_is_imported_is_in_its_own_days_and_in_no_hour_and_no_list(store: Store) -> None:
-    """Also while its hour runs, when it is imported in two hours, and after a fold that was repeated."""
+def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store: Store) -> None:
+    """This holds in the current hour and after it, for imports in two hours, and after a repeated fold."""
     fold(store, M - 1)
     book(store, M, plays(3), plays(1200, day=OLD), plays(7, "w", OLD), plays(5, day=OLD + 1))
-    for running in (True, False):
-        assert fold(store, M + 3 * (not running)) or running
+    for is_current in (True, False):
+        assert fold(store, M + 3 * (not is_current)) or is_current
         assert (series(store), imports(store)) == ({H: 3}, {OLD: 1200, OLD + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD: 7})
         assert (series(store, hours.TOTAL_ID), imports(store, hours.TOTAL_ID)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
@@ -510,12 +510,14 @@ def test_what_is_imported_is_in_its_own_days_and_in_no_hour_and_no_list(store: S
     book(store, M + 4, plays(100, day=OLD), JournalEntry("plays", "v", "", -1, -1))
     fold(store, M + 4)
     assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD: 1300, OLD + 1: 5})
-    for other in (EVER, SeriesRange(HOUR, -(10**8), -(10**8) + 1)):
-        assert read.read_series(Call(store), PLAYS, "v", other)["imports"] == [], "it asks for other days"
+    for other_days in (TWO_DAYS, SeriesRange(HOUR, -(10**8), -(10**8) + 1)):
+        assert read.read_series(Call(store), PLAYS, "v", other_days)["imports"] == []
 
 
-def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fold dies at one write after the other, and another one goes on."""
+def test_an_import_is_shown_once_though_the_fold_of_its_hour_dies(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold dies at each of its writes in turn, and the next fold continues its work."""
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 1)
     fold(store, M - 1)
     book(store, M, plays(3), plays(5, day=OLD), plays(7, "w", OLD))
@@ -527,17 +529,17 @@ def test_what_is_imported_counts_once_while_its_hour_is_written(store: Store, mo
     assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD: 12})
 
 
-def test_imports_of_the_hour_that_runs_are_read_over_all_of_its_segments(
+def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)
     fold(store, M - 1)
-    book(store, M, plays(3), *(plays(1, day=OLD + ago) for ago in range(20)), *(plays(9, f"v{n}") for n in range(9)))
+    book(store, M, plays(3), *(plays(1, day=OLD + days) for days in range(20)), *(plays(9, f"v{n}") for n in range(9)))
     fold(store, M)
     assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD, OLD + 20), 1))
 
 
-def test_imports_are_kept_for_ever_and_periods_are_one(store: Store) -> None:
+def test_imports_never_expire_and_an_id_has_one_series_of_imports_over_all_periods(store: Store) -> None:
     brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
     fold(brief, M - 1)
     book(store, M, plays(1, day=OLD), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD))
@@ -547,7 +549,7 @@ def test_imports_are_kept_for_ever_and_periods_are_one(store: Store) -> None:
     assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == ({OLD: 1}, {OLD: 11}, {})
 
 
-def test_how_much_was_imported_is_unknown_before_anything_is_summed_up(store: Store) -> None:
+def test_the_imported_total_is_unknown_before_the_first_fold(store: Store) -> None:
     call = Call(store)
     assert read.total_imported(call, PLAYS, "v") is None
     fold(store, M - 1)
@@ -555,25 +557,27 @@ def test_how_much_was_imported_is_unknown_before_anything_is_summed_up(store: St
     fold(store, M)
     assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
     assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
-    assert read.total_imported(call, CALLS, "v#2026-11-22") is None, "its series has every period of the id"
+    assert read.total_imported(call, CALLS, "v#2026-11-22") is None, (
+        "the series of the id has the imports of every period"
+    )
 
 
-def test_a_repair_is_in_it_as_a_repair(store: Store) -> None:
+def test_series_list_a_repair_beside_the_values(store: Store) -> None:
     fold(store, M - 1)
     numbers = {"before": 60, "amount": -50, "added": -3}
     repair = history.repair_entry_write(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
     assert try_commit(store, [repair])
     book(store, M, plays(10))
     fold(store, M + 3)
-    told = read.read_series(Call(store), PLAYS, "v", EVER)
-    assert told["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger", "added": -3}]
+    answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
+    assert answer["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger", "added": -3}]
     assert series(store) == {H: 10}
 
 
 @pytest.mark.long
 @pytest.mark.sdk
-def test_a_tally_and_hour_costs_one_write_unit_and_its_part_of_the_pages(store: Store) -> None:
-    """1,000 tallies in two hours of four parts: at most 1.1 WCU for each tally and hour in which it moved."""
+def test_a_fold_costs_at_most_1_1_write_units_for_each_tally_and_hour(store: Store) -> None:
+    """1,000 tallies move in two hours of four parts."""
     fold(store, M - 1)
     for minute in range(8):
         book(store, M + minute, *(plays(1, f"{number:08}") for number in range(1000)))

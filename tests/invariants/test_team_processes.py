@@ -57,48 +57,50 @@ def scan(port: int, team: Team, name: str, page: int) -> None:
             pass
 
 
-class Storm:
-    """What happens in the test's own process: the stream is delivered, and scans begin and die."""
+class Schedule:
+    """What the test's own process does: it starts the others, delivers the stream, and begins and kills scans."""
 
     def __init__(self, engine: Engine, team: Team, seed: int) -> None:
         self.port, self.team, self.chance = engine.port, team, random.Random(seed)
         self.scanners: list[BaseProcess] = []
-        self.whole: dict[str, Record] = {}
+        self.removed_images: dict[str, Record] = {}
+        """The image that each poison record lost, by sequence number."""
 
-    def start(self, work: object, *given: object) -> BaseProcess:
-        started = FORK.Process(target=work, args=(self.port, self.team, *given), daemon=True)  # type: ignore[arg-type]
-        started.start()
-        return started
+    def start(self, work: object, *arguments: object) -> BaseProcess:
+        process = FORK.Process(target=work, args=(self.port, self.team, *arguments), daemon=True)  # type: ignore[arg-type]
+        process.start()
+        return process
 
-    def blow(self, *, poison: bool) -> None:
-        """Until the writers are done."""
+    def run(self, *, poison: bool) -> None:
+        """Runs the writers, and delivers and scans until they are done. `poison`: makes some records unreadable."""
         writers = [self.start(write, self.chance.random()) for _ in range(WRITERS)]
-        while any(one.is_alive() for one in writers):
+        while any(writer.is_alive() for writer in writers):
             self.deliver(poison=poison)
             self.scan()
-        assert [one.exitcode for one in writers] == [0] * WRITERS
+        assert [writer.exitcode for writer in writers] == [0] * WRITERS
 
     def deliver(self, *, poison: bool) -> None:
-        """A batch, perhaps with records that were there before, and some that nobody can read."""
+        """Delivers a batch of each shard, perhaps with records that were delivered before."""
         team, chance = self.team, self.chance
         before = sum(len(shard.records) for shard in team.shards.values())
         team.read_stream()
         for shard in team.shards.values():
             for record in shard.records[before:]:
-                self.spoil(record, poison=poison)
+                self.change_record(record, poison=poison)
             size, back = chance.randint(1, 60), chance.choice((0, 0, 5, 200))
             shard.advance(shard.invoke(shard.batch(size, back), LambdaContext(), team.process()), size)
 
-    def spoil(self, record: Record, *, poison: bool) -> None:
-        if record["eventName"] == "REMOVE" and self.chance.random() < 0.5:  # as DynamoDB says that TTL removed it
+    def change_record(self, record: Record, *, poison: bool) -> None:
+        """Marks a removal as one by TTL, or makes the record unreadable, by chance."""
+        if record["eventName"] == "REMOVE" and self.chance.random() < 0.5:
             record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
         if poison and "NewImage" in record["dynamodb"] and self.chance.random() < 0.02:
-            self.whole[record["dynamodb"]["SequenceNumber"]] = record["dynamodb"].pop("NewImage")
+            self.removed_images[record["dynamodb"]["SequenceNumber"]] = record["dynamodb"].pop("NewImage")
 
     def scan(self) -> None:
-        """A scan begins, another process goes on with one, or one is killed."""
+        """Begins a scan, starts another process for an open scan, or kills such a process."""
         chance, name = self.chance, self.chance.choice(list(COUNTERS))
-        self.scanners = [one for one in self.scanners if one.is_alive()]
+        self.scanners = [scanner for scanner in self.scanners if scanner.is_alive()]
         if chance.random() < 0.1:
             scan_state.begin(self.team.store, COUNTERS[name], time.time())
         if len(self.scanners) < SCANNERS and not scan_state.read_scan(self.team.store, name).closed:
@@ -106,44 +108,45 @@ class Storm:
         elif self.scanners and chance.random() < 0.5:
             os.kill(self.scanners.pop().pid or 0, signal.SIGKILL)
 
-    def rest(self) -> None:
+    def finish(self) -> None:
         self.team.drain()
-        for one in self.scanners:
-            one.join()
+        for scanner in self.scanners:
+            scanner.join()
 
     def redrive(self) -> int:
-        """As `tally repair` does, with records that can be read by now."""
+        """Redrives the dead letters as `tally repair` does, after each record got its image back."""
         team, call = self.team, Call(self.team.store)
         for name in COUNTERS:
             scan_state.close(team.store, scan_state.read_scan(team.store, name))
         for name, body in team.bucket.objects.items():
-            kept = json.loads(body)
-            kept["record"]["dynamodb"]["NewImage"] = self.whole[kept["record"]["dynamodb"]["SequenceNumber"]]
-            team.bucket.objects[name] = json.dumps(kept).encode()
+            dead_letter = json.loads(body)
+            record = dead_letter["record"]["dynamodb"]
+            record["NewImage"] = self.removed_images[record["SequenceNumber"]]
+            team.bucket.objects[name] = json.dumps(dead_letter).encode()
         consumers, objects = (
             {consumer.NAME: consumer.items_consumer(COUNTERS)},
             DeadLetterBucket("bucket", lambda: team.bucket),
         )
-        letters = list(dead_letters.list_markers(call))
-        for letter in letters:
-            done = dead_letters.redrive(call, objects, consumers, CounterIndex(COUNTERS), letter)
-            assert done == (RedriveOutcome.APPLIED, "")
-        return len(letters)
+        markers = list(dead_letters.list_markers(call))
+        for marker in markers:
+            outcome = dead_letters.redrive(call, objects, consumers, CounterIndex(COUNTERS), marker)
+            assert outcome == (RedriveOutcome.APPLIED, "")
+        return len(markers)
 
 
 @pytest.mark.parametrize("seed", in_long(range(5)))
-def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
+def test_after_concurrent_writes_and_killed_scans_numbers_and_recounts_equal_a_count_by_hand(
     engine: Engine, team: Team, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan_reader, "WRITES_MAX", 8)
     for name in COUNTERS:
         team.count(name)
-    storm = Storm(engine, team, seed)
-    storm.blow(poison=True)
-    storm.rest()
-    assert storm.redrive() > 0
-    storm.blow(poison=False)
-    storm.rest()
+    schedule = Schedule(engine, team, seed)
+    schedule.run(poison=True)
+    schedule.finish()
+    assert schedule.redrive() > 0
+    schedule.run(poison=False)
+    schedule.finish()
     for name in COUNTERS:
         assert team.numbers(name) == team.truth(name)
         if scan_state.read_scan(team.store, name).closed:
@@ -152,4 +155,4 @@ def test_after_a_storm_numbers_and_recounts_are_what_a_count_by_hand_says(
         if not recount.scan.ended_s:
             scan(engine.port, team, name, 0)
         assert recount.is_complete()
-        assert [one for one in recount.all_differences() if one.excess] == []
+        assert not any(difference.excess for difference in recount.all_differences())

@@ -1,0 +1,649 @@
+"""Overrides: once an override is answered, it decides every write, whatever limit a process had cached before."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import counters
+from tally.counter import AMOUNT_MAX, Counter
+from tally.counting import (
+    batch,
+    hold_items,
+    increments,
+    limits,
+    overrides,
+    periods,
+    pseudonyms,
+    settling,
+    tallies,
+    unique_visitors,
+)
+from tally.counting.increments import Increment
+from tally.counting.receipts import DAY_S
+from tally.dynamo import queries
+from tally.dynamo.client import Call, Store
+from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.contention import Breaker, Spread
+from tally.dynamo.keys import Item
+from tally.errors import LimitReachedError, PreconditionFailedError
+from tally.maintenance import imports
+from tally.maintenance.imports import Chunk, NumberRow
+from tally.maintenance.reconcile import OutOfBoundsError
+from tests import faults
+from tests.faults.plans import Fault
+from tests.invariants.counting import ITEM, Counting, new_key, refusal
+from tests.invariants.deployment import Deployment, deployed
+from tests.invariants.simulation import Clock
+from tests.invariants.threads import run_together
+from tests.invariants.world import World, acting_before, retry_until_final
+from tests.tiers import in_long
+
+QUOTA = Counter(
+    "quota", prefix="QUOTA", sort_key="CALLS", attribute="calls", ceiling=10, limit_overrides=True, period="minute",
+    keep_periods=500,
+)  # fmt: skip
+SEATS = Counter("seats", prefix="TEAM", sort_key="SEATS", attribute="seats", ceiling=10, limit_overrides=True)
+CREDIT = Counter("credit", prefix="BUYER", sort_key="LEFT", attribute="left", start=5, floor=0, limit_overrides=True)
+FAULT_CHANCES = {faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1, faults.FAIL_BEFORE: 0.05}
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for counter in (QUOTA, SEATS, CREDIT):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
+
+
+def new_processes(world: World, number: int) -> list[Store]:
+    """Returns stores of new_processes that have cached nothing yet."""
+    return [
+        replace(world.store, spread=Spread(), breaker=Breaker(), idempotency_layers={}, limit_cache={})
+        for _ in range(number)
+    ]
+
+
+def count(store: Store, counter: Counter, amount: int, key: str | None = None, at_s: float | None = None) -> None:
+    """Counts as the handler does. `at_s`: when the call began, if not now."""
+    tally = periods.tally_id(counter, ITEM, time.time() if at_s is None else at_s)
+    change = Increment(counter, tally, amount, "increment", key or new_key(), {"counted": True}, f"{counter.name}/x")
+    increments.count(Call(store), change)
+
+
+def put_override(
+    store: Store, counter: Counter, limit: int | None, key: str | None = None, id_: str = ITEM
+) -> dict[str, Any]:
+    return overrides.put_override(Call(store), counter, id_, limit, operation="limit", key=key or new_key()).body
+
+
+def refusal_members(store: Store, counter: Counter, amount: int, **more: Any) -> dict[str, Any]:
+    """Counts an amount, which a limit refuses. Returns the members of the error."""
+    with pytest.raises(LimitReachedError) as caught:
+        count(store, counter, amount, **more)
+    return dict(caught.value.members)
+
+
+def injected_faults(world: World) -> int:
+    return sum(map(world.proxy.injected, FAULT_CHANCES))
+
+
+@pytest.mark.parametrize("counter", [QUOTA, *in_long([SEATS])], ids=lambda counter: counter.name)
+@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_without_room(
+    world: World, clock: Clock, counter: Counter, seed: int
+) -> None:
+    """8 processes count while responses are lost and writes fail. The limit goes from 10 to 40, 25 and 60."""
+    chance, stores = random.Random(seed), new_processes(world, 8)
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_CHANCES})
+    tally, wrongly_refused = periods.tally_id(counter, ITEM, clock()), []
+
+    def count_amounts(store: Store, amounts: list[int]) -> int:
+        """Returns the sum of the amounts that were accepted."""
+        accepted = 0
+        for amount in amounts:
+            try:
+                retry_until_final(partial(count, store, counter, amount, new_key()))
+                accepted += amount
+            except LimitReachedError as error:
+                if error.left is not None and error.left >= amount:
+                    wrongly_refused.append((amount, error.left))
+        return accepted
+
+    accepted = 0
+    for limit in (10, 40, 25, 60):
+        if limit != 10:
+            retry_until_final(partial(put_override, stores[0], counter, limit, f"to {limit}"))
+        for amount_max in (3, 1):  # amounts of 1 fill the rest
+            jobs = [
+                partial(count_amounts, store, [chance.randint(1, amount_max) for _ in range(10)]) for store in stores
+            ]
+            accepted += sum(run_together(jobs))
+        assert world.tally(counter, tally) == accepted == (40 if limit == 25 else limit)
+    assert wrongly_refused == []
+    assert injected_faults(world) > 60
+
+
+@pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
+def test_an_override_that_is_put_at_the_edge_of_a_period_holds_in_the_next_period(
+    world: World, clock: Clock, seed: int
+) -> None:
+    """At each of eight edges five processes count, the period ends and the override changes, all concurrently."""
+    chance, stores = random.Random(seed), new_processes(world, 6)
+    world.proxy.plan = faults.random_faults(
+        seed, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.05, faults.CONFLICT: 0.2}}
+    )
+    clock.pass_s(60 - clock() % 60)
+    for turn in range(8):
+        limit = 20 + 10 * turn
+
+        def writer(store: Store) -> None:
+            with suppress(LimitReachedError):
+                retry_until_final(partial(count, store, QUOTA, 1, new_key()))
+
+        jobs: list[Callable[[], object]] = [partial(writer, store) for store in stores[1:]]
+        jobs += [
+            partial(clock.pass_s, 60),
+            partial(retry_until_final, partial(put_override, stores[0], QUOTA, limit, f"{seed} {turn}")),
+        ]
+        chance.shuffle(jobs)
+        run_together(jobs)
+        for store in stores:
+            with suppress(LimitReachedError):
+                retry_until_final(partial(count, store, QUOTA, 1, new_key()))
+        assert copied_limit(world, clock()) == limit, turn
+    assert world.proxy.injected(faults.CONFLICT) > 5
+
+
+def copied_limit(world: World, at_s: float) -> int:
+    """Returns the limit that the tally of a period has copied from the override."""
+    (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, at_s))
+    return int(item[limits.OVERRIDE_CEILING]["N"])
+
+
+@pytest.mark.parametrize(("margin_s", "limit"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
+def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
+) -> None:
+    """The new period begins before the new override is written, so its first write copies the old override.
+
+    Without the margin, this forced race leaves the old override.
+    """
+    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
+    clock.pass_s(60 - clock() % 60)
+    put_override(world.store, QUOTA, 20)
+    clock.pass_s(59)
+    (other,) = new_processes(world, 1)
+
+    def begin_period() -> None:
+        clock.pass_s(1)
+        count(replace(other, client=world.raw), QUOTA, 1)
+
+    world.proxy.forget()
+    world.proxy.plan = acting_before({0: begin_period})
+    put_override(world.store, QUOTA, 3)
+    assert refusal_members(other, QUOTA, 21)["limit"] == limit
+
+
+def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_write(world: World, clock: Clock) -> None:
+    """Events compare with the copied limit. A call whose clock was ahead copied it before the period began."""
+    clock.pass_s(59 - clock() % 60)
+    early, late = new_processes(world, 2)
+    put_override(early, QUOTA, 5)
+    count(early, QUOTA, 1, at_s=clock() + 2)
+    put_override(early, QUOTA, None)
+    clock.pass_s(2)
+    assert copied_limit(world, clock()) == 5
+    count(late, QUOTA, 7)
+    (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, clock()))
+    assert (item[limits.OVERRIDE], limits.OVERRIDE_CEILING in item) == ({"S": "-"}, False)
+    assert refusal_members(early, QUOTA, 3)["limit"] == refusal_members(late, QUOTA, 3)["limit"] == 10
+
+
+@pytest.mark.parametrize("off_s", [-600, -61, 61, 600])
+@pytest.mark.parametrize("counter", [QUOTA, replace(QUOTA, period="day")], ids=lambda counter: str(counter.period))
+def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
+    world: World, clock: Clock, counter: Counter, off_s: int
+) -> None:
+    """The process has had no response of DynamoDB yet, so its own clock says which period it is."""
+    clock.pass_s(DAY_S - clock() % DAY_S - off_s / 2)  # on either side of midnight
+    (other,) = new_processes(world, 1)
+    put_override(world.store, counter, 20)
+    count(other, counter, 1, at_s=clock() + off_s)
+    put_override(world.store, counter, 3)
+    assert refusal_members(other, counter, 21, at_s=clock() + off_s)["limit"] == 3
+
+
+@pytest.mark.parametrize(("margin_s", "limit"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
+def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_period(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
+) -> None:
+    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
+    clock.pass_s(60 - clock() % 60)
+    began_s = clock()
+    put_override(world.store, QUOTA, 20)
+    clock.pass_s(60)
+    put_override(world.store, QUOTA, 3)
+    assert refusal_members(world.store, QUOTA, 21, at_s=began_s)["limit"] == limit
+
+
+def test_the_last_override_near_an_edge_holds_beyond_the_edge_though_its_clock_is_behind(
+    world: World, clock: Clock
+) -> None:
+    """By the first clock the next period is near, so the first override leaves a mark there. The second does not."""
+    clock.pass_s(60 - clock() % 60)
+    put_override(world.store, QUOTA, 20)
+    with clock.with_skew(-1):
+        put_override(world.store, QUOTA, 3)
+    clock.pass_s(OFF_S_MAX)
+    for store in new_processes(world, 2):
+        assert refusal_members(store, QUOTA, 4)["limit"] == 3
+    count(world.store, QUOTA, 3)
+    assert copied_limit(world, clock()) == 3
+
+
+def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A BatchGetItem is not a snapshot: it may return the old override together with the mark of the new one."""
+    clock.pass_s(60 - clock() % 60)
+    put_override(world.store, QUOTA, 20)
+    read_many = queries.get_many
+    clock.pass_s(60)
+
+    def read_apart(call: Call, table: str, keys: list[Item]) -> list[Item]:
+        monkeypatch.setattr(queries, "get_many", read_many)
+        _, override_key = keys
+        old_override = read_many(call, table, [override_key])
+        with clock.with_skew(-60):
+            put_override(new_processes(world, 1)[0], QUOTA, 3)
+        return old_override + read_many(call, table, keys[:1])
+
+    monkeypatch.setattr(queries, "get_many", read_apart)
+    assert refusal_members(world.store, QUOTA, 4)["limit"] == 3
+
+
+def test_an_override_that_is_put_after_the_read_and_before_the_first_write_of_a_period_judges_the_write(
+    world: World, clock: Clock
+) -> None:
+    (other,) = new_processes(world, 1)
+    world.proxy.plan = acting_before({0: partial(put_override, replace(other, client=world.raw), QUOTA, 2)})
+    assert refusal_members(world.store, QUOTA, 5)["left"] == 2
+    assert world.receipts() != [], "the receipt of the override"
+    assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
+
+
+@pytest.mark.parametrize("seed", [0, *in_long([1, 2])])
+def test_after_concurrent_overrides_near_an_edge_both_periods_have_the_same_limit(
+    world: World, clock: Clock, seed: int
+) -> None:
+    clock.pass_s(59.5 - clock() % 60)
+    world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_CHANCES})
+    overridden = [20, 30, None, 40, 50, 60]
+    puts = [
+        partial(retry_until_final, partial(put_override, store, QUOTA, limit, f"{seed} {limit}"))
+        for store, limit in zip(new_processes(world, 6), overridden, strict=True)
+    ]
+    counts = [
+        partial(retry_until_final, partial(count, store, QUOTA, 1, new_key())) for store in new_processes(world, 2)
+    ]
+    run_together([*puts, partial(clock.pass_s, 1), *counts])
+    present = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
+    assert present in [10 if limit is None else limit for limit in overridden]
+    for store in new_processes(world, 2):
+        for at_s in (clock() - 1, clock()):
+            assert refusal_members(store, QUOTA, 61, at_s=at_s)["limit"] == present
+
+
+@pytest.mark.parametrize("limit", [0, -7, AMOUNT_MAX, -AMOUNT_MAX])
+def test_any_whole_number_is_a_limit(world: World, clock: Clock, limit: int) -> None:
+    """A ceiling below the present number accepts only decreases. An override may be a floor, too."""
+    put_override(world.store, SEATS, limit)
+    if limit > 0:
+        count(world.store, SEATS, limit)
+    assert refusal_members(world.store, SEATS, 1)["left"] == min(limit, 0)
+    count(world.store, SEATS, -AMOUNT_MAX)
+    put_override(world.store, CREDIT, limit)
+    assert refusal_members(world.store, CREDIT, -AMOUNT_MAX)["left"] == 5 - limit if limit > -AMOUNT_MAX else True
+    count(world.store, CREDIT, 1)
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_the_override(
+    world: World, clock: Clock, counter: Counter
+) -> None:
+    """A deploy switches the option off, and a rollback switches it on. Each has new processes."""
+    put_override(world.store, counter, 30)
+    count(world.store, counter, 20)
+    (deployed_store,) = new_processes(world, 1)
+    without = replace(counter, limit_overrides=False)
+    assert refusal_members(deployed_store, without, 1)["left"] == -10
+    count(deployed_store, without, -15)
+    clock.pass_s(60)
+    count(deployed_store, without, 5)
+    (rolled_back_store,) = new_processes(world, 1)
+    used = world.tally(counter, periods.tally_id(counter, ITEM, clock()))
+    assert refusal_members(rolled_back_store, counter, 31)["left"] == 30 - used
+
+
+def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
+    """Reads would show no floor. So the override is the ceiling as soon as the counter declares one."""
+    put_override(world.store, CREDIT, -3)
+    (later,) = new_processes(world, 1)
+    bounded = replace(CREDIT, ceiling=20)
+    assert overrides.read_override(Call(later), bounded, ITEM) == {
+        "counter": "credit",
+        "id": ITEM,
+        "limit": 20,
+        "own": False,
+    }
+    assert refusal_members(later, bounded, -6)["left"] == 5
+    put_override(later, bounded, 8)
+    assert refusal_members(later, bounded, 4)["left"] == 3
+
+
+def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(world: World, clock: Clock) -> None:
+    """The visit begins the next period early. The override that it read is replaced before its write."""
+    readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
+    pseudonyms.stack_secret(world.call())
+    (other,) = new_processes(world, 1)
+    clock.pass_s(DAY_S - clock() % DAY_S - OFF_S_MAX)
+    tomorrow_s = int(clock()) + OFF_S_MAX
+
+    def visit(visitor: str) -> None:
+        unique_visitors.count(world.call(), readers, ITEM, visitor, tomorrow_s)
+
+    def replace_override() -> None:
+        with clock.with_skew(-1):
+            put_override(replace(other, client=world.raw), readers, 1)
+
+    world.proxy.forget()
+    world.proxy.plan = acting_before({0: replace_override})
+    visit("ann")
+    assert refusal(partial(visit, "bob")).members["limit"] == 1
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_an_override_below_the_present_number_refuses_increases_and_accepts_decreases(
+    world: World, clock: Clock, counter: Counter
+) -> None:
+    count(world.store, counter, 8)
+    assert put_override(world.store, counter, 5) == {"counter": counter.name, "id": ITEM, "limit": 5, "own": True}
+    members = refusal_members(world.store, counter, 1)
+    assert (members["left"], members["limit"], "retry_after_s" in members) == (-3, 5, counter is QUOTA)
+    count(world.store, counter, -2)
+    assert refusal_members(world.store, counter, 1)["left"] == -1
+    count(world.store, counter, -2)
+    count(world.store, counter, 1)
+    assert refusal_members(world.store, counter, 1)["left"] == 0
+    assert "retry_after_s" not in refusal_members(world.store, counter, 6), "no period would accept this amount"
+
+
+@pytest.mark.parametrize("counter", [QUOTA, SEATS], ids=lambda counter: counter.name)
+def test_after_an_override_is_removed_the_present_declared_limit_holds(
+    world: World, clock: Clock, counter: Counter
+) -> None:
+    count(world.store, counter, 1)
+    put_override(world.store, counter, 50)
+    (other,) = new_processes(world, 1)
+    assert refusal_members(other, counter, 50)["left"] == 49
+    assert put_override(world.store, counter, None) == {"counter": counter.name, "id": ITEM, "limit": 10, "own": False}
+    for store in (world.store, other):
+        assert refusal_members(store, counter, 10)["left"] == 9
+    assert overrides.read_override(world.call(), counter, ITEM)["own"] is False
+    (later,) = new_processes(world, 1)
+    assert refusal_members(later, replace(counter, ceiling=20), 20)["limit"] == 20, (
+        "a deploy raised the limit, and no tally has a copy of the old one"
+    )
+    assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
+
+
+def test_a_late_retry_of_an_earlier_override_is_a_replay(world: World, clock: Clock) -> None:
+    put_override(world.store, SEATS, 50, "first")
+    put_override(world.store, SEATS, 20, "second")
+    assert put_override(world.store, SEATS, 50, "first")["limit"] == 50, "the first answer"
+    assert overrides.read_override(world.call(), SEATS, ITEM)["limit"] == 20
+
+
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.CONFLICT], ids=str)
+def test_an_override_whose_response_is_lost_holds_and_its_retry_gets_the_first_answer(
+    world: World, clock: Clock, fault: Fault
+) -> None:
+    world.proxy.strip_tokens = True
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
+    assert retry_until_final(partial(put_override, world.store, QUOTA, 20, "key"))["limit"] == 20
+    assert copied_limit(world, clock()) == 20
+    assert world.proxy.injected(fault) == 1
+
+
+def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_room(
+    counting: Counting, clock: Clock
+) -> None:
+    put_override(counting.world.store, CREDIT, -5)
+    counting.take(8, counter=CREDIT)
+    assert refusal(partial(counting.take, 3, counter=CREDIT)).members == {"left": 2, "limit": -5}
+    put_override(counting.world.store, CREDIT, 2)
+    assert refusal(partial(counting.take, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
+    clock.pass_s(61)
+    counting.take(3, counter=CREDIT)  # the hold of 8 was released: of 5 there is room for 3
+    assert counting.stored(CREDIT) == 2
+    assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
+
+
+def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_placed(counting: Counting) -> None:
+    body, _ = counting.take(3, counter=CREDIT)
+    put_override(counting.world.store, CREDIT, 4)
+    (other,) = new_processes(counting.world, 1)
+    settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
+    assert (settled["state"], counting.stored(CREDIT)) == ("released", 5)
+
+
+def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting: Counting) -> None:
+    both = replace(CREDIT, ceiling=9)
+    body, _ = counting.take(3, counter=CREDIT)
+    (other,) = new_processes(counting.world, 1)
+    put_override(other, both, 4)
+    with pytest.raises(LimitReachedError) as caught:
+        settling.settle(Call(other), both, ITEM, body["hold"], hold_items.RELEASED)
+    assert caught.value.members == {"left": 2, "limit": 4}
+
+
+def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_ended(
+    counting: Counting, clock: Clock
+) -> None:
+    """Holds are placed and committed at a larger amount, near the edge of their period and long after it."""
+    store = counting.world.store
+    debtor = replace(QUOTA, debt=3)
+    (other,) = new_processes(counting.world, 1)
+
+    def take(amount: int) -> str:
+        tally = periods.tally_id(QUOTA, ITEM, clock())
+        return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
+
+    def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
+        return settling.settle(counting.world.call(), counter, ITEM, hold, hold_items.COMMITTED, amount)
+
+    clock.pass_s(59 - clock() % 60)
+    first = periods.tally_id(QUOTA, ITEM, clock())
+    put_override(store, QUOTA, 100)
+    used, more, late = take(70), take(10), take(5)
+    assert refusal(partial(take, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
+    put_override(other, QUOTA, 50)
+    assert refusal(partial(take, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
+    clock.pass_s(1)
+    take(50)
+    assert refusal(partial(take, 1)).members["left"] == 0
+    assert refusal(partial(commit, used, 71)).members == {"left": -35, "limit": 50}
+    assert commit(used, 20)["amount"] == 20
+    assert refusal(partial(commit, more, 26)).members == {"left": 15, "limit": 50}
+    put_override(other, QUOTA, 60)
+    assert commit(more, 35)["changed"]
+    clock.pass_s(OFF_S_MAX + 60)
+    put_override(other, QUOTA, 200)
+    assert refusal(partial(commit, late, 6)).members == {"left": 0, "limit": 60}
+    assert refusal(partial(commit, late, 9, debtor)).members == {"left": 3, "limit": 60}
+    assert commit(late, 8, debtor)["amount"] == 8
+    assert counting.world.tally(QUOTA, first) == 20 + 35 + 8
+    take(200)
+
+
+def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
+    """The process has cached the old limits of both tallies. It learns both new limits from one failed write."""
+
+    def count_batch(*amounts: int) -> None:
+        entries = [
+            {"counter": name, "id": ITEM, "amount": amount}
+            for name, amount in zip(("quota", "seats"), amounts, strict=True)
+        ]
+        changes = batch.parse_batch(entries, counters.COUNTERS, clock(), soon=False)
+        batch.count(world.call(), changes, operation="change", key=new_key(), soon=False)
+
+    count_batch(1, 1)
+    count_batch(1, 1)
+    for counter in (QUOTA, SEATS):
+        put_override(new_processes(world, 1)[0], counter, 30)
+    world.proxy.forget()
+    count_batch(20, 20)
+    assert [request.operation for request in world.proxy.requests] == ["TransactWriteItems"] * 2
+    with pytest.raises(LimitReachedError) as caught:
+        count_batch(1, 9)
+    assert caught.value.members == {"entry": 1, "counter": "seats", "id": ITEM, "left": 8, "limit": 30}
+    assert (world.tally(SEATS, ITEM), world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock()))) == (22, 22)
+
+
+def test_a_value_is_set_within_the_override_of_its_id(counting: Counting) -> None:
+    """An override raises the version, so a value that was read before the override cannot be set."""
+    counting.increment(SEATS, 1)
+    put_override(counting.world.store, SEATS, 30)
+    assert isinstance(refusal(partial(counting.set, SEATS, 25, 1)), PreconditionFailedError)
+    assert counting.set(SEATS, 25, 2)[0]["value"] == 25
+    assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
+    other = replace(new_processes(counting.world, 1)[0], client=counting.world.raw)
+    counting.world.proxy.forget()
+    counting.world.proxy.plan = acting_before({0: partial(put_override, other, SEATS, 5)})
+    assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
+    assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
+    assert counting.stored(SEATS) == 25
+
+
+def test_an_imported_number_is_judged_by_the_override_of_its_id(world: World) -> None:
+    put_override(world.store, SEATS, 30)
+    rows = [NumberRow(1, ITEM, 25), NumberRow(2, "another", 25)]
+    refused_rows = [imports.import_numbers(world.call(), SEATS, "run", Chunk(row.line, [row])) for row in rows]
+    assert [len(one) for one in refused_rows] == [0, 1]
+    assert world.tally(SEATS, ITEM) == 25
+
+
+def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(counting: Counting) -> None:
+    """The override has raised the version before there is a number."""
+    call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
+    put_override(counting.world.store, CREDIT, -20)
+    assert [one.why for one in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
+        "-25 is not within the limits of credit."
+    ]
+    put_override(counting.world.store, CREDIT, -30)
+    assert counting.read(CREDIT)["version"] == 2
+    for _ in range(2):
+        assert imports.import_numbers(counting.world.call(), CREDIT, "run", Chunk(0, rows)) == []
+    assert (counting.stored(CREDIT), counting.read(CREDIT)["version"]) == (-25, 3)
+    assert len(imports.import_numbers(counting.world.call(), CREDIT, "another run", Chunk(0, rows))) == 1
+    assert counting.set(CREDIT, -24, 3)[0]["version"] == 4
+
+
+def test_reads_show_the_present_limit_in_every_period(counting: Counting, clock: Clock) -> None:
+    assert counting.read(QUOTA)["limit"] == 10
+    put_override(counting.world.store, QUOTA, 20)
+    assert counting.read(QUOTA)["limit"] == 20
+    clock.pass_s(300)
+    assert counting.read(QUOTA)["limit"] == 20, "this minute has no tally, so the read takes the override itself"
+    assert counting.read(counters.STOCK)["limit"] == 0
+    assert "limit" not in counting.read(counters.USAGE)
+
+
+def test_the_write_of_a_tally_without_an_override_has_no_condition_on_an_override(counting: Counting) -> None:
+    counting.stock(3)
+    counting.increment(counters.STOCK, -1)
+    sent = counting.world.sent("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
+    assert (sent["ConditionExpression"], sorted(sent["ExpressionAttributeNames"])) == (
+        "#number >= :limit", ["#at", "#number"],
+    )  # fmt: skip
+    (item,) = counting.world.items()
+    assert sorted(item) == ["PK", "SK", "at", "nonce", "qty", "version"]
+    assert counting.world.store.limit_cache == {}
+
+
+def test_a_process_counts_on_after_a_tally_that_it_has_cached_was_deleted(world: World, clock: Clock) -> None:
+    put_override(world.store, QUOTA, 30)
+    count(world.store, QUOTA, 9)
+    count(world.store, QUOTA, 9)
+    world.delete(tallies.key(QUOTA, periods.tally_id(QUOTA, ITEM, clock()), 0))
+    count(world.store, QUOTA, 25)
+    assert copied_limit(world, clock()) == 30
+
+
+def test_a_process_caches_the_limits_of_few_tallies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CACHED_TALLIES_MAX", 3)
+    for number in range(10):
+        limits.read_limits(world.call(), SEATS, f"{number}")
+    assert 0 < len(world.store.limit_cache) <= 3
+
+
+def test_overrides_cost_what_the_design_says(world: World, clock: Clock) -> None:
+    one, other = new_processes(world, 2)
+    clock.pass_s(1.5 * DAY_S - clock() % DAY_S)
+
+    def costs(act: Callable[[], object]) -> list[tuple[str, float]]:
+        with world.capacity() as measured:
+            act()
+        return list(measured)
+
+    read, write, daily = ("BatchGetItem", 2.0), ("TransactWriteItems", 4.0), counters.CALLS
+    assert costs(lambda: count(one, daily, 1)) == [read, write], "the first change of a period copies the override"
+    assert costs(lambda: count(one, daily, 1)) == [read, write]
+    assert costs(lambda: count(one, daily, 1)) == [write]
+    assert costs(lambda: count(other, daily, 1)) == [read, write]
+    assert costs(lambda: put_override(one, daily, 5000)) == [("TransactWriteItems", 6.0)]
+    assert costs(lambda: count(other, daily, 1))[-1] == write, "after a failed attempt"
+    assert costs(lambda: count(other, daily, 1)) == [write]
+    assert costs(lambda: put_override(one, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
+    assert costs(lambda: put_override(one, QUOTA, 5000)) == [("TransactWriteItems", 66.0)], (
+        "31 minutes are near enough for a copy or a mark"
+    )
+    assert costs(lambda: count(other, SEATS, 1)) == [("BatchGetItem", 1.0), write]
+
+
+@pytest.fixture
+def calm() -> Iterator[Deployment]:
+    with deployed() as deployment:
+        yield deployment
+
+
+def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(calm: Deployment) -> None:
+    other = replace(calm.store, idempotency_layers={}, limit_cache={})
+    for counter in (QUOTA, SEATS, CREDIT):
+        put_override(calm.store, counter, 30 if counter.ceiling else -30)
+        count(calm.store, counter, 2)
+        refusal_members(calm.store, counter, 40 if counter.ceiling else -40)
+        put_override(other, counter, 6 if counter.ceiling else 0)
+        count(calm.store, counter, -1)
+        put_override(other, counter, None)
+    calm.assert_no_drift(8)
+    put_override(other, SEATS, 6)
+    calm.edit(-1, SEATS, ITEM)
+    count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored
+    calm.run(9)
+    reconciler = calm.reconciler()
+    required_minute = reconciler.minute_to_judge()
+    reconciler.wait_until_judged(required_minute)
+    with pytest.raises(OutOfBoundsError):
+        reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute)
+    put_override(other, SEATS, 7)
+    assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute) is not None
+    assert calm.tally(SEATS, ITEM) == 7
+    put_override(other, CREDIT, 1, id_="new")
+    assert reconciler.find(CREDIT, "new").tally == 5, "its item has an override, and no number yet"

@@ -425,18 +425,18 @@ def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_
     counting: Counting, clock: Clock
 ) -> None:
     put_override(counting.world.store, CREDIT, -5)
-    counting.take(8, counter=CREDIT)
-    assert refusal(partial(counting.take, 3, counter=CREDIT)).members == {"left": 2, "limit": -5}
+    counting.place_hold(8, counter=CREDIT)
+    assert refusal(partial(counting.place_hold, 3, counter=CREDIT)).members == {"left": 2, "limit": -5}
     put_override(counting.world.store, CREDIT, 2)
-    assert refusal(partial(counting.take, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
+    assert refusal(partial(counting.place_hold, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
     clock.pass_s(61)
-    counting.take(3, counter=CREDIT)  # the hold of 8 was released: of 5 there is room for 3
+    counting.place_hold(3, counter=CREDIT)  # the hold of 8 was released: of 5 there is room for 3
     assert counting.stored(CREDIT) == 2
     assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
 
 
 def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_placed(counting: Counting) -> None:
-    body, _ = counting.take(3, counter=CREDIT)
+    body, _ = counting.place_hold(3, counter=CREDIT)
     put_override(counting.world.store, CREDIT, 4)
     (other,) = new_processes(counting.world, 1)
     settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
@@ -445,7 +445,7 @@ def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_pla
 
 def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting: Counting) -> None:
     both = replace(CREDIT, ceiling=9)
-    body, _ = counting.take(3, counter=CREDIT)
+    body, _ = counting.place_hold(3, counter=CREDIT)
     (other,) = new_processes(counting.world, 1)
     put_override(other, both, 4)
     with pytest.raises(LimitReachedError) as caught:
@@ -463,7 +463,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
 
     def take(amount: int) -> str:
         tally = periods.tally_id(QUOTA, ITEM, clock())
-        return str(counting.take(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
+        return str(counting.place_hold(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
 
     def commit(hold: str, amount: int, counter: Counter = QUOTA) -> dict[str, Any]:
         return settling.settle(counting.world.call(), counter, ITEM, hold, hold_items.COMMITTED, amount)

@@ -226,23 +226,13 @@ def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconcile
 def test_a_rebuild_begins_with_the_first_whole_day_of_the_ledger(world: Deployment, reconciler: Reconciler) -> None:
     """Tallies have no notes of the days before. The day on which the ledger began may lack half of them."""
     item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.WATERMARK_KEY)["Item"]
-<<<<<<< HEAD
-    began = int(int(item["began_s"]["N"]) // 60 // DAY)
-    now_s = (began + 20) * DAY * 60.0
-    seen = watermark.Watermark(judged=(began + 4) * DAY - 1, item=item)
-    assert rebuild.rebuild_window(world.store, seen, (began + 4) * DAY * 60.0) == Window(began + 1, began + 2)
-    seen = watermark.Watermark(judged=(began + 20) * DAY - 1, item=item)
-    assert rebuild.rebuild_window(world.store, seen, now_s) == Window(began + 13, began + 18)
-    for judged in (-1, (began + 3) * DAY - 2):
-=======
-    began = int(int(item["began"]["N"]) // 60 // DAY_MINUTES)
+    began = int(int(item["began_s"]["N"]) // 60 // DAY_MINUTES)
     now_s = (began + 20) * DAY_MINUTES * 60.0
     early = watermark.Watermark(judged=(began + 4) * DAY_MINUTES - 1, item=item)
     assert rebuild.rebuild_window(world.store, early, (began + 4) * DAY_MINUTES * 60.0) == Window(began + 1, began + 2)
     late = watermark.Watermark(judged=(began + 20) * DAY_MINUTES - 1, item=item)
     assert rebuild.rebuild_window(world.store, late, now_s) == Window(began + 13, began + 18)
     for judged in (-1, (began + 3) * DAY_MINUTES - 2):
->>>>>>> 011ec1b9 (tests: say in plain names what invariants of repairs and limits claim)
         with pytest.raises(RepairNotReadyError, match="Cannot tell yet"):
             rebuild.rebuild_window(
                 world.store, watermark.Watermark(judged=judged, item=item), now_s - 17 * DAY_MINUTES * 60

@@ -192,19 +192,11 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     world.run(14)
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-<<<<<<< HEAD
     began = watermark.read(world.store).item["began_s"]
-    rest = copied(world)
-    settle(world, rest)
-    found = everything(rest, "ledger")
-    kinds = {one["PK"]["S"].partition("#")[0] for one in found}
-=======
-    began = watermark.read(world.store).item["began"]
     copy = copy_tables(world)
     repair_restored(world, copy)
     ledger = all_items(copy, "ledger")
     kinds = {item["PK"]["S"].partition("#")[0] for item in ledger}
->>>>>>> 011ec1b9 (tests: say in plain names what invariants of repairs and limits claim)
     assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FORM"}
     [judge] = [item for item in ledger if item["PK"]["S"] == "JUDGE"]
     assert judge == watermark.WATERMARK_KEY | {

@@ -662,11 +662,7 @@ def test_a_changed_declaration_invalidates_the_number_before_it_skips_a_record(t
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
         if name == "transact_write_items":
-<<<<<<< HEAD:tests/invariants/test_own_items.py
-            spoiled.append(not scan_state.read_scan(team.store, "open").counted_by)
-=======
-            invalid.append(not scan_state.read_scan(team.store, "open").counted)
->>>>>>> 011ec1b9 (tests: say in plain names what invariants of repairs and limits claim):tests/invariants/test_team_items.py
+            invalid.append(not scan_state.read_scan(team.store, "open").counted_by)
 
     client.before = before
     team.handler = team.process(client)

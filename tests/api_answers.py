@@ -31,10 +31,10 @@ def close_schema(schema: Any) -> Any:
         return [close_schema(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: close_schema(part) for name, part in schema.items()}
-    if made.get("type") == "object" and isinstance(made.get("properties"), dict):
-        made.setdefault("additionalProperties", False)
-    return made
+    closed = {name: close_schema(part) for name, part in schema.items()}
+    if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 class ApiDocument:
@@ -51,33 +51,34 @@ class ApiDocument:
         """Returns the part that a reference leads to."""
         if "$ref" not in part:
             return part
-        found: Any = self.document
+        target: Any = self.document
         for name in part["$ref"].removeprefix("#/").split("/"):
-            found = found[name]
-        return self.resolved(found)
+            target = target[name]
+        return self.resolved(target)
 
     def responses(self, route: str) -> dict[str, Any]:
         """Returns the documented responses of a route, by status."""
-        found = self.routes[route]
-        made = self.document["paths"][found.path][found.method.lower()]["responses"]
-        return {status: self.resolved(response) for status, response in made.items()}
+        path, method = self.routes[route].path, self.routes[route].method.lower()
+        responses = self.document["paths"][path][method]["responses"]
+        return {status: self.resolved(response) for status, response in responses.items()}
 
     def validate(self, route: str, status: int, media_type: str, body: object) -> None:
         """Fails if the body of an answer with this status and type is not as documented."""
         if (route, status, media_type) not in self._validators:
             schema = self.responses(route)[str(status)]["content"][media_type]["schema"]
             components = self.document["components"]
-            made = Draft202012Validator({**schema, "components": components})
-            self._validators[route, status, media_type] = made
-        found = self._validators[route, status, media_type].iter_errors(body)
-        errors = [f"{one.json_path}: {one.message}" for one in found]
+            validator = Draft202012Validator({**schema, "components": components})
+            self._validators[route, status, media_type] = validator
+        problems = self._validators[route, status, media_type].iter_errors(body)
+        errors = [f"{problem.json_path}: {problem.message}" for problem in problems]
         assert not errors, f"{route}: {status}: {errors}"
 
     def media_type(self, route: str, status: int, media_type: str) -> str:
-        """Returns the documented type of an answer's type. It may be a range, such as `text/*`."""
-        found = [one for one in self.responses(route)[str(status)]["content"] if fnmatch.fnmatchcase(media_type, one)]
-        assert found, f"{route}: {status} as {media_type} is not documented"
-        return found[0]
+        """Returns the documented media type that `media_type` matches. It may be a range, such as `text/*`."""
+        documented = self.responses(route)[str(status)]["content"]
+        matching = [pattern for pattern in documented if fnmatch.fnmatchcase(media_type, pattern)]
+        assert matching, f"{route}: {status} as {media_type} is not documented"
+        return matching[0]
 
 
 @functools.cache
@@ -86,46 +87,46 @@ def _documented(counters: tuple[Counter, ...]) -> ApiDocument:
 
 
 def check(event: object, answer: Mapping[str, Any]) -> None:
-    """Fails if the answer to an event of either kind is not as documented. Other events are not checked."""
+    """Fails if the answer to an HTTP event or a direct event is not as documented. Other events are not checked."""
     if not isinstance(event, Mapping):
         return
-    known = _documented(tuple(COUNTERS.values()))
+    api = _documented(tuple(COUNTERS.values()))
     if isinstance(event.get("batch"), list) and "results" in answer:
         for entry, result in zip(event["batch"], answer["results"], strict=True):
             check(entry, result)
     elif "statusCode" in answer:
-        if event["routeKey"] in known.routes:
-            _check_http(known, event["routeKey"], answer)
-    elif isinstance(event.get("operation"), str) and event["operation"] in known.by_operation:
-        _check_direct(known, known.by_operation[event["operation"]].key, answer)
+        if event["routeKey"] in api.routes:
+            _check_http(api, event["routeKey"], answer)
+    elif isinstance(event.get("operation"), str) and event["operation"] in api.by_operation:
+        _check_direct(api, api.by_operation[event["operation"]].key, answer)
 
 
-def _check_http(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
+def _check_http(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
     status, headers = answer["statusCode"], answer["headers"]
-    responses = known.responses(route)
+    responses = api.responses(route)
     assert str(status) in responses, f"{route}: {status} is not documented: {answer['body']}"
     expected = responses[str(status)].get("headers", {})
     for header, spelled in HEADERS.items():
         if header in headers:
             assert spelled in expected, f"{route}: {status} has an undocumented {spelled}"
             value = int(headers[header]) if header == "retry-after" else headers[header]
-            Draft202012Validator(known.resolved(expected[spelled])["schema"]).validate(value)
+            Draft202012Validator(api.resolved(expected[spelled])["schema"]).validate(value)
     if "content" not in responses[str(status)]:
         assert not answer["body"], f"{route}: {status} has a body"
         return
-    media_type = known.media_type(route, status, headers["content-type"].partition(";")[0])
+    media_type = api.media_type(route, status, headers["content-type"].partition(";")[0])
     text = answer["body"]
     if answer["isBase64Encoded"]:
         text = gzip.decompress(base64.b64decode(text)).decode()
-    known.validate(route, status, media_type, json.loads(text) if media_type.endswith("json") else text)
+    api.validate(route, status, media_type, json.loads(text) if media_type.endswith("json") else text)
 
 
-def _check_direct(known: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
+def _check_direct(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
     """Checks a direct answer: the same bodies as over HTTP, and a text as `{"media_type","text"}`."""
     status = answer["status"]
-    assert str(status) in known.responses(route), f"{route}: {status} is not documented: {answer['body']}"
+    assert str(status) in api.responses(route), f"{route}: {status} is not documented: {answer['body']}"
     if "media_type" in answer["body"]:
-        known.media_type(route, status, answer["body"]["media_type"])
+        api.media_type(route, status, answer["body"]["media_type"])
         return
     media_type = "application/problem+json" if status >= 400 else "application/json"
-    known.validate(route, status, media_type, answer["body"])
+    api.validate(route, status, media_type, answer["body"])

@@ -44,7 +44,7 @@ def one_line(main: Callable[[list[str]], int], arguments: list[str], capsys: pyt
 
 @dataclass
 class Command:
-    """Runs the command on these tables, and makes files for it."""
+    """Runs the command `tally` on the tables of a store, and makes files for it in a folder."""
 
     store: Store
     folder: Path
@@ -52,13 +52,14 @@ class Command:
 
     def __call__(self, *arguments: object) -> int:
         """Returns the exit status."""
-        given = commands.parse_arguments([str(one) for one in arguments], commands.parser(counters.COUNTERS))
-        return commands.COMMANDS[given.command].run(given, Stack(self.store, None, counters.COUNTERS))
+        parsed = commands.parse_arguments([str(one) for one in arguments], commands.parser(counters.COUNTERS))
+        return commands.COMMANDS[parsed.command].run(parsed, Stack(self.store, None, counters.COUNTERS))
 
     def file(self, *lines: str, name: str = ".csv") -> Path:
-        made = self.folder / f"{len(list(self.folder.iterdir()))}{name}"
-        made.write_text("".join(f"{line}\n" for line in lines))
-        return made
+        """Returns a new file with these lines. `name`: the end of its name."""
+        path = self.folder / f"{len(list(self.folder.iterdir()))}{name}"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
 
     def import_(self, path: Path, counter: str = "plays", *more: str) -> int:
         """Import the file, with a name and a reason."""

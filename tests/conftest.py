@@ -74,12 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first: list[list[pytest.Item]] = [[] for _ in range(workers)]
     rest: list[pytest.Item] = []
     for item in items:
-        begins = _begins(item)
-        (rest if begins is None else first[begins % workers]).append(item)
+        worker = _worker_to_begin_with(item)
+        (rest if worker is None else first[worker % workers]).append(item)
     spare = iter(rest)
     length = len(items) // workers
-    dealt = [[*own, *itertools.islice(spare, max(0, length - len(own)))] for own in first]
-    items[:] = [*itertools.chain(*dealt), *spare]
+    parts = [[*begun, *itertools.islice(spare, max(0, length - len(begun)))] for begun in first]
+    items[:] = [*itertools.chain(*parts), *spare]
 
 
 def pytest_collection_finish() -> None:
@@ -87,7 +87,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _begins(item: pytest.Item) -> int | None:
+def _worker_to_begin_with(item: pytest.Item) -> int | None:
     """Returns the worker that begins with this test; None: any worker may run it."""
     match item.path.parent.name:
         case "e2e":
@@ -119,9 +119,9 @@ def create_tables(endpoint: str | None, settings: Settings, streamed: tuple[str,
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[DynamoDBClient]:
-    made = dynamodb_client(endpoint_url=engine.endpoint)
-    yield made
-    made.close()
+    client = dynamodb_client(endpoint_url=engine.endpoint)
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +139,7 @@ def settings(client: DynamoDBClient, streamed: tuple[str, ...]) -> Settings:
 def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
     """Create empty tables, and return their settings."""
     number = next(_numbers)
-    made = Settings.from_environment(
+    settings = Settings.from_environment(
         {
             "TALLY_COUNTS_TABLE": f"tally-test-counts-{number}",
             "TALLY_RECEIPTS_TABLE": f"tally-test-receipts-{number}",
@@ -147,8 +147,8 @@ def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
             "TALLY_PAGE_HOSTS": "*",
         }
     )
-    create_tables(endpoint, made, streamed)
-    return made
+    create_tables(endpoint, settings, streamed)
+    return settings
 
 
 @pytest.fixture

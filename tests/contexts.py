@@ -1,4 +1,4 @@
-"""A Lambda context, as much of it as handlers look at."""
+"""The parts of a Lambda context that handlers read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Delivers the records of a stream to a consumer in this process: at least once, in order, in any batches.
 
-The tests, the soak and the bench deliver so. How a batch is cut, what comes twice and what the process dies of are
-theirs to choose: time may be virtual, and shards may be modelled. The pump of `make dev` invokes its workers in real
-time, with windows, as the declarations say; both make the same events and read the same answers.
+Tests, the soak and the benchmark use this module. They choose the batches, the repeated records and the faults. Their
+time may be virtual, and their shards may be a model. The pump of `make dev` invokes its workers in real time, with the
+windows of the declarations. Both make the same events and read the same answers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.sync_wire import SyncWire
 if TYPE_CHECKING:
     from tally.api.background import StreamReader
 
-BATCH_RECORDS = 1000  # of a batch and of a read: the most that the mappings and DynamoDB allow
+BATCH_RECORDS = 1000  # the maximum of a batch (by the mappings) and of a read (by DynamoDB)
 Record = dict[str, Any]
 Handler = Callable[[dict[str, Any], Any], Mapping[str, Any]]
-"""A handler: an event and a context to an answer."""
+"""A function that answers an event and a context."""
 
 
 def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
@@ -42,24 +42,26 @@ def event(records: Sequence[Record], shard: str, table: str) -> dict[str, Any]:
 
 
 def failed_sequence(answer: Mapping[str, Any]) -> str | None:
-    """Returns the sequence number that an answer reports as failed; None: every record is done."""
+    """Returns the sequence number that an answer reports as failed; None: the consumer has applied every record."""
     failures = answer["batchItemFailures"]
-    assert (answer["state"], len(failures) <= 1) == ({}, True), f"no answer of Tally's: {json.dumps(answer)}"
+    assert (answer["state"], len(failures) <= 1) == ({}, True), f"not an answer of Tally: {json.dumps(answer)}"
     return str(failures[0]["itemIdentifier"]) if failures else None
 
 
 def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
-    """Whether the filter of a reader's mapping lets a record through, as the pump of `make dev` reads the patterns that
-    the stack has. `table`: `counts` or `receipts`."""
+    """Whether the filter of a reader's mapping lets a record through. `table`: `counts` or `receipts`.
+
+    The patterns are those of the stack, and the pump's `matches` reads them.
+    """
     filters = [*filter_patterns(reader, Table(table))]
     return not filters or any(matches(pattern, record) for pattern in filters)
 
 
 @dataclass
 class Delivery:
-    """The records of one stream shard, and how far one consumer is in them. `source`: the name of the table.
+    """The records of one stream shard, and how far one consumer has come. `source`: the name of the table.
 
-    `records` may grow. Those up to `position` are done.
+    `records` may grow. `position`: the number of records that the consumer has applied. `takes`: the mapping's filter.
     """
 
     process: Handler
@@ -103,7 +105,7 @@ class Delivery:
 
 
 class Stream:
-    """Reads the stream of a table, on an engine with one shard a table, from its beginning or behind a record."""
+    """Reads the stream of a table, which has one shard. `after`: the sequence number behind which reading begins."""
 
     def __init__(self, wire: SyncWire, table: str, after: str | None = None) -> None:
         self._wire = wire
@@ -114,11 +116,11 @@ class Stream:
         self._iterator = self._begin(after)
 
     def _begin(self, after: str | None = None) -> str:
-        where = {"StreamArn": self.arn, "ShardId": self.shard}
+        shard = {"StreamArn": self.arn, "ShardId": self.shard}
         try:
-            how = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
-            how = how if after else {"ShardIteratorType": "TRIM_HORIZON"}
-            return str(self._wire.get_shard_iterator(**where, **how)["ShardIterator"])
+            begin = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
+            begin = begin if after else {"ShardIteratorType": "TRIM_HORIZON"}
+            return str(self._wire.get_shard_iterator(**shard, **begin)["ShardIterator"])
         except ClientError:
             if after is None:
                 raise
@@ -129,7 +131,7 @@ class Stream:
         try:
             page = self._wire.get_records(ShardIterator=self._iterator, Limit=BATCH_RECORDS)
         except ClientError as error:
-            # DynamoDB Local calls the first iterator of an empty stream trimmed, once there is a record.
+            # DynamoDB Local says that the first iterator of an empty stream is trimmed, once the stream has a record.
             if error.response["Error"]["Code"] != "TrimmedDataAccessException" or self._has_read:
                 raise
             page = self._wire.get_records(ShardIterator=self._begin(), Limit=BATCH_RECORDS)
@@ -141,6 +143,6 @@ class Stream:
         """Returns every record since the last read."""
         full = True
         while full:
-            found = self.read()
-            yield from found
-            full = len(found) == BATCH_RECORDS
+            records = self.read()
+            yield from records
+            full = len(records) == BATCH_RECORDS

@@ -1,4 +1,4 @@
-"""Makes the events of other Lambdas and of API Gateway for tests, from the samples of the operations."""
+"""Makes direct events (of other Lambdas) and HTTP events (of API Gateway) for tests, from the operations' samples."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def sample_names() -> list[str]:
 def direct(operation: str, **fields: Any) -> dict[str, Any]:
     """Returns the sample event of another Lambda, with these fields. A field that is None is removed."""
     [general, *_] = BY_NAME[operation].routes(COUNTERS)
-    made = samples.direct_event(general, COUNTERS, **fields)
+    event = samples.direct_event(general, COUNTERS, **fields)
     if "caller" in fields:
-        made["caller"] = fields["caller"]
-    return {name: value for name, value in made.items() if value is not None}
+        event["caller"] = fields["caller"]
+    return {name: value for name, value in event.items() if value is not None}
 
 
 def http(
@@ -73,10 +73,10 @@ def http(
 
 
 def body_of(answer: Mapping[str, Any]) -> Any:
-    """Returns the body of an answer of either kind."""
+    """Returns the body of an answer to an HTTP event or to a direct event."""
     return json.loads(answer["body"]) if "statusCode" in answer else answer["body"]
 
 
 def status_of(answer: Mapping[str, Any]) -> int:
-    """Returns the status of an answer of either kind."""
+    """Returns the status of an answer to an HTTP event or to a direct event."""
     return int(answer.get("statusCode") or answer["status"])

@@ -1,11 +1,11 @@
 """`make pictures` takes the pictures of README.md and docs/, in Chromium.
 
-The console is taken with a day of a real log (pictured_day.py), once its charts of the ten most visited pages have the
-log's counts. The dashboard is drawn from the template, with the numbers that the functions of a second, new stack
-reported while the demo's log was replayed; a widget without a number says so. `made-of.json` beside the pictures says
-of which console and which dashboard they are.
+The console shows a day of a real log (pictured_day.py). Its pictures are taken when the charts of the ten most visited
+pages have the log's counts. The dashboard is drawn from the template. Its numbers are those that the functions of a
+second, new stack report during a replay of the demo's log; a widget without a number says so. `made-of.json` beside the
+pictures has digests of the console and the dashboard that they show.
 
-The overview's lists are of a day of UTC: from 15:00 UTC to midnight of the whole day of the log, and else of a part.
+The overview lists a day in UTC. So `make pictures` shows the whole day of the log only from 15:00 UTC to midnight.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ PICTURES = (OVERVIEW, TALLY, DRIFT, DASHBOARD)
 CONSOLE = ROOT / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
-MOST = 10  # the most visited pages: their charts are compared with the log
+COMPARED_PAGES = 10  # the most visited pages, whose charts are compared with the log
 QUALITY = 0.6
-NOTE = (
+FOOTER = (
     "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s, and of a number that"
     " somebody edited by hand. AWS's own metrics and the alarms are in AWS only."
 )
-# Playwright takes PNG and JPEG: Chromium itself makes WebP of it, at a third of the size.
+# Playwright makes PNG and JPEG. Chromium converts them to WebP, at a third of the size.
 _TO_WEBP = """async ([png, quality]) => {
-  const found = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
-  const canvas = Object.assign(document.createElement("canvas"), { width: found.width, height: found.height });
-  canvas.getContext("2d").drawImage(found, 0, 0);
+  const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
+  const canvas = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });
+  canvas.getContext("2d").drawImage(bitmap, 0, 0);
   return canvas.toDataURL("image/webp", quality).split(",")[1];
 }"""
 _DASHBOARD = """<!doctype html><meta charset="utf-8"><style>
@@ -76,15 +76,15 @@ h3 { font-size: 13px; margin: 0 0 4px } p { margin: 0; color: #5b6068 }
 
 
 def digests(dashboard: Json) -> dict[str, str]:
-    """What the pictures are made of: the console's files, the dashboard's headings and widgets, and the log's day."""
+    """Returns the digests of the console's files, of the dashboard's headings and widgets, and of the log's day."""
     console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
     titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
     parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY.read_bytes()}
     return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
-def synthesized() -> Json:
-    """The dashboard of the stage dev."""
+def synthesize_dashboard() -> Json:
+    """Returns the dashboard of the stage dev."""
     context = json.loads((ROOT / "cdk.json").read_text())["context"] | {"aws:cdk:bundling-stacks": []}
     with tempfile.TemporaryDirectory() as folder:
         app.build({**context, "stage": "dev"}, folder).synth()
@@ -92,8 +92,8 @@ def synthesized() -> Json:
 
 
 def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
-    """The dashboard as a page: its questions, their widgets, and the numbers that there are."""
-    found = {(one["metric"], *sorted(one["dimensions"].items())): one for one in reported}
+    """Returns the dashboard as an HTML page: headings, widgets, and the reported numbers."""
+    by_series = {(report["metric"], *sorted(report["dimensions"].items())): report for report in reported}
     sections: list[str] = []
     for widget in dashboard["widgets"]:
         properties = widget["properties"]
@@ -103,43 +103,43 @@ def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
             sections.append(f"<div class=card><p>The state of {len(properties['alarms'])} alarms</div>")
         else:
             sections.append(
-                f"<div class=card><h3>{escape(properties['title'])}</h3>{''.join(_lines(properties, found))}</div>"
+                f"<div class=card><h3>{escape(properties['title'])}</h3>{''.join(_lines(properties, by_series))}</div>"
             )
-    return f"{_DASHBOARD}{''.join(sections).removeprefix('</div>')}</div><footer>{NOTE}</footer>"
+    return f"{_DASHBOARD}{''.join(sections).removeprefix('</div>')}</div><footer>{FOOTER}</footer>"
 
 
-def _lines(properties: Json, found: dict[Any, Json]) -> Iterator[str]:
-    """A line for each metric that has a number, or one line that says why there is none."""
-    any_ = aws = False
-    for *names, how in properties["metrics"]:
+def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
+    """Yields a line for each metric with a number; without numbers, one line that says why."""
+    has_number = aws = False
+    for *names, options in properties["metrics"]:
         aws |= bool(names) and names[0].startswith("AWS/")
         dimensions = sorted(zip(names[2::2], names[3::2], strict=True))
-        one = found.get((names[1], *dimensions)) if names else None
-        if one:
-            any_ = True
-            number = one["sum"] if how["stat"] == "Sum" else one["last"]
-            yield f"<p>{escape(how['label'].removesuffix(' ${SUM}'))} <b>{number:,}</b>"
-    if not any_:
+        report = by_series.get((names[1], *dimensions)) if names else None
+        if report:
+            has_number = True
+            number = report["sum"] if options["stat"] == "Sum" else report["last"]
+            yield f"<p>{escape(options['label'].removesuffix(' ${SUM}'))} <b>{number:,}</b>"
+    if not has_number:
         yield "<p>in AWS only" if aws else "<p>no data"
 
 
 def save(page: Page, name: str) -> None:
-    """The page as it is seen, or the whole of a page that has no end in sight."""
+    """Save the visible part of the page. For the overview and the dashboard: save the whole page."""
     png = base64.b64encode(page.screenshot(full_page=name in (OVERVIEW, DASHBOARD), animations="disabled")).decode()
     assert page.context.browser
-    blank = page.context.browser.new_page()  # without the console's policy
+    blank = page.context.browser.new_page()  # the console's security policy would refuse this script
     webp = base64.b64decode(blank.evaluate(_TO_WEBP, [png, QUALITY]))
     (FOLDER / name).write_bytes(webp)
     print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
 
 
 def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
-    """The console with a day of the log: a drift, its repair, and then the rest.
+    """Take the pictures of the console: a drift, then, after its repair, the overview and a page's tally.
 
-    Raises AssertionError if a number is not that of the day: the log's count of a page, the calls, the plays.
+    Raises AssertionError if a number differs from the day's: the log's count of a page, the calls, the plays.
     """
     page = _sign_in(browser, server.url, filled.zone)
-    expect(page.locator(".verdict")).to_contain_text("Action needed: drift (", timeout=WAIT_MS)  # nothing else
+    expect(page.locator(".verdict")).to_contain_text("Action needed: drift (", timeout=WAIT_MS)  # the only problem
     page.goto(f"{server.url}/console#/drift")
     expect(page.locator("#page")).to_contain_text("1 number, 1 confirmed", timeout=WAIT_MS)
     _wait_until_loaded(page)
@@ -155,7 +155,7 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
         expect(page.locator(".leaders li").filter(has_text=client)).to_contain_text(f"{number:,}")
     _wait_until_loaded(page)
     save(page, OVERVIEW)
-    for visited, number in reversed(filled.visits.most_common(MOST)):
+    for visited, number in reversed(filled.visits.most_common(COMPARED_PAGES)):
         page.goto(f"{server.url}/console#/tally/visits/{quote(visited, safe='')}")
         expect(page.locator("h1")).to_have_text(visited)
         expect(page.locator(".moves .sum strong")).to_have_text(f"{number:,}", timeout=WAIT_MS)
@@ -164,13 +164,13 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
 
 
 def _repair(server: Dev) -> None:
-    """As the console's command says. Raises CalledProcessError if something is left."""
-    given = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
-    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *given, "plays", EDITED], cwd=ROOT, check=True)
+    """Repair the edit with the command that the console shows. Raises CalledProcessError if drift remains."""
+    options = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
+    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *options, "plays", EDITED], cwd=ROOT, check=True)
 
 
 def _sign_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
-    """The overview, as somebody with a name sees it in this time zone."""
+    """Sign in to the console as `ana`. Returns the overview, in this time zone."""
     page = browser.new_page(
         viewport=VIEW, device_scale_factor=2, color_scheme="light", locale="en-GB", timezone_id=zone
     )
@@ -192,7 +192,7 @@ def _wait_until_loaded(page: Page) -> None:
 
 @contextlib.contextmanager
 def _serving(data: Path, **environment: str) -> Iterator[Dev]:
-    """A `make dev` on this data folder, while the block runs. Raises LocalError if it does not start."""
+    """Run `make dev` on this data folder during the block. Raises LocalError if it does not start."""
     server = Dev(ROOT, data, "--port", "0", environment=bare_environment(**environment))
     try:
         yield server.wait_until_ready()
@@ -208,7 +208,7 @@ def _browser() -> Iterator[Browser]:
 
 def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
-    dashboard = synthesized()
+    dashboard = synthesize_dashboard()
     FOLDER.mkdir(exist_ok=True)
     memory = MEMORY if MEMORY.is_dir() else None  # the engine waits for a disk at each write
     with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
@@ -218,7 +218,7 @@ def main() -> int:
             take_day(browser, server, filled)
         with _serving(Path(folder, "new")) as server:
             outcome = asyncio.run(replay(read_log(LOG), server.port, 8, quick=True))
-            if outcome.differing:  # late is no matter here
+            if outcome.differing:  # a late result is not an error here
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
                 return 1
             with _browser() as browser:

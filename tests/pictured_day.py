@@ -1,8 +1,8 @@
 """The day that `make pictures` shows: the page views of a real day, and the actions of made-up users.
 
-The functions of `make dev` go by the machine's clock, and series need hours. So the day is counted before `make dev`
-starts, into its data folder: by the deployed core, consumers and sweep, in this process, in virtual time. It ends at
-most an hour ago. Nothing here writes a number itself, but for one edit by hand, which Tally is there to find.
+The functions of `make dev` use the machine's clock, and series need hours. So this module counts the day before
+`make dev` starts, into its data folder. It runs the deployed core, consumers and sweep in this process, in virtual
+time. The day ends at most an hour ago. Only one number is not counted: the edit by hand, which Tally must find.
 """
 
 from __future__ import annotations
@@ -48,68 +48,68 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-MINUTE_S = 5  # of the ledger: each costs three calls here, and `make dev` needs eight for a repair
-STAMP_S = MINUTE_S / 2  # between two looks at the streams: a stamp is late by less than a minute of the ledger
-STEP_S = 600  # between two sweeps: a sweep judges all minutes that are closed by then
+MINUTE_S = 5  # a minute of the ledger: it takes three calls here, and a repair in `make dev` needs eight of them
+STAMP_S = MINUTE_S / 2  # between two reads of the streams: a record's time is late by less than a ledger's minute
+STEP_S = 600  # between two sweeps: a sweep judges all closed minutes
 LAST_STEPS_S = 20  # at the end, so that little is left for `make dev`
 LAST_STEPS = 9
 NAMES = ("ana", "ben", "chloe", "dev", "elif", "femi", "goran", "hana", "ivo", "jun", "kofi", "lena", "mika", "noor")
 LIKED = {"sts-69-crew": 214, "endeavour-rollout": 131, "apollo-13-diary": 78, "winvn-tips": 40, "pad-39a-photos": 12}
 PLAYED = {"sts-71-landing": 318, "sts-70-liftoff": 164, "apollo-11-eagle": 97, "skylab-tour": 31}
 CALLED = {"mission-control": 940, "press-site": 412, "school-42": 87}  # of 1,000 a day
-EDITED, EDIT_S, EDIT = "sts-71-landing", 11.4 * HOUR_S, 250  # the video, the time of the log's day, the amount
+EDITED, EDIT_S, EDIT = "sts-71-landing", 11.4 * HOUR_S, 250  # the video, the second of the day, the amount
 
 
 class FilledDay(NamedTuple):
-    """What was counted: the page views by page, and when the day began (epoch seconds, a whole hour)."""
+    """The counted day. `visits`: the page views by page. `began_s`: its beginning, epoch seconds, a whole hour."""
 
     visits: Tallied[str]
     began_s: int
 
     @property
     def zone(self) -> str:
-        """The time zone whose time of day is the log's."""
+        """The time zone in which the clock shows the log's time of day."""
         behind = self.began_s % DAY_S // HOUR_S
         return f"Etc/GMT+{behind}" if behind <= 12 else f"Etc/GMT-{24 - behind}"
 
 
 class Day(EngineStreams):
-    """The tables of a stack, and the records in its streams that no consumer has got."""
+    """The tables of a stack, and the records of its streams that no consumer has received."""
 
     def __init__(self, store: Store, wire: TimedWire, clock: Clock, shards: StreamShards, file: Path) -> None:
         super().__init__(store, wire)
         self.clock, self._shards, self._file = clock, shards, file
-        self._own: dict[str, Stream] = {table: Stream(wire, self.name(table)) for table in TABLES}
+        self._readers: dict[str, Stream] = {table: Stream(wire, self.name(table)) for table in TABLES}
         self._waiting: dict[str, list[Record]] = {table: [] for table in TABLES}
 
     def note(self) -> None:
-        """Take the records of what was just written: they were made now. The engine stamps them with its own clock."""
+        """Read the new records, and give them the virtual time. The engine stamps records with the machine's time."""
         for table in TABLES:
-            for record in self._own[table].read_new():
-                made = record["dynamodb"] | {"ApproximateCreationDateTime": int(self.clock())}
-                self._waiting[table].append(record | {"dynamodb": made})
+            for record in self._readers[table].read_new():
+                stamped = record["dynamodb"] | {"ApproximateCreationDateTime": int(self.clock())}
+                self._waiting[table].append(record | {"dynamodb": stamped})
 
     def step(self) -> None:
-        """Deliver all waiting records, the rollup's too, and sweep."""
+        """Deliver all waiting records, then the records of the rollup's writes, and sweep."""
         self.note()
-        done = dict[str, int]()
+        delivered = dict[str, int]()
         for table in TABLES * 2:
             records, self._waiting[table] = self._waiting[table], []
             for consumer in CONSUMERS:
-                self.delivery(consumer, table, self._own[table].shard, records).all(LambdaContext())
+                self.delivery(consumer, table, self._readers[table].shard, records).all(LambdaContext())
             if records:
-                done[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
+                delivered[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
             self.note()
-        while not trim(self._file, done):  # else each write takes longer than the one before
+        while not trim(self._file, delivered):  # without trim each write takes longer
             pass
         self._sweep()
         self.note()
 
     def _sweep(self) -> None:
-        """Run the sweep, as operations/sweep does each minute."""
-        seen, now_s = watermark.read(self.store), self.clock()
-        watermark.advance(self.store, self._shards, seen, now_s)
-        judge.judge(self.store, seen, now_s, until_s=float("inf"))
+        """Run the parts of a sweep (operations/sweep.py) that the pictures need."""
+        before, now_s = watermark.read(self.store), self.clock()
+        watermark.advance(self.store, self._shards, before, now_s)
+        judge.judge(self.store, before, now_s, until_s=float("inf"))
         hours.sum_up(self.store, watermark.last_judged_minute(self.store), until_s=float("inf"))
 
     def edit(self, counter: Counter, id_: str, amount: int) -> None:
@@ -124,7 +124,7 @@ class Day(EngineStreams):
 
 
 def fill(app: Path, data: Path, now_s: float) -> FilledDay:
-    """Count the day into the data folder of a `make dev` that does not run, up to now. Raises LocalError."""
+    """Count the day, up to now, into the data folder of a `make dev` that is not running. Raises LocalError."""
     views = read_views()
     began_s = int(now_s - views[-1][0]) // HOUR_S * HOUR_S
     options = DevOptions(app=app, port=0, data=data, endpoint=None, page_hosts="*", minute_s=MINUTE_S)
@@ -133,9 +133,9 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
         _day(options, clock) as day,
         seed_randomness(clock, SEED),
         contextlib.redirect_stdout(io.StringIO()),
-    ):  # metrics
+    ):  # stdout has the metrics
         due_s = noted_s = float(began_s)
-        for at_s, what in sorted(_events(day, views, began_s), key=lambda event: event[0]):
+        for at_s, event in sorted(_events(day, views, began_s), key=lambda event: event[0]):
             while at_s >= due_s:
                 clock.now_s = due_s
                 day.step()
@@ -144,23 +144,23 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
                 day.note()
                 noted_s = at_s
             clock.now_s = at_s
-            what()
+            event()
         day.note()
         for left in reversed(range(LAST_STEPS)):
             clock.now_s = max(clock.now_s, now_s - left * LAST_STEPS_S)
             day.step()
-    assert not day.bucket.objects, "a dead letter"
+    assert not day.bucket.objects, "there is a dead letter"
     return FilledDay(Tallied(_page(path) for _, path in views), began_s)
 
 
 @contextlib.contextmanager
 def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
-    """The tables of a stack that nothing else runs on, with the settings of its sweep."""
+    """Prepare the tables of a stack that does not run, with the settings of its sweep."""
     with prepare_stack(options) as (stack, spawned):
         assert stack.engine is not None
         assert stack.engine.db_path is not None
-        sweep = asyncio.run(_read(stack, spawned)).functions["sweep"]
-        no_bus = {"TALLY_EVENT_BUS": ""}  # it is of the `make dev` that comes after: its sweep sends the events
+        sweep = asyncio.run(_load_code(stack, spawned)).functions["sweep"]
+        no_bus = {"TALLY_EVENT_BUS": ""}  # the sweep of the later `make dev` sends the events
         settings = Settings.from_environment({**stack.variables, **sweep.environment, **no_bus})
         arns = {"counts": settings.counts_stream, "receipts": settings.receipts_stream}
         with contextlib.closing(TimedWire(stack.engine.port, clock)) as wire:
@@ -168,7 +168,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
             yield Day(store, wire, clock, StreamShards(arns, lambda: wire), stack.engine.db_path)
 
 
-async def _read(stack: PreparedStack, spawned: Spawned) -> Template:
+async def _load_code(stack: PreparedStack, spawned: Spawned) -> Template:
     """Load the code, which creates the tables."""
     async with Wire(stack.endpoint, stack.endpoint) as wire:
         zygote, template = await CodeVersions(stack, wire).load_first(spawned)
@@ -188,20 +188,23 @@ def _page(path: str) -> str:
 
 
 def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterator[tuple[float, Callable[[], object]]]:
-    """What happens, and when. Users come as the page views do. Calls are of the last day of UTC, as a quota is."""
-    chance, store = random.Random(SEED), day.store
+    """Yields the time and the function of each event. Likes and plays are spread as the page views are.
+
+    Calls are counted by the day in UTC, so all calls are in the last one.
+    """
+    rng, store = random.Random(SEED), day.store
     times = [began_s + at for at, _ in views]
     today = [at for at in times if at // DAY_S == times[-1] // DAY_S]
     for at, path in views:
         yield began_s + at, partial(_count, store, VISITS, _page(path), "visit")
     for video, number in PLAYED.items():
-        yield from ((at, partial(_count, store, PLAYS, video, "increment")) for at in chance.choices(times, k=number))
+        yield from ((at, partial(_count, store, PLAYS, video, "increment")) for at in rng.choices(times, k=number))
     for client, number in CALLED.items():
-        yield from ((at, partial(_count, store, CALLS, client, "increment")) for at in chance.choices(today, k=number))
+        yield from ((at, partial(_count, store, CALLS, client, "increment")) for at in rng.choices(today, k=number))
     for post, number in LIKED.items():
         yield began_s, partial(posts.write_post, Call(store, "ana"), LIKES, post, f"All about {post}.")
-        users = chance.sample([f"{name}-{more}" for name in NAMES for more in range(40)], number)
-        for user, at in zip(users, chance.choices(times, k=number), strict=True):
+        users = rng.sample([f"{name}-{more}" for name in NAMES for more in range(40)], number)
+        for user, at in zip(users, rng.choices(times, k=number), strict=True):
             yield at, partial(_like, store, post, user)
     yield began_s + EDIT_S, partial(day.edit, PLAYS, EDITED, EDIT)
 

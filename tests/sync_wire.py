@@ -1,6 +1,6 @@
-"""DynamoDB's JSON protocol behind the methods of boto3's client, at a fifth of its time a call. Only for one engine.
+"""A client of an engine with the methods of boto3's client, at a fifth of its time a call.
 
-It blocks, and has a connection for each thread; `wire.Wire` is for an event loop.
+It speaks DynamoDB's JSON protocol. It blocks, and has a connection for each thread; `wire.Wire` is for an event loop.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _STREAMS = {"DescribeStream", "GetShardIterator", "GetRecords"}
 class SyncWire:
     """A client of the engine at this port: `get_item`, `transact_write_items`, `get_records` …
 
-    Answers are those of boto3, but for times: they are numbers of seconds, as Lambda passes them on. Of an answer's
-    headers they have the date. An error is botocore's ClientError. A lost connection is an error.
+    Answers are those of boto3, with two differences. Times are numbers of seconds, as in a Lambda event. The only
+    header is the date. An error is botocore's ClientError. A lost connection raises ConnectionError.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._local = threading.local()
-        self._made: dict[str, Callable[..., dict[str, Any]]] = {}
+        self._methods: dict[str, Callable[..., dict[str, Any]]] = {}
         self._open: list[socket.socket] = []
         self.calls = 0
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in self._made:
+        if name not in self._methods:
             operation = "".join(part.title() for part in name.split("_"))
-            self._made[name] = lambda **parameters: self._call(operation, parameters)
-        return self._made[name]
+            self._methods[name] = lambda **parameters: self._call(operation, parameters)
+        return self._methods[name]
 
     def close(self) -> None:
         """Close every connection."""
@@ -71,10 +71,10 @@ class SyncWire:
 
 def _receive_answer(connection: socket.socket) -> tuple[int, str, bytes]:
     """Returns the status of an answer, its date, and its body."""
-    got = b""
-    while b"\r\n\r\n" not in got:
-        got += _receive_more(connection)
-    head, _, body = got.partition(b"\r\n\r\n")
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += _receive_more(connection)
+    head, _, body = received.partition(b"\r\n\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
     length = int(fields[b"content-length"])
     while len(body) < length:
@@ -83,15 +83,15 @@ def _receive_answer(connection: socket.socket) -> tuple[int, str, bytes]:
 
 
 def _receive_more(connection: socket.socket) -> bytes:
-    got = connection.recv(1 << 18)
-    if not got:
-        raise ConnectionError("the engine is gone")
-    return got
+    received = connection.recv(1 << 18)
+    if not received:
+        raise ConnectionError("the engine has closed the connection")
+    return received
 
 
 def _base64(value: object) -> str:
     if not isinstance(value, bytes):
-        raise TypeError(f"{value!r} is no value of DynamoDB's")
+        raise TypeError(f"{value!r} is not a value of DynamoDB")
     return base64.b64encode(value).decode()
 
 

@@ -1,7 +1,8 @@
-"""Compares the stacks of this checkout with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
+"""Compares the stacks of this checkout with the stacks of another one: `.venv/bin/python -m tests.templates OTHER`.
 
-It synthesizes dev, prod, prod with every option, and the stack behind a CDN in both, and prints where they differ. Ends
-with 1 if anything differs but hashes: of assets, of versions of functions, and the label of code that metrics have.
+It synthesizes four stacks in both checkouts: dev, prod, prod with every option, and the stack behind a CDN. It prints
+each difference, and ends with 1 if there is one. Hashes do not count: of assets, of versions of functions, and the
+version of the code in metrics.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ sys.path[:0] = [".", "lambdas"]
 import app
 from tests.infra.conftest import BEHIND_CDN, LAVISH, UNBUNDLED, context_of_cdk_json
 prod = {"stage": "prod"}
-for name, found in {"dev": {}, "prod": prod, "lavish": {**LAVISH, **prod}, "behind_cdn": BEHIND_CDN}.items():
-    app.build({**context_of_cdk_json(), **UNBUNDLED, **found}, f"{sys.argv[1]}/{name}").synth()
+for name, context in {"dev": {}, "prod": prod, "lavish": {**LAVISH, **prod}, "behind_cdn": BEHIND_CDN}.items():
+    app.build({**context_of_cdk_json(), ***UNBUNDLED, **context}, f"{sys.argv[1]}/{name}").synth()
 """
 _HASHES = (
     (re.compile(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}"), r"\1"),  # the logical id of a version of a function
     (re.compile(r"\b[0-9a-f]{64}\b"), "asset"),
-    (re.compile(r"(?<![0-9a-zA-Z])[0-9a-f]{12}(?![0-9a-zA-Z])"), "version"),  # what GET /health says of the code
+    (re.compile(r"(?<![0-9a-zA-Z])[0-9a-f]{12}(?![0-9a-zA-Z])"), "version"),  # the version of the code in GET /health
 )
 
 
@@ -36,20 +37,20 @@ def read_templates(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
     """Returns the values in the templates of a checkout, by stack and place, without hashes."""
     variables = {**os.environ, "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
     subprocess.run([sys.executable, "-c", _WRITE, str(out)], cwd=checkout, env=variables, check=True)
-    found = sorted(out.rglob("*.template.json"))
-    return {str(one.relative_to(out)): dict(_flat(json.loads(_plain(one.read_text())))) for one in found}
+    paths = sorted(out.rglob("*.template.json"))
+    return {str(path.relative_to(out)): dict(_flat(json.loads(_plain(path.read_text())))) for path in paths}
 
 
 def _plain(text: str) -> str:
-    for pattern, instead in _HASHES:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _HASHES:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(one, f"{path}/{key}")
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(part, f"{path}/{key}")
     else:
         yield path, str(value)
 
@@ -61,15 +62,15 @@ def main() -> int:
             read_templates(Path(sys.argv[1]), Path(folder, "before")),
             read_templates(ROOT, Path(folder, "after")),
         )
-    different = 0
+    differences = 0
     for stack in sorted({*before, *after}):
         old, new = before.get(stack, {}), after.get(stack, {})
         places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
         print(f"{stack}: {len(new)} values, {len(places)} differ")
         for place in places:
             print(f"  {place}: {old.get(place)} -> {new.get(place)}")
-        different += len(places)
-    return min(different, 1)
+        differences += len(places)
+    return min(differences, 1)
 
 
 if __name__ == "__main__":

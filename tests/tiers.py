@@ -1,4 +1,4 @@
-"""The two tiers of cases: `make test` runs the first of a kind, `make test-all` the others too."""
+"""The two tiers of test cases: `make test` runs the short tier, and `make test-all` the long tier, too."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class Vault:
         self.copies: list[dict[str, Any]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
-        """What was asked for, one for each job that began."""
+        """The request of each job that has started."""
         self.fails = ""
-        """Why jobs fail; empty: they do not."""
+        """The message with which jobs fail; empty: jobs succeed."""
         self._restore = restore
 
     def copy(self, made_s: float, *tables: str, source: str = SOURCE, status: str = "COMPLETED") -> None:
@@ -59,12 +59,12 @@ class Vault:
                 "CreationDate": datetime.fromtimestamp(made_s, UTC),
             })  # fmt: skip
 
-    def client(self, service: str, **how: Any) -> Any:
+    def client(self, service: str, **options: Any) -> Any:
         """Replaces `boto3.client`."""
-        assert (service, how["region_name"]) == ("backup", self.region)
-        made = boto3.client("backup", **how)
-        made.meta.events.register("before-call.backup", self._answer)
-        return made
+        assert (service, options["region_name"]) == ("backup", self.region)
+        backup = boto3.client("backup", **options)
+        backup.meta.events.register("before-call.backup", self._answer)
+        return backup
 
     def _answer(self, model: Any, params: Any, **_: Any) -> tuple[Any, Any]:
         body = json.loads(params["body"]) if params["body"] else {}
@@ -78,22 +78,22 @@ class Vault:
             assert params["url_path"] == f"/backup-vaults/{NAME}/recovery-points/"
         return SimpleNamespace(status_code=200), answers[model.name]()
 
-    def _start(self, asked: Any) -> dict[str, Any]:
+    def _start(self, request: Any) -> dict[str, Any]:
         """Start a job. A second request with the same token starts nothing."""
         for job in self.jobs.values():
-            if job["token"] == asked["IdempotencyToken"]:
+            if job["token"] == request["IdempotencyToken"]:
                 return {"RestoreJobId": job["RestoreJobId"]}
-        self.asked.append(asked)
-        made = {"RestoreJobId": f"job{len(self.jobs)}", "RecoveryPointArn": asked["RecoveryPointArn"]}
-        made |= {"token": asked["IdempotencyToken"], "Status": "RUNNING"}
-        self.jobs[made["RestoreJobId"]] = made
+        self.asked.append(request)
+        job = {"RestoreJobId": f"job{len(self.jobs)}", "RecoveryPointArn": request["RecoveryPointArn"]}
+        job |= {"token": request["IdempotencyToken"], "Status": "RUNNING"}
+        self.jobs[job["RestoreJobId"]] = job
         if self.fails:
-            made |= {"Status": "FAILED", "StatusMessage": self.fails}
+            job |= {"Status": "FAILED", "StatusMessage": self.fails}
         else:
-            target = asked["Metadata"]["targetTableName"]
-            self._restore(asked["RecoveryPointArn"], target)
-            made |= {
+            target = request["Metadata"]["targetTableName"]
+            self._restore(request["RecoveryPointArn"], target)
+            job |= {
                 "Status": "COMPLETED",
                 "CreatedResourceArn": f"arn:aws:dynamodb:{self.region}:{ACCOUNT}:table/{target}",
             }
-        return made
+        return job

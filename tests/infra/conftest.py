@@ -1,4 +1,4 @@
-"""Synthesizes the stack in this process, with cdk-nag and CDK's own rules, once for each context and session."""
+"""Synthesizes stacks in this process, with cdk-nag and CDK's own rules, once for each context in a test session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNBUNDLED = {"aws:cdk:bundling-stacks": []}
 CERTIFICATE = "arn:aws:acm:eu-west-1:123456789012:certificate/11111111-2222-4333-8444-555555555555"
 EDGE_CERTIFICATE = CERTIFICATE.replace("eu-west-1", "us-east-1")
 VAULT = "arn:aws:backup:eu-central-1:210987654321:backup-vault:tally"
-# Options that have nothing to do with each other share a template: each takes seconds.
+# Independent options share a template, because each synthesis takes seconds.
 LAVISH = {
     "domainName": "api.example.com", "certificateArn": CERTIFICATE,
     "corsOrigins": "https://example.com,http://localhost:3000", "likersVisible": "signedIn", "snapStart": "true",
@@ -56,28 +56,28 @@ def context_of_cdk_json() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def synthesize(tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
-    """Returns a function: `synthesize(stage="prod", …)` returns the template of a context, made once for all workers.
+    """Returns a function that returns the template of a context: `synthesize(stage="prod", …)`.
 
-    Raises if any rule is broken.
+    Each context is synthesized once for all workers. The function raises an error if a rule is broken.
     """
-    made: dict[str, Template] = {}
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    templates: dict[str, Template] = {}
+    worker_folder = tmp_path_factory.getbasetemp()
+    shared = worker_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else worker_folder
 
     def template(**options: str) -> Template:
-        if options.get("stage") == "dev":  # as without it
+        if options.get("stage") == "dev":  # the default
             del options["stage"]
         name = json.dumps(options, sort_keys=True)
-        if name not in made:
+        if name not in templates:
             out = shared / f"cdk.out-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
             with out.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not out.exists():
-                    making = tmp_path_factory.mktemp("cdk.out")
-                    app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(making)).synth()
-                    making.rename(out)
-            made[name] = Template(out)
-        return made[name]
+                    unfinished = tmp_path_factory.mktemp("cdk.out")
+                    app.build({**context_of_cdk_json(), **UNBUNDLED, **options}, str(unfinished)).synth()
+                    unfinished.rename(out)
+            templates[name] = Template(out)
+        return templates[name]
 
     return template
 
@@ -94,17 +94,17 @@ def prod(synthesize: Synthesize) -> Template:
 
 @pytest.fixture(scope="session")
 def lavish(synthesize: Synthesize) -> Template:
-    """A dev stack with every option: a domain for the API, listed origins, and likers that signed-in users see."""
+    """A dev stack with many options: a domain for the API, listed origins, and likers that signed-in users see."""
     return synthesize(**LAVISH)
 
 
 @pytest.fixture(scope="session")
 def behind_cdn(synthesize: Synthesize) -> Template:
-    """A frugal prod stack behind CloudFront with mutual TLS and an issuer of its own. Likers are hidden."""
+    """A prod stack behind CloudFront with mutual TLS and a team's issuer. It hides likers, and has no costly option."""
     return synthesize(**BEHIND_CDN)
 
 
 @pytest.fixture(scope="session")
 def edge(behind_cdn: Template) -> Template:
-    """The stack in us-east-1 in front of it."""
+    """The stack in us-east-1 in front of the stack `behind_cdn`."""
     return Template(behind_cdn.folder, id="TallyEdge")

@@ -1,5 +1,6 @@
-// Decides requests by policies, as IAM does. In: {policies: {name: document}, requests: [{policy, action, resource, keys}]};
-// `keys` null: the request names none. Out: "Allowed", "ImplicitlyDenied", "ExplicitlyDenied" or an error, for each.
+// Decides requests by policies, as IAM does. Input: {policies: {name: document}, requests: [{policy, action, resource, keys}]}.
+// `keys`: the partition keys of the request; null: it names no key. Output, for each request: "Allowed",
+// "ImplicitlyDenied", "ExplicitlyDenied" or an error.
 import { runSimulation } from '@cloud-copilot/iam-simulate'
 import { readFileSync } from 'node:fs'
 
@@ -7,7 +8,7 @@ const ACCOUNT = '123456789012'
 const everything = { Version: '2012-10-17', Statement: [{ Effect: 'Allow', Action: '*', Resource: '*' }] }
 const { policies, requests } = JSON.parse(readFileSync(0, 'utf8'))
 
-async function decided({ policy, action, resource, keys }) {
+async function decide({ policy, action, resource, keys }) {
   const answer = await runSimulation(
     {
       request: {
@@ -26,5 +27,5 @@ async function decided({ policy, action, resource, keys }) {
 }
 
 const decisions = []
-for (const request of requests) decisions.push(await decided(request))
+for (const request of requests) decisions.push(await decide(request))
 console.log(JSON.stringify(decisions))

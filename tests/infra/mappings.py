@@ -23,28 +23,29 @@ _LEFT_OUT = {"Enabled", "Tags"}
 def properties(template: Template) -> dict[tuple[str, str], Json]:
     """Returns the properties of the mappings, by function and table."""
     aliases = {template.alias_of(name): module for module, name in template.functions().items()}
-    found = {}
+    by_function_and_table = {}
     for mapping in template.of_type("AWS::Lambda::EventSourceMapping").values():
-        of = mapping["Properties"]
-        table, attribute = of["EventSourceArn"]["Fn::GetAtt"]
+        table, attribute = mapping["Properties"]["EventSourceArn"]["Fn::GetAtt"]
+        function = aliases[mapping["Properties"]["FunctionName"]["Ref"]]
         assert attribute == "StreamArn"
-        assert (aliases[of["FunctionName"]["Ref"]], table) not in found
-        found[aliases[of["FunctionName"]["Ref"]], table] = of
-    return found
+        assert (function, table) not in by_function_and_table
+        by_function_and_table[function, table] = mapping["Properties"]
+    return by_function_and_table
 
 
 def mappings(template: Template) -> dict[tuple[str, str], StreamMapping]:
     """Returns the mappings, by function and table. Raises LocalError for a mapping that the pump cannot emulate."""
-    return {which: read_mapping(_plain(*which, of)) for which, of in properties(template).items()}
+    return {key: read_mapping(_pump_document(*key, mapping)) for key, mapping in properties(template).items()}
 
 
-def _plain(function: str, table: str, of: Json) -> Json:
-    found = {_NAMES.get(name, name): value for name, value in of.items() if name not in _LEFT_OUT}
+def _pump_document(function: str, table: str, mapping: Json) -> Json:
+    """Returns a mapping as the description of a local stack has it."""
+    document = {_NAMES.get(name, name): value for name, value in mapping.items() if name not in _LEFT_OUT}
     for name in ("EventSourceArn", "FunctionName"):
-        del found[name]
-    patterns = [json.loads(one["Pattern"]) for one in found.pop("FilterCriteria", {"Filters": []})["Filters"]]
-    reports = found.pop("FunctionResponseTypes", None) == ["ReportBatchItemFailures"]
+        del document[name]
+    patterns = [json.loads(each["Pattern"]) for each in document.pop("FilterCriteria", {"Filters": []})["Filters"]]
+    reports = document.pop("FunctionResponseTypes", None) == ["ReportBatchItemFailures"]
     return {
         "name": f"{function} of {table}", "function": function, "table": table, "filters": patterns,
-        "reports_failures": reports, **found,
+        "reports_failures": reports, **document,
     }  # fmt: skip

@@ -15,17 +15,21 @@ _QUERY = re.compile(
     r""" WHERE service = '(?P<service>[\w-]+)' GROUP BY (?P=by) ORDER BY MAX\(\) DESC"""
 )
 EACH = "each"
-"""In place of a dimension's value: a query looks at each of them."""
+"""Replaces the value of a dimension: an alarm's query reads the metric of each value."""
 
 
 def queried_metrics(alarm: Json) -> list[tuple[str, str, dict[str, str]]]:
     """Returns (namespace, metric, dimensions) of the metrics in an alarm's query; empty without a query."""
-    found = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
-    return [(one["namespace"], one["metric"], {"service": one["service"], one["by"]: EACH}) for one in found if one]
+    queries = [_QUERY.fullmatch(entry.get("Expression", "")) for entry in alarm.get("Metrics", ())]
+    return [
+        (query["namespace"], query["metric"], {"service": query["service"], query["by"]: EACH})
+        for query in queries
+        if query
+    ]
 
 
 class Template:
-    """The template of one stack in a folder that CDK wrote, or a given body."""
+    """The template of one stack, in a folder that CDK wrote. `body`: replaces the template's content."""
 
     def __init__(self, folder: Path, body: Json | None = None, id: str = "Tally") -> None:
         self.id = id
@@ -43,41 +47,41 @@ class Template:
         return str(manifest["artifacts"][self.id]["properties"]["stackName"])
 
     def with_changes(self, change: Callable[[dict[str, Json]], object]) -> Template:
-        """Returns a copy whose resources `change` has changed."""
+        """Returns a copy, after `change` has changed its resources."""
         body = copy.deepcopy(self.body)
         change(body["Resources"])
         return Template(self.folder, body, self.id)
 
     def of_type(self, type_: str) -> dict[str, Json]:
-        """The resources of a type, by their logical ids."""
-        return {name: found for name, found in self.resources.items() if found["Type"] == type_}
+        """Returns the resources of a type, by their logical ids."""
+        return {name: resource for name, resource in self.resources.items() if resource["Type"] == type_}
 
     def only(self, type_: str) -> Json:
-        """The properties of the one resource of a type."""
-        [found] = self.of_type(type_).values()
-        properties: Json = found["Properties"]
+        """Returns the properties of the only resource of a type."""
+        [resource] = self.of_type(type_).values()
+        properties: Json = resource["Properties"]
         return properties
 
     def only_name(self, type_: str) -> str:
-        """The logical id of the one resource of a type."""
+        """Returns the logical id of the only resource of a type."""
         [name] = self.of_type(type_)
         return name
 
     def dashboard(self) -> Json:
-        """The widgets of the one dashboard, with references as `as_text` spells them."""
-        found: Json = json.loads(as_text(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
-        return found
+        """Returns the body of the only dashboard, with references as `as_text` spells them."""
+        body: Json = json.loads(as_text(self.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
+        return body
 
     def functions(self) -> dict[str, str]:
-        """The logical ids of Tally's functions, by the names of their handlers. A stack may have others."""
+        """Returns the logical ids of Tally's functions, by their handlers. A stack may have other functions."""
         handlers = {
             found["Properties"]["Handler"]: name for name, found in self.of_type("AWS::Lambda::Function").items()
         }
-        own = "handlers."
-        return {handler.removeprefix(own): name for handler, name in handlers.items() if handler.startswith(own)}
+        module = "handlers."
+        return {handler.removeprefix(module): name for handler, name in handlers.items() if handler.startswith(module)}
 
     def alias_of(self, function: str) -> str:
-        """The logical id of the one alias of a function."""
+        """Returns the logical id of the only alias of a function."""
         [alias] = [
             name
             for name, found in self.of_type("AWS::Lambda::Alias").items()
@@ -86,12 +90,12 @@ class Template:
         return alias
 
     def routes(self) -> dict[str, Json]:
-        """The properties of the routes, by their keys."""
-        found = [route["Properties"] for route in self.of_type("AWS::ApiGatewayV2::Route").values()]
-        return {route["RouteKey"]: route for route in found}
+        """Returns the properties of the routes, by their keys."""
+        routes = [route["Properties"] for route in self.of_type("AWS::ApiGatewayV2::Route").values()]
+        return {route["RouteKey"]: route for route in routes}
 
     def statements(self, function: str) -> Iterator[Json]:
-        """Every statement of a function's role, in any of its policies."""
+        """Yields every statement of a function's role, in any of its policies."""
         role = self.resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
         properties = self.resources[role]["Properties"]
         assert not properties.get("ManagedPolicyArns")
@@ -113,8 +117,8 @@ def as_text(value: Any) -> str:
             return f"${{{name}}}"
         case {"Fn::GetAtt": [name, attribute]}:
             return f"${{{name}.{attribute}}}"
-        case {"Fn::Join": [between, parts]}:
-            return str(between).join(as_text(part) for part in parts)
+        case {"Fn::Join": [separator, parts]}:
+            return str(separator).join(as_text(part) for part in parts)
     raise AssertionError(f"neither text nor a reference: {value}")
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API: routes, who may call them and how often, and the access log."""
+"""The HTTP API: its routes, their callers and throttles, sign-in, and the access log."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ def stage(template: Template) -> Json:
     return template.only("AWS::ApiGatewayV2::Stage")
 
 
-def test_no_route_hides_a_tally_of_another() -> None:
+def test_no_route_hides_a_tally_of_another_route() -> None:
     """API Gateway takes the most specific route, so `/counters/{counter}/top` would hide the tally `top`."""
-    counted = [route for route in ROUTES if route.path.endswith("/{id}")]
-    for route in counted:
-        below = route.path.removesuffix("{id}")
-        assert not [one.key for one in ROUTES if re.fullmatch(re.escape(below) + "[^/{]+", one.path)], route.key
+    for route in (route for route in ROUTES if route.path.endswith("/{id}")):
+        start = re.escape(route.path.removesuffix("{id}"))
+        assert not [other.key for other in ROUTES if re.fullmatch(f"{start}[^/{{]+", other.path)], route.key
 
 
-def test_only_the_api_or_its_schedule_may_invoke_a_function_and_only_the_alias(dev: Template) -> None:
-    """test_described.py looks at which function a route reaches."""
+def test_only_the_api_or_a_schedule_may_invoke_a_function_and_only_by_the_alias(dev: Template) -> None:
+    """test_described.py checks which function each route reaches."""
     principals = {"apigateway.amazonaws.com": DECLARED.routes_by_function.keys(), "events.amazonaws.com": SCHEDULED}
-    functions, of_the_api = dev.functions(), []
+    functions, invoked_by_api = dev.functions(), []
     for permission in dev.of_type("AWS::Lambda::Permission").values():
         properties = permission["Properties"]
         aliases = {dev.alias_of(functions[name]): name for name in principals[properties["Principal"]]}
         name = aliases[properties["FunctionName"]["Ref"]]
         if properties["Principal"] == "apigateway.amazonaws.com":
-            of_the_api.append(name)
-            assert properties["SourceArn"]["Fn::Join"][1][-1] == "/*/*/*", "any route of this API, and of no other"
-    assert sorted(of_the_api) == sorted(DECLARED.routes_by_function)
+            invoked_by_api.append(name)
+            assert properties["SourceArn"]["Fn::Join"][1][-1] == "/*/*/*", "any route of this API, and no other API"
+    assert sorted(invoked_by_api) == sorted(DECLARED.routes_by_function)
 
 
-def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
-    """An integration is named by the first route of its function: a new route comes after it."""
-    first = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
-    assert first == {
+def test_each_integration_keeps_its_logical_id(dev: Template) -> None:
+    """CDK names an integration by the first route of its function, so a new route must come after the first one."""
+    names = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
+    assert names == {
         "GETconsoleConsole", "GETcounterscounteridReads", "PUTcounterscounteridmineChildrenOpen", "GETdriftDrift",
         "GEThealthHealth", "GETreceiptsReceipts", "GETseriesSeries", "POSTchangesChanges",
         "POSTcounterscounteridholdsHolds", "POSTcounterscounteridincrementsIncrements",
@@ -54,28 +53,28 @@ def test_what_reaches_a_function_keeps_its_logical_id(dev: Template) -> None:
     }  # fmt: skip
 
 
-def test_a_deployment_narrows_who_sees_the_children_that_anyone_may_list(
+def test_a_deployment_may_restrict_a_list_of_children_that_anyone_may_read(
     dev: Template, lavish: Template, behind_cdn: Template
 ) -> None:
-    """No shipped counter has some. The functions know the option, for the document that they serve."""
+    """No built-in counter has such a list. The functions get the option, for the OpenAPI document that they serve."""
     hearts = replace(DECLARED.counters["hearts"], lists="anyone")
     routes = {route.id: route for route in list_children.routes({"hearts": hearts})}
     likers = routes["list_children_hearts"]
     assert (likers.as_deployed(UserVisibility.ANYONE), likers.access) == (likers, Access.ANYONE)
-    hidden = map(likers.as_deployed, (UserVisibility.SIGNED_IN, UserVisibility.NOBODY))
-    assert [shown and shown.access for shown in hidden] == [Access.SIGNED_IN, None]
+    restricted = map(likers.as_deployed, (UserVisibility.SIGNED_IN, UserVisibility.NOBODY))
+    assert [route and route.access for route in restricted] == [Access.SIGNED_IN, None]
     for template in (dev, lavish, behind_cdn):
         assert stage(template)["RouteSettings"].keys() == template.routes().keys(), "an unknown route fails the deploy"
-    assert_told(lavish, "signedIn")
-    assert_told(behind_cdn, "nobody")
+    assert_health_has_likers_option(lavish, "signedIn")
+    assert_health_has_likers_option(behind_cdn, "nobody")
 
 
-def assert_told(template: Template, likers: str) -> None:
-    health = template.resources[template.functions()["health"]]["Properties"]["Environment"]["Variables"]
-    assert health["TALLY_LIKERS_VISIBLE"] == likers
+def assert_health_has_likers_option(template: Template, likers: str) -> None:
+    properties = template.resources[template.functions()["health"]]["Properties"]
+    assert properties["Environment"]["Variables"]["TALLY_LIKERS_VISIBLE"] == likers
 
 
-# Written out a second time: the declarations could be wrong themselves.
+# Written out a second time, to check the declarations.
 FOR_ANYONE = {
     "POST /counters/plays/{id}/increments", "POST /videos/{id}/plays", "GET /counters/plays/{id}",
     "GET /videos/{id}/plays", "GET /counters/likes/{id}", "GET /counters/hearts/{id}",
@@ -92,7 +91,7 @@ FOR_THE_CALLER = {
 }  # fmt: skip
 
 
-def test_all_but_what_is_listed_here_needs_a_scope(dev: Template) -> None:
+def test_each_route_that_is_not_listed_here_needs_a_scope(dev: Template) -> None:
     routes = dev.routes()
     assert {key for key, route in routes.items() if route["AuthorizationType"] == "NONE"} == FOR_ANYONE
     authorizer = {"Ref": dev.only_name("AWS::ApiGatewayV2::Authorizer")}
@@ -104,7 +103,7 @@ def test_all_but_what_is_listed_here_needs_a_scope(dev: Template) -> None:
     }
 
 
-def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
+def test_the_api_takes_the_tokens_of_the_stacks_own_pool(dev: Template) -> None:
     clients = dev.of_type("AWS::Cognito::UserPoolClient")
     [machines] = [id_ for id_, found in clients.items() if found["Properties"].get("GenerateSecret")]
     [console] = [id_ for id_, found in clients.items() if "CallbackURLs" in found["Properties"]]
@@ -120,21 +119,21 @@ def test_tokens_are_of_the_stacks_own_pool(dev: Template) -> None:
     assert dev.outputs["UserPoolClientId"]["Value"] == {"Ref": client}
     assert dev.outputs["MachineClientId"]["Value"] == {"Ref": machines}
     assert clients[machines]["Properties"]["AllowedOAuthFlows"] == ["client_credentials"]
-    # Without a list Cognito allows three ways to sign in. This one needs a token that this client never gets.
+    # Without a list Cognito allows three flows. This flow needs a refresh token, which the client never gets.
     assert clients[machines]["Properties"]["ExplicitAuthFlows"] == ["ALLOW_REFRESH_TOKEN_AUTH"]
 
 
 def console_of(template: Template) -> tuple[str, Json]:
-    """The pool's client for the console: its logical id and properties."""
-    [found] = [
+    """Returns the pool's client for the console: its logical id and properties."""
+    [id_and_properties] = [
         (id_, client["Properties"])
         for id_, client in template.of_type("AWS::Cognito::UserPoolClient").items()
         if "CallbackURLs" in client["Properties"]
     ]
-    return found
+    return id_and_properties
 
 
-def test_people_sign_in_to_the_console_on_the_pools_page_with_a_code_and_no_secret(dev: Template) -> None:
+def test_people_sign_in_to_the_console_on_the_page_of_the_pool_with_a_code_and_no_secret(dev: Template) -> None:
     _, console = console_of(dev)
     assert console["AllowedOAuthFlows"] == ["code"]
     assert "GenerateSecret" not in console
@@ -144,8 +143,8 @@ def test_people_sign_in_to_the_console_on_the_pools_page_with_a_code_and_no_secr
     assert console["ExplicitAuthFlows"] == ["ALLOW_REFRESH_TOKEN_AUTH"]
 
 
-def test_what_a_scope_guards_knows_whose_tokens_are_those_of_people(dev: Template) -> None:
-    """Else a token of the console, which any user of the pool gets, would read every number."""
+def test_each_function_with_a_scope_knows_the_client_whose_tokens_are_of_people(dev: Template) -> None:
+    """Any user of the pool gets a token of the console. Without this check such a token would read every number."""
     client, _ = console_of(dev)
     guarded = {name for name, routes in DECLARED.routes_by_function.items() if any(route.scope for route in routes)}
     for module, name in dev.functions().items():
@@ -154,13 +153,13 @@ def test_what_a_scope_guards_knows_whose_tokens_are_those_of_people(dev: Templat
 
 
 def console_config(template: Template) -> Json:
-    """What `/console/config.json` says, with each reference as the name of what it refers to."""
-    made = template.resources[template.functions()["console"]]["Properties"]["Environment"]["Variables"][
+    """Returns the content of `/console/config.json`. A reference becomes the name of its resource."""
+    config = template.resources[template.functions()["console"]]["Properties"]["Environment"]["Variables"][
         "TALLY_CONSOLE"
     ]
-    parts = made["Fn::Join"][1]
-    found: Json = json.loads("".join(part if isinstance(part, str) else str(*part.values()) for part in parts))
-    return found
+    parts = config["Fn::Join"][1]
+    document: Json = json.loads("".join(part if isinstance(part, str) else str(*part.values()) for part in parts))
+    return document
 
 
 def test_the_console_knows_its_stack_and_where_to_sign_in(dev: Template, behind_cdn: Template) -> None:
@@ -177,7 +176,7 @@ def test_the_console_knows_its_stack_and_where_to_sign_in(dev: Template, behind_
     assert "UserPoolId" not in behind_cdn.outputs
 
 
-def test_every_route_has_its_throttle_under_cloudformations_names(dev: Template, prod: Template) -> None:
+def test_every_route_has_its_throttle(dev: Template, prod: Template) -> None:
     def limits(rate_per_s: int, burst: int) -> Json:
         return {"ThrottlingRateLimit": rate_per_s, "ThrottlingBurstLimit": burst}
 
@@ -191,10 +190,10 @@ def test_every_route_has_its_throttle_under_cloudformations_names(dev: Template,
     assert stage(dev)["DefaultRouteSettings"] == {"DetailedMetricsEnabled": False, **limits(*lowest)}
 
 
-def test_strangers_who_ask_whether_they_were_counted_keep_nobody_from_asking() -> None:
-    """A client that comes back after an hour sends nothing before it has an answer."""
-    slow = [route.key for route in ROUTES if route.path.startswith("/receipts") and route.throttle != READS]
-    assert slow == []
+def test_strangers_cannot_use_up_the_throttle_of_receipts() -> None:
+    """After an hour offline, a client asks for its receipts before it sends a change, so these routes must answer."""
+    low = [route.key for route in ROUTES if route.path.startswith("/receipts") and route.throttle != READS]
+    assert low == []
 
 
 def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None:
@@ -203,16 +202,16 @@ def test_the_stage_waits_for_the_routes_that_it_throttles(dev: Template) -> None
 
 
 def test_access_log_is_json_without_text_from_callers(dev: Template) -> None:
-    """A variable without a value is a bare `-`, also one that AWS else quotes (azul 4348)."""
+    """A variable without a value is a bare `-`, even a variable that AWS quotes (issue 4348 of azul)."""
     settings = stage(dev)["AccessLogSettings"]
     group, attribute = settings["DestinationArn"]["Fn::GetAtt"]
     assert dev.resources[group]["Type"] == "AWS::Logs::LogGroup"
     assert attribute == "Arn"
     fields = json.loads(settings["Format"])
-    answered = LogEntry(values={"status": "503", "routeKey": "POST /visits"})
-    assert json.loads(answered.line(settings["Format"]))["error"] == "-"
-    refused = LogEntry(values={"status": "401", "error.message": 'a "quote"'})
-    assert json.loads(refused.line(settings["Format"]))["error"] == 'a "quote"'
+    busy = LogEntry(values={"status": "503", "routeKey": "POST /visits"})
+    assert json.loads(busy.line(settings["Format"]))["error"] == "-"
+    unauthorized = LogEntry(values={"status": "401", "error.message": 'a "quote"'})
+    assert json.loads(unauthorized.line(settings["Format"]))["error"] == 'a "quote"'
     assert fields["requestId"] == "$context.requestId"
     assert {"$context.routeKey", "$context.status", "$context.responseLatency"} <= set(fields.values())
     assert not {"$context.path", "$context.identity.userAgent"} & set(fields.values())

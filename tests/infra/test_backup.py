@@ -1,4 +1,4 @@
-"""Copies of the tables in a vault elsewhere: who hears of one that fails. test_facts.py has the rest."""
+"""Copies of the tables in another vault: a failed copy sends a mail. test_facts.py checks the rest of the backups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.infra.template import Template
 STATES = ["FAILED", "ABORTED", "EXPIRED"]
 
 
-def test_a_copy_that_fails_is_told_and_one_of_another_table_is_not(behind_cdn: Template) -> None:
+def test_a_failed_copy_of_the_stacks_tables_and_no_other_copy_reaches_the_alarm_topic(behind_cdn: Template) -> None:
     [rule] = [
         rule["Properties"]
         for rule in behind_cdn.of_type("AWS::Events::Rule").values()
@@ -29,25 +29,25 @@ def test_a_copy_that_fails_is_told_and_one_of_another_table_is_not(behind_cdn: T
     }
     topic = {"Ref": behind_cdn.only_name("AWS::SNS::Topic")}
     assert [target["Arn"] for target in rule["Targets"]] == [topic]
-    said = rule["Targets"][0]["InputTransformer"]["InputTemplate"]
-    assert said.rstrip('"').endswith("What to do: https://git.example.com/tally/docs/restore.md#one-region")
+    message = rule["Targets"][0]["InputTransformer"]["InputTemplate"]
+    assert message.rstrip('"').endswith("What to do: https://git.example.com/tally/docs/restore.md#one-region")
     [policy] = behind_cdn.of_type("AWS::SNS::TopicPolicy").values()
-    told = [
+    allowed_topics = [
         statement["Resource"]
         for statement in policy["Properties"]["PolicyDocument"]["Statement"]
         if statement["Principal"] == {"Service": "events.amazonaws.com"} and statement["Action"] == "sns:Publish"
     ]
-    assert told == [topic]
+    assert allowed_topics == [topic]
 
 
-def test_a_selection_of_adopted_tables_has_a_name_of_its_own() -> None:
-    """CloudFormation makes it before it deletes that of the old tables, in one plan."""
+def test_the_backup_selection_of_adopted_tables_has_another_name() -> None:
+    """CloudFormation makes the new selection before it deletes the old one, and both are in one plan."""
     names = set()
     for moment in ("", "20261122T103000"):
         stack = Stack()
         tables = Tables(stack, "Tables", names=Names.of(stack), options=Options(restored=moment))
         topic = sns.Topic(stack, "Topic")
         Backup(stack, "Backup", names=Names.of(stack), tables=tables, vault_arn=VAULT, topic=topic)
-        [made] = assertions.Template.from_stack(stack).find_resources("AWS::Backup::BackupSelection").values()
-        names.add(made["Properties"]["BackupSelection"]["SelectionName"])
+        [selection] = assertions.Template.from_stack(stack).find_resources("AWS::Backup::BackupSelection").values()
+        names.add(selection["Properties"]["BackupSelection"]["SelectionName"])
     assert names == {"tables", "tables20261122T103000"}

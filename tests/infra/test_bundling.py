@@ -1,4 +1,4 @@
-"""The bundle of the functions."""
+"""The bundle of the functions: its files, its size, its digest, and its Python version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
-    """Mode and hash of each file, by its path."""
+    """Returns the mode and the hash of each file, by its path."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_mode, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in folder.rglob("*")
@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
+def test_the_bundle_has_handlers_core_console_and_packages(bundle: Path) -> None:
     for name, path in BUNDLE.sources.items():
         assert (bundle / name).read_bytes() == path.read_bytes()
     assert (bundle / "tally" / "operations" / "increments.py").is_file()
@@ -52,48 +52,48 @@ def test_handlers_core_and_packages_are_there(bundle: Path) -> None:
     assert (bundle / "tally" / "javascript" / "beacon.js").is_file()
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
         assert (bundle / "tally" / "console" / name).is_file()
-    made = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
-    assert made == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers)
+    openapi = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
+    assert openapi == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers)
     assert not [name for name in NOT_DEPLOYED if (bundle / "tally" / name).exists()]
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 
 
-def test_slow_packages_and_those_of_the_runtime_are_not_there(bundle: Path) -> None:
+def test_the_bundle_has_no_slow_package_and_no_package_of_the_runtime(bundle: Path) -> None:
     for package in ("pydantic", "pydantic_core", "boto3", "botocore", "aws_xray_sdk", "bin", "requirements.txt"):
         assert not (bundle / package).exists(), package
     assert not list(bundle.rglob("__pycache__"))
 
 
-def test_it_is_small(bundle: Path) -> None:
+def test_the_bundle_is_small(bundle: Path) -> None:
     assert sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file()) <= BYTES_MAX
 
 
-def test_everything_can_be_read_by_lambda_and_its_licence_by_people(bundle: Path) -> None:
+def test_lambda_can_read_each_file_and_the_licences_of_packages_are_in_the_bundle(bundle: Path) -> None:
     assert {mode & 0o777 for mode, _ in contents(bundle).values()} == {0o644}
     assert list(bundle.glob("aws_lambda_powertools-*.dist-info/licenses/*"))
 
 
-def test_it_is_the_same_each_time_and_names_no_machine(bundle: Path, tmp_path: Path) -> None:
-    BUNDLE.write(tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(bundle)
+def test_two_bundles_are_identical_and_name_no_machine(bundle: Path, tmp_path: Path) -> None:
+    BUNDLE.write(tmp_path / "second")
+    assert contents(tmp_path / "second") == contents(bundle)
     assert not {"RECORD", "INSTALLER", "direct_url.json"} & {path.name for path in bundle.rglob("*")}
-    here = str(LAMBDAS.parent).encode()
-    assert not [path for path in bundle.rglob("*") if path.is_file() and here in path.read_bytes()]
+    checkout = str(LAMBDAS.parent).encode()
+    assert not [path for path in bundle.rglob("*") if path.is_file() and checkout in path.read_bytes()]
 
 
-def test_digest_follows_sources_and_pins(tmp_path: Path) -> None:
-    made = replace(BUNDLE, lambdas=tmp_path)
+def test_the_digest_depends_on_sources_and_pins_and_not_on_compiled_files(tmp_path: Path) -> None:
+    copied = replace(BUNDLE, lambdas=tmp_path)
     (tmp_path / "requirements.txt").write_text("idna==3.20\n")
     (tmp_path / "plays.py").write_text("a")
-    first = made.digest()
+    first = copied.digest()
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "plays.pyc").write_text("compiled")
-    assert made.digest() == first
+    assert copied.digest() == first
     (tmp_path / "plays.py").write_text("b")
-    second = made.digest()
+    second = copied.digest()
     (tmp_path / "requirements.txt").write_text("idna==3.21\n")
-    assert len({first, second, made.digest()}) == 3
+    assert len({first, second, copied.digest()}) == 3
 
 
 def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
@@ -102,28 +102,28 @@ def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
         replace(BUNDLE, lambdas=tmp_path).write(tmp_path / "bundle")
 
 
-def test_a_template_without_the_bundle_names_another_asset(dev: Template) -> None:
-    """What somebody uploaded must not be taken for it, nor it for that. CDK hashes the name that it gets."""
+def test_a_template_that_was_synthesized_without_the_bundle_names_another_asset(dev: Template) -> None:
+    """Else a deploy could take one asset for the other one. CDK hashes the name that it gets."""
     keys = {one["Properties"]["Code"]["S3Key"] for one in dev.of_type("AWS::Lambda::Function").values()}
     assert keys == {f"{hashlib.sha256(f'{BUNDLE.digest()}-unbundled'.encode()).hexdigest()}.zip"}
 
 
-def test_a_teams_own_counters_replace_those_in_the_sources(tmp_path: Path) -> None:
-    own = tmp_path / "own.py"
-    own.write_text((LAMBDAS / "counters.py").read_text() + "# ours\n")
-    made = replace(BUNDLE, declarations=Declarations.load(own))
-    assert made.sources["counters.py"] == own
-    assert made.sources.keys() == BUNDLE.sources.keys()
-    assert made.digest() != BUNDLE.digest()
+def test_the_counters_of_a_team_replace_the_counters_of_the_checkout(tmp_path: Path) -> None:
+    team_file = tmp_path / "team.py"
+    team_file.write_text((LAMBDAS / "counters.py").read_text() + "# ours\n")
+    bundle = replace(BUNDLE, declarations=Declarations.load(team_file))
+    assert bundle.sources["counters.py"] == team_file
+    assert bundle.sources.keys() == BUNDLE.sources.keys()
+    assert bundle.digest() != BUNDLE.digest()
 
 
-def test_it_has_the_document_of_its_own_stack(tmp_path: Path) -> None:
-    own = tmp_path / "counters.py"
-    own.write_text(
+def test_the_bundle_has_the_openapi_document_of_its_stack(tmp_path: Path) -> None:
+    team_file = tmp_path / "counters.py"
+    team_file.write_text(
         "from dataclasses import replace\nfrom tally.counter import ANYONE, declared\nfrom tally.builtin import LIKES\n"
         "LIKES = replace(LIKES, lists=ANYONE)\nCOUNTERS = declared([LIKES])\n"
     )
-    shown = replace(BUNDLE, declarations=Declarations.load(own))
+    shown = replace(BUNDLE, declarations=Declarations.load(team_file))
     hidden = replace(shown, likers=UserVisibility.NOBODY)
     assert hidden.digest() != shown.digest()
     path = "/counters/likes/{id}/children"
@@ -131,7 +131,7 @@ def test_it_has_the_document_of_its_own_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_sources_need_no_python_newer_than_the_tests_have() -> None:
+def test_the_sources_need_no_newer_python_than_that_of_the_tests() -> None:
     """The tests run on 3.11, the functions on 3.14: a feature in between would be untested."""
     sources = [str(path) for path in BUNDLE.sources.values() if path.suffix == ".py"]
     command = [str(Path(sys.executable).with_name("vermin")), "--no-tips", "--violations", "-t=3.11-", *sources]
@@ -140,8 +140,8 @@ def test_the_sources_need_no_python_newer_than_the_tests_have() -> None:
     assert "Minimum required versions: 3." in run.stdout
 
 
-def test_the_sources_use_nothing_that_the_deployed_python_no_longer_has() -> None:
-    """The stubs of the standard library say which version dropped what."""
+def test_the_sources_use_nothing_that_the_deployed_python_has_dropped() -> None:
+    """mypy's stubs of the standard library say which version has dropped which names."""
     command = [str(Path(sys.executable).with_name("mypy")), "--no-error-summary", "--python-version", PYTHON_VERSION]
     run = subprocess.run(
         [*command, *(str(path) for path in BUNDLE.sources.values() if path.suffix == ".py" and path.parent != LAMBDAS)],
@@ -157,18 +157,18 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
     python = shutil.which(f"python{PYTHON_VERSION}")
     if python is None:
         pytest.skip(f"no python{PYTHON_VERSION} is installed: the runtime that is deployed imports nothing here")
-    of_the_runtime = Path(boto3.__file__).parents[1]
+    runtime_packages = Path(boto3.__file__).parents[1]
     importing = [
         "import compileall, importlib, pathlib, sys",
-        "bundle, of_the_runtime = sys.argv[1:]",
+        "bundle, runtime_packages = sys.argv[1:]",
         "sys.path[:0] = [bundle]",
-        "sys.path.append(of_the_runtime)",
+        "sys.path.append(runtime_packages)",
         "assert compileall.compile_dir(bundle, quiet=1, force=True)",
-        "for found in sorted(pathlib.Path(bundle, 'tally/operations').glob('*.py')):",
-        "    importlib.import_module(f'tally.operations.{found.stem}')",
+        "for file in sorted(pathlib.Path(bundle, 'tally/operations').glob('*.py')):",
+        "    importlib.import_module(f'tally.operations.{file.stem}')",
         "print(sys.version_info[:2], len(sys.modules))",
     ]
-    command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(of_the_runtime)]
+    command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(runtime_packages)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(str(tuple(map(int, PYTHON_VERSION.split(".")))))

@@ -1,4 +1,4 @@
-"""New code serves a tenth of the calls first, and none if it fails."""
+"""New code serves a tenth of the calls for five minutes. If it fails, the deployment is rolled back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, as_text
 from tests.infra.test_functions import CALLED, FROM_SNAPSHOTS, MODULES
 
-BUSY = FROM_SNAPSHOTS  # the same reason: visitors wait for them, all the time
+BUSY = FROM_SNAPSHOTS  # for the same reason: visitors always wait for these functions
 
 
 def group_of(template: Template, module: str) -> Json | None:
-    """The properties of the deployment group that moves the callers of a function; None if they move at once."""
+    """Returns the deployment group that moves a function's callers to new code; None: they move at once."""
     alias = template.resources[template.alias_of(template.functions()[module])]
     if "UpdatePolicy" not in alias:
         return None
@@ -25,19 +25,19 @@ def group_of(template: Template, module: str) -> Json | None:
     return group
 
 
-def failing(template: Template, module: str) -> tuple[str, Json]:
-    """The logical id and the properties of the alarm that takes a deployment of the function back."""
-    wanted = f"Tally-prod-new-code-{module}"
-    [(name, found)] = [
+def rollback_alarm(template: Template, module: str) -> tuple[str, Json]:
+    """Returns the alarm that rolls back a deployment of the function: its logical id and properties."""
+    alarm_name = f"Tally-prod-new-code-{module}"
+    [alarm] = [
         (name, found["Properties"])
         for name, found in template.of_type("AWS::CloudWatch::Alarm").items()
-        if found["Properties"]["AlarmName"] == wanted
+        if found["Properties"]["AlarmName"] == alarm_name
     ]
-    return name, found
+    return alarm
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_takes_it_back(
+def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_rolls_it_back(
     prod: Template, module: str
 ) -> None:
     group = group_of(prod, module)
@@ -46,7 +46,7 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
         return
     assert group is not None
     assert group["DeploymentConfigName"] == "CodeDeployDefault.LambdaCanary10Percent5Minutes"
-    alarms = [{"Name": {"Ref": failing(prod, module)[0]}}]
+    alarms = [{"Name": {"Ref": rollback_alarm(prod, module)[0]}}]
     assert group["AlarmConfiguration"] == {"Alarms": alarms, "Enabled": True}
     assert group["AutoRollbackConfiguration"] == {
         "Enabled": True,
@@ -54,12 +54,14 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
     }
 
 
-def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
-    """An alarm on all failures would take back the code that mends them. Code that does not load writes no metric."""
+def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) -> None:
+    """An alarm on all failures would roll back the code that mends them. Code that does not load
+    writes no metric of Tally, so they also read Lambda's errors.
+    """
     version = prod.outputs["Version"]["Value"]
     for module in BUSY:
-        looked_at, function = failing(prod, module)[1]["Metrics"], prod.functions()[module]
-        metrics = {entry["Id"]: entry["MetricStat"]["Metric"] for entry in looked_at if "MetricStat" in entry}
+        entries, function = rollback_alarm(prod, module)[1]["Metrics"], prod.functions()[module]
+        metrics = {entry["Id"]: entry["MetricStat"]["Metric"] for entry in entries if "MetricStat" in entry}
         assert {id_: (one["Namespace"], one["MetricName"]) for id_, one in metrics.items()} == {
             "failed": ("Tally", "Failed"), "errors": ("AWS/Lambda", "Errors"), "calls": ("AWS/Lambda", "Invocations"),
         }  # fmt: skip
@@ -77,14 +79,16 @@ def test_the_alarms_look_at_the_new_code_alone(prod: Template) -> None:
     assert {each["TALLY_VERSION"] for each in variables} == {version}
 
 
-def taken_back(calls_per_min: float, failing: float, threshold: float) -> float:
-    """The odds that the alarm goes off in a canary's five minutes, when calls come at random: more failures in a minute
-    than the threshold, and more than a tenth of the calls."""
-    to_new, no_alarm = calls_per_min * 0.1, 0.0
-    for calls in range(int(to_new + 10 * math.sqrt(to_new) + 20)):
-        happens = math.exp(calls * math.log(to_new) - to_new - math.lgamma(calls + 1))
+def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) -> float:
+    """Returns the odds that the alarm goes off in five minutes, if calls come at random.
+
+    It goes off if in one minute more calls fail than the threshold, and more than a tenth of the calls.
+    """
+    calls_to_new_code, no_alarm = calls_per_min * 0.1, 0.0
+    for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):
+        happens = math.exp(calls * math.log(calls_to_new_code) - calls_to_new_code - math.lgamma(calls + 1))
         quiet = sum(
-            math.comb(calls, failed) * failing**failed * (1 - failing) ** (calls - failed)
+            math.comb(calls, failed) * failing_share**failed * (1 - failing_share) ** (calls - failed)
             for failed in range(calls + 1)
             if failed <= threshold or 10 * failed <= calls
         )
@@ -92,21 +96,21 @@ def taken_back(calls_per_min: float, failing: float, threshold: float) -> float:
     return 1 - no_alarm**5
 
 
-def test_the_odds_of_a_canary_are_those_of_the_page(prod: Template) -> None:
-    """Code that fails every call; code that fails one in a hundred, as any does while the store is busy."""
-    alarm = failing(prod, "increments_open")[1]
+def test_the_page_states_the_odds_of_a_rollback(prod: Template) -> None:
+    """The page has the odds for code that fails every call, and for code that fails 1 % while the store is busy."""
+    alarm = rollback_alarm(prod, "increments_open")[1]
     assert (alarm["EvaluationPeriods"], alarm["ComparisonOperator"]) == (1, "GreaterThanThreshold")
     section = (ROOT / "docs/operate.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]
     broken, busy, _ = re.split(r"While 1 % of all calls fail|So run", section.replace("\n", " "))
     for text, share in ((broken, 1.0), (busy, 0.01)):
-        said = re.findall(r"([\d.]+) % at (\d+)", text)
-        assert len(said) == 3
-        odds = [100 * taken_back(int(calls), share, alarm["Threshold"]) for _, calls in said]
-        assert odds == pytest.approx([float(percent) for percent, _ in said], abs=0.06)
+        stated = re.findall(r"([\d.]+) % at (\d+)", text)
+        assert len(stated) == 3
+        odds = [100 * rollback_odds(int(calls), share, alarm["Threshold"]) for _, calls in stated]
+        assert odds == pytest.approx([float(percent) for percent, _ in stated], abs=0.06)
 
 
 @pytest.mark.parametrize("stack", ["dev", "behind_cdn"])
-def test_dev_and_who_does_not_want_it_have_none(request: pytest.FixtureRequest, stack: str) -> None:
+def test_dev_and_a_stack_with_canary_false_have_no_canary(request: pytest.FixtureRequest, stack: str) -> None:
     template: Template = request.getfixturevalue(stack)
     assert "CodeDeploy" not in template.text
     assert "new-code" not in template.text

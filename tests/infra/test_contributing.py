@@ -19,14 +19,14 @@ BLOCK = re.compile(r"^ *`([\w./-]+)`\n\n(?P<indent> *)```diff\n(.*?)^(?P=indent)
 
 @dataclass(frozen=True)
 class Change:
-    """The changes of one file: pairs of the lines that must be there once and those that take their place."""
+    """The changes of one file. `hunks`: pairs of old lines, which the file must have once, and new lines."""
 
     path: str
     hunks: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, path: str, diff: str) -> Change:
-        """From the lines of a `diff` block."""
+        """Returns the change that a `diff` block describes."""
         hunks = []
         for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
             lines = [line for line in hunk.splitlines() if not line.startswith(("--- ", "+++ "))]
@@ -35,17 +35,17 @@ class Change:
         return cls(path, tuple(hunks))
 
     def apply(self, root: Path) -> None:
-        """Change the file, or make it."""
+        """Change the file, or create it."""
         file = root / self.path
         text = file.read_text() if file.exists() else ""
         for old, new in self.hunks:
-            assert text.count(old) == 1 or not text, f"{self.path} has no single\n{old}"
+            assert text.count(old) == 1 or not text, f"{self.path} does not have exactly once:\n{old}"
             text = text.replace(old, new, 1) if text else new
         file.write_text(text)
 
 
 def recipes() -> dict[str, list[Change]]:
-    """The changes of each recipe, by its title."""
+    """Returns the changes of each recipe, by its title."""
     parts = re.split(r"^### To add (.*)\n", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     return {
         title: [Change.read(path, textwrap.dedent(diff)) for path, _, diff in BLOCK.findall(text)]
@@ -57,14 +57,14 @@ RECIPES = recipes()
 
 
 def apply_all(copy: Path) -> None:
-    """Apply the recipes in the order of the page: one may change the lines of another."""
+    """Apply the recipes in the order of the page, because a recipe may change lines of an earlier one."""
     for changes in RECIPES.values():
         for change in changes:
             change.apply(copy)
 
 
-def test_each_recipe_finds_the_lines_that_it_changes(tmp_path: Path) -> None:
-    """The page follows the code. What the recipes make is the long tests' matter."""
+def test_each_recipe_applies_to_the_code_as_it_is(tmp_path: Path) -> None:
+    """The long tests check whether the results of the recipes work."""
     for path in {change.path for changes in RECIPES.values() for change in changes}:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / path).is_file():
@@ -74,7 +74,7 @@ def test_each_recipe_finds_the_lines_that_it_changes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that git knows, with all recipes applied in their order."""
+    """A copy of the files that git knows, with all recipes applied."""
     copy = tmp_path_factory.mktemp("checkout")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
@@ -95,12 +95,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> None:
-    """Run Python in the copy. Fails with what it printed."""
+    """Run Python in the copy. If it fails, the test fails with its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {
         "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'lambdas'}",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CDK_VALIDATION": "false",  # it would double the time; the checkout itself is validated elsewhere
+        "CDK_VALIDATION": "false",  # validation would double the time; test_synth.py validates the checkout
     }
     done = subprocess.run(
         [sys.executable, "-P", *arguments], cwd=checkout, env=environment, capture_output=True, text=True
@@ -128,7 +128,7 @@ def run_tests(checkout: Path, *tests: str) -> None:
 
 @pytest.mark.long
 def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None:
-    """The counter counts, the operation answers and is documented, the metric moves, the proxy answers."""
+    """The counter counts, the operation answers and is documented, the metric is written, the fault happens."""
     (checkout / "tests/integration/test_seats.py").write_text(SEATS)
     run_tests(
         checkout,
@@ -147,18 +147,18 @@ def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None
 
 @pytest.mark.long
 def test_the_new_route_metric_and_alarm_are_in_the_template(checkout: Path) -> None:
-    """One synthesis: the repository's own tests hold the dashboard, the alarms and the page against each other."""
+    """The repository's own tests compare the dashboard, the alarms and the page, with one synthesis."""
     tests = "tests/infra/test_monitoring.py"
     (checkout / "tests/infra/test_new_route.py").write_text(ROUTE)
     run_tests(
         checkout,
         "tests/infra/test_new_route.py",
-        f"{tests}::test_every_metric_that_the_code_emits_is_looked_at_and_no_other",
-        f"{tests}::test_dimensions_are_the_stack_and_a_counter_consumer_or_version_never_an_item",
+        f"{tests}::test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_and_no_other",
+        f"{tests}::test_the_dimensions_of_a_metric_are_the_stack_and_a_counter_consumer_or_version",
         f"{tests}::test_the_dashboard_is_in_the_free_tier",
         f"{tests}::test_the_reference_lists_every_widget_under_its_heading",
         "tests/infra/test_reference.py",
         f"{tests}::test_an_alarm_leads_to_one_screen_that_says_what_to_do",
         f"{tests}::test_the_runbook_has_a_section_and_a_row_for_each_alarm_and_for_no_other",
-        f"{tests}::test_when_each_alarm_goes_off",
+        f"{tests}::test_each_alarm_goes_off_as_the_table_says",
     )

@@ -1,4 +1,4 @@
-"""Each metric that an alarm or a widget reads is one that somebody writes: a function that runs here, or AWS."""
+"""Each metric that an alarm or a widget reads is written: by a function of Tally, which runs here, or by AWS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.infra.template import Template, as_text, queried_metrics
 from tests.infra.test_monitoring import Series, alarms_of, series_of
 from tests.integration.test_needs import TakesAll
 from tests.integration.test_sweep import Streams, behind
-from tests.invariants.stream_records import BAD, SHARD, play, record
+from tests.invariants.stream_records import POISON_PLAY, SHARD, play, record
 from tests.invariants.streaming import StreamWorld
 
 Written = dict[Series, str]
@@ -42,7 +42,7 @@ KEYS = ("k-0123456789-0123456789-0123", "k-9876543210-9876543210-9876")
 
 @contextlib.contextmanager
 def in_lambda(template: Template, function: str) -> Iterator[None]:
-    """Gives this process the variables that the template gives a function, and the one that Lambda adds."""
+    """Set the environment variables that the template and Lambda give a function."""
     properties = template.resources[template.functions()[function]]["Properties"]
     variables = {name: as_text(value) for name, value in properties["Environment"]["Variables"].items()}
     with pytest.MonkeyPatch.context() as patch:
@@ -53,60 +53,62 @@ def in_lambda(template: Template, function: str) -> Iterator[None]:
     importlib.reload(observe)
 
 
-def written(printed: str) -> Written:
-    """What CloudWatch makes of the lines that were printed as EMF."""
-    found: Written = {}
+def written_metrics(printed: str) -> Written:
+    """Returns the metrics that CloudWatch reads from printed lines in its embedded metric format (EMF)."""
+    metrics: Written = {}
     for line in (json.loads(line) for line in printed.splitlines() if '"_aws"' in line):
         for directive in line["_aws"]["CloudWatchMetrics"]:
             for names in directive["Dimensions"]:
-                of = frozenset((name, line[name]) for name in names)
-                found |= {(directive["Namespace"], one["Name"], of): one["Unit"] for one in directive["Metrics"]}
-    return found
+                dimensions = frozenset((name, line[name]) for name in names)
+                metrics |= {
+                    (directive["Namespace"], each["Name"], dimensions): each["Unit"] for each in directive["Metrics"]
+                }
+    return metrics
 
 
-def read(template: Template) -> dict[Series, set[str | None]]:
-    """What every alarm and every widget reads, with the units that they name."""
-    found: dict[Series, set[str | None]] = {}
+def read_metrics(template: Template) -> dict[Series, set[str | None]]:
+    """Returns the metrics that alarms and widgets read, with the units that they name."""
+    units: dict[Series, set[str | None]] = {}
     for alarm in alarms_of(template).values():
         for stat in (entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry):
-            of = frozenset((one["Name"], as_text(one["Value"])) for one in stat["Metric"].get("Dimensions", ()))
-            series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], of
-            found.setdefault(series, set()).add(stat.get("Unit"))
+            pairs = ((each["Name"], as_text(each["Value"])) for each in stat["Metric"].get("Dimensions", ()))
+            series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], frozenset(pairs)
+            units.setdefault(series, set()).add(stat.get("Unit"))
         for namespace, metric, dimensions in queried_metrics(alarm):
             for name in counters.COUNTERS:
-                found[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
+                units[namespace, metric, frozenset((dimensions | {observe.COUNTER: name}).items())] = {None}
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         if widget["type"] == "metric":
             for series in series_of(widget):
-                found.setdefault(series, set()).add(None)
-    return found
+                units.setdefault(series, set()).add(None)
+    return units
 
 
-def call_failing(function: str, store: Store) -> None:
-    """Calls every operation of a function while its tables are missing."""
+def call_without_tables(function: str, store: Store) -> None:
+    """Call every operation of a function while its tables are missing, so that each call fails."""
     missing = store.settings._replace(**dict.fromkeys(("counts_table", "receipts_table", "ledger_table"), "missing"))
     entry = handlers.entry(function, replace(store, settings=missing))
     for route in SERVING[function]:
         entry(samples.http_event(route, counters.COUNTERS), LambdaContext())
 
 
-def call_in_every_way(store: Store, engine: Engine) -> None:
-    """Counts, counts again, is refused, and meets conflicts until it spills."""
-    entry, sample = handlers.entry("increments_open", store), samples_of_plays()
-    for event in (sample(), sample(), sample(id="#")):
+def call_with_each_outcome(store: Store, engine: Engine) -> None:
+    """Call the function for plays: a change counts and is replayed, one is refused, and one spills after conflicts."""
+    entry = handlers.entry("increments_open", store)
+    for event in (play_event(), play_event(), play_event(id="#")):
         entry(event, LambdaContext())
     with FaultProxy(engine.endpoint, faults.always(faults.CONFLICT, "TransactWriteItems")) as proxy:
         conflicting = replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint))
-        answer = handlers.entry("increments_open", conflicting)(sample(idempotency_key=KEYS[1]), LambdaContext())
+        answer = handlers.entry("increments_open", conflicting)(play_event(idempotency_key=KEYS[1]), LambdaContext())
     assert json.loads(answer["body"])["visible"] == "soon"
 
 
-def samples_of_plays() -> Any:
-    return lambda **how: events.http("increment_plays_short", **{"idempotency_key": KEYS[0], **how})
+def play_event(**fields: Any) -> Any:
+    return events.http("increment_plays_short", **{"idempotency_key": KEYS[0], **fields})
 
 
 def consume(function: str, world: StreamWorld) -> None:
-    """A consumer gets a change of every counter, from the stream that has it, and a record that it cannot apply."""
+    """Deliver to a consumer a change of every counter, and a record that it cannot apply."""
     for number, counter in enumerate(counters.COUNTERS.values(), start=1000):
         target = periods.tally_id(counter, "x", int(time.time()))
         if counter.counts_children:
@@ -118,42 +120,43 @@ def consume(function: str, world: StreamWorld) -> None:
             if not counter.may_roll_up:
                 del change["dynamodb"]["NewImage"]["rollup"]
         world.deliver(function, table, SHARD, [change])
-    world.deliver(function, "receipts", f"{SHARD}-of-{function}", [BAD])
+    world.deliver(function, "receipts", f"{SHARD}-of-{function}", [POISON_PLAY])
     assert world.dead_letter_sequences()[function]
 
 
 def sweep(store: Store) -> None:
-    """Judges minutes in which a tally drifts."""
+    """Run a sweep that judges minutes with drift."""
     behind(store, int(time.time()))
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
     Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", TakesAll))({}, LambdaContext())  # type: ignore[arg-type]
 
 
-def test_each_metric_of_tally_that_is_read_is_written_with_these_dimensions_and_this_unit(
+def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_unit(
     prod: Template, store: Store, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, world = Written(), StreamWorld(store, store.client)
+    written, world = Written(), StreamWorld(store, store.client)
     for function in prod.functions():
         capsys.readouterr()
         with in_lambda(prod, function):
             if function in SERVING:
-                call_failing(function, store)
+                call_without_tables(function, store)
             if function == "increments_open":
-                call_in_every_way(store, engine)
-            if function in {one.function for one in READERS}:
+                call_with_each_outcome(store, engine)
+            if function in {reader.function for reader in READERS}:
                 consume(function, world)
             if function == "sweep":
                 sweep(store)
-        found |= written(capsys.readouterr().out)
-    wanted = {series: units for series, units in read(prod).items() if series[0] == observe.NAMESPACE}
-    assert set(wanted) - set(found) == set(), "read, and nobody writes it"
-    assert set(wanted) == {one for one in found if one[1] != "Failed" or one in wanted}, "written, and nobody reads it"
-    for series, units in wanted.items():
-        assert units <= {None, found[series]}, series
+        written |= written_metrics(capsys.readouterr().out)
+    read = {series: units for series, units in read_metrics(prod).items() if series[0] == observe.NAMESPACE}
+    assert set(read) - set(written) == set(), "these metrics are read and not written"
+    expected = {series for series in written if series[1] != "Failed" or series in read}
+    assert set(read) == expected, "some metrics are written and not read"
+    for series, units in read.items():
+        assert units <= {None, written[series]}, series
 
 
-OF_AWS: dict[str, tuple[set[str], dict[str, str]]] = {
-    # The names, and what each dimension names: https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
+AWS_METRICS: dict[str, tuple[set[str], dict[str, str]]] = {
+    # The metrics of a namespace, and the resource type that each dimension names: https://docs.aws.amazon.com/lambda/latest/dg/monitoring-metrics-types.html
     "AWS/Lambda": (
         {"Errors", "Invocations", "IteratorAge", "Throttles"},
         dict.fromkeys(("FunctionName", "Resource"), "AWS::Lambda::Function")
@@ -166,58 +169,58 @@ OF_AWS: dict[str, tuple[set[str], dict[str, str]]] = {
     # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-available-cloudwatch-metrics.html
     "AWS/SQS": ({"ApproximateNumberOfMessagesVisible"}, {"QueueName": "AWS::SQS::Queue"}),
 }
-OF_LAMBDA = [{"FunctionName"}, {"FunctionName", "Resource", "ExecutedVersion"}]
+LAMBDA_DIMENSIONS = [{"FunctionName"}, {"FunctionName", "Resource", "ExecutedVersion"}]
 
 
 @pytest.mark.parametrize("stack", ["prod", "behind_cdn", "lavish"])
-def test_each_metric_of_aws_that_is_read_is_one_that_it_sends_of_a_resource_of_the_stack(
+def test_each_metric_of_aws_that_is_read_exists_and_is_of_a_resource_of_the_stack(
     request: pytest.FixtureRequest, stack: str
 ) -> None:
     template: Template = request.getfixturevalue(stack)
-    [counted] = [
+    [filter_metrics] = [
         one["Properties"]["MetricTransformations"] for one in template.of_type("AWS::Logs::MetricFilter").values()
     ]
-    by_filter = [(one["MetricNamespace"], one["MetricName"], frozenset()) for one in counted]
-    for namespace, name, of in set(read(template)) - set(by_filter):
+    by_filter = [(one["MetricNamespace"], one["MetricName"], frozenset()) for one in filter_metrics]
+    for namespace, name, pairs in set(read_metrics(template)) - set(by_filter):
         if namespace == observe.NAMESPACE:
             continue
-        names, dimensions = OF_AWS[namespace]
+        names, dimensions = AWS_METRICS[namespace]
         assert name in names
-        assert set(dict(of)) == set(dimensions) or (namespace == "AWS/Lambda" and set(dict(of)) in OF_LAMBDA)
-        for dimension, value in of:
+        keys = set(dict(pairs))
+        assert keys == set(dimensions) or (namespace == "AWS/Lambda" and keys in LAMBDA_DIMENSIONS)
+        for dimension, value in pairs:
             [logical] = re.findall(r"\$\{(\w+)", value)
             assert template.resources[logical]["Type"] == dimensions[dimension]
-    assert set(by_filter) <= set(read(template))
+    assert set(by_filter) <= set(read_metrics(template))
 
 
-SILENT = {"requests", "runs"}
-"""Metrics without which an expression has no value: nothing was asked, or nothing runs."""
+MAY_BE_SILENT = {"requests", "runs"}
+"""Metrics that may have no data, so that the expression has no value: there were no requests, or no runs."""
 
 
 @pytest.mark.parametrize("stack", ["prod", "behind_cdn", "edge"])
-def test_no_silent_metric_makes_an_expression_silent(request: pytest.FixtureRequest, stack: str) -> None:
-    """CloudWatch computes an expression only where each of its metrics has data."""
+def test_a_metric_without_data_counts_as_0_in_an_expression(request: pytest.FixtureRequest, stack: str) -> None:
+    """Without FILL, CloudWatch computes an expression only if each of its metrics has data."""
     template: Template = request.getfixturevalue(stack)
-    found = [*expressions(template)]
-    assert found
-    for expression, ids in found:
-        bare = set(re.findall(r"[a-z_]\w*", re.sub(r"FILL\(\w+, 0\)", "", expression)))
-        assert bare <= SILENT, expression
-        assert len(bare) <= 1, expression
+    assert [*expressions(template)]
+    for expression, ids in expressions(template):
+        unfilled = set(re.findall(r"[a-z_]\w*", re.sub(r"FILL\(\w+, 0\)", "", expression)))
+        assert unfilled <= MAY_BE_SILENT, expression
+        assert len(unfilled) <= 1, expression
         assert set(re.findall(r"[a-z_]\w*", expression)) == ids, expression
 
 
-def test_an_alarm_of_dynamodb_ends_though_its_metric_is_silent(prod: Template) -> None:
-    """AWS says in one place that such an alarm ignores missing data whatever it is told: it would stay on for ever."""
+def test_an_alarm_on_a_metric_of_dynamodb_ends_when_the_metric_has_no_data(prod: Template) -> None:
+    """One page of AWS says that such an alarm always ignores missing data. Without FILL it would then never end."""
     for name, alarm in alarms_of(prod).items():
         spaces = {entry["MetricStat"]["Metric"]["Namespace"] for entry in alarm["Metrics"] if "MetricStat" in entry}
         if "AWS/DynamoDB" in spaces:
-            [shown] = [entry["Expression"] for entry in alarm["Metrics"] if "Expression" in entry]
-            assert re.fullmatch(r"FILL\(\w+, 0\)( \+ FILL\(\w+, 0\))*", shown), name
+            [expression] = [entry["Expression"] for entry in alarm["Metrics"] if "Expression" in entry]
+            assert re.fullmatch(r"FILL\(\w+, 0\)( \+ FILL\(\w+, 0\))*", expression), name
 
 
 def expressions(template: Template) -> Iterator[tuple[str, set[str]]]:
-    """Each expression of the alarms and the widgets, with the metrics that it may name."""
+    """Yields each expression of alarms and widgets, with the ids of the metrics that it may use."""
     for alarm in alarms_of(template).values():
         ids = {entry["Id"] for entry in alarm["Metrics"] if "MetricStat" in entry}
         if not queried_metrics(alarm):

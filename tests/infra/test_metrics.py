@@ -29,7 +29,7 @@ from tests.contexts import LambdaContext
 from tests.faults import FaultProxy
 from tests.infra.template import Template, as_text, queried_metrics
 from tests.infra.test_monitoring import Series, alarms_of, series_of
-from tests.integration.test_needs import TakesAll
+from tests.integration.test_needs import AcceptingBus
 from tests.integration.test_sweep import Streams, behind
 from tests.invariants.stream_records import POISON_PLAY, SHARD, play, record
 from tests.invariants.streaming import StreamWorld
@@ -128,7 +128,7 @@ def sweep(store: Store) -> None:
     """Run a sweep that judges minutes with drift."""
     behind(store, int(time.time()))
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", TakesAll))({}, LambdaContext())  # type: ignore[arg-type]
+    Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
 
 
 def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_unit(

@@ -1,4 +1,4 @@
-"""Handlers as Lambda calls them, on the embedded engine, with the test's store."""
+"""Invokes handlers as Lambda does, on the embedded engine, with the test's store."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Event = dict[str, Any]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def built(tmp_path_factory: pytest.TempPathFactory) -> None:
+def api_document(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Writes the API document, as a build does."""
-    health.OPENAPI_FILE = tmp_path_factory.mktemp("built") / health.OPENAPI_FILE.name
+    health.OPENAPI_FILE = tmp_path_factory.mktemp("document") / health.OPENAPI_FILE.name
     health.OPENAPI_FILE.write_text(document_json(OPERATIONS, COUNTERS), encoding="utf-8")
 
 
 @pytest.fixture
 def meter(store: Store) -> Iterator[Meter]:
-    """Meters the requests of the handlers."""
-    made = Meter(store.client)
-    yield made
-    made.close()
+    """Returns a meter of the handlers' requests."""
+    meter = Meter(store.client)
+    yield meter
+    meter.close()
 
 
 class Invoke:
-    """Invokes the functions of the present declarations. Every answer must be documented."""
+    """Invokes the functions of the declared counters. Fails for an answer that the API document does not have."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -50,18 +50,18 @@ class Invoke:
         }
 
     def entry(self, function: str) -> RequestHandler:
-        """The handler of a function."""
+        """Returns the handler of a function."""
         if function not in self._entries:
             self._entries[function] = handlers.entry(function, self.store)
         return self._entries[function]
 
     def __call__(self, event: Any, context: LambdaContext | None = None, function: str = "") -> Event:
-        """Invoke the function that serves an event: by its route, or by the operation of a direct event."""
-        answer = self.entry(function or self._serving(event))(event, context or LambdaContext())
+        """Invokes the function that serves an event. The route or the operation of the event decides which."""
+        answer = self.entry(function or self.function_of(event))(event, context or LambdaContext())
         api_answers.check(event, answer)
         return answer
 
-    def _serving(self, event: Any) -> str:
+    def function_of(self, event: Any) -> str:
         if "routeKey" in event:
             return self._by_route[event["routeKey"]]
         return events.BY_NAME[(event.get("batch") or [event])[0]["operation"]].module
@@ -71,11 +71,11 @@ class Invoke:
         return self({"operation": operation, **fields})
 
     def http(self, route: str, **change: Any) -> Event:
-        """Returns the answer to the sample of a route, with the changes of `events.http`."""
+        """Returns the answer to the sample request of a route. `change`: as of `events.http`."""
         return self(events.http(route, **change))
 
     def read(self, counter: str, id: str, **fields: Any) -> dict[str, Any]:
-        """Returns a counter as a service reads it."""
+        """Returns the body that a service reads of a counter."""
         answer = self.direct("get_counter", counter=counter, id=id, **fields)
         assert answer["status"] == 200, answer
         return dict(answer["body"])
@@ -83,7 +83,7 @@ class Invoke:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command `tally`. Returns its exit status, its output, and its errors."""
+    """Returns a function that runs the command `tally`. The function returns exit status, output and errors."""
     return partial(run_command, capsys)
 
 

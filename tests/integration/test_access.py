@@ -1,4 +1,4 @@
-"""Who may do what follows from a counter's `changes`, `read` and `path`: its routes, its functions, its refusals."""
+"""A counter's `changes`, `read` and `path` decide its routes, its functions, and whom it refuses."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
     names = {"increment", "get_counter", "put_mine", "list_children", "put_child", "remove_parent"}
-    found = {name: (one.access, one.key) for name, one in ROUTES.items() if one.operation.name in names}
-    assert found == ACCESS
+    access = {name: (route.access, route.key) for name, route in ROUTES.items() if route.operation.name in names}
+    assert access == ACCESS
     assert len({route.key for route in ROUTES.values()}) == len(ROUTES)
     throttles = {name: ROUTES[name].throttle for name in ("increment", "increment_plays", "increment_plays_short")}
     assert throttles == {"increment": WRITES, "increment_plays": SELDOM, "increment_plays_short": WRITES}
 
 
-def test_strangers_reach_a_function_that_may_change_open_counters_alone() -> None:
-    """Two functions for one file: the other has the scope tally/write before it, and every counter."""
+def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> None:
+    """A module has one function for open counters, and one for all counters, which needs the scope tally/write."""
     functions = DECLARED.routes_by_function
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():
@@ -89,15 +89,15 @@ def test_strangers_reach_a_function_that_may_change_open_counters_alone() -> Non
         ("increments", {"operation": "increment", "counter": "plays", "id": "9f3a"}, 200),
     ],
 )
-def test_an_open_function_knows_no_other_counter_and_no_other_operation(
+def test_an_open_function_refuses_other_counters_and_other_operations(
     function: str, event: dict[str, Any], status: int, invoke: Invoke
 ) -> None:
     answer = invoke(event | {"idempotency_key": events.KEY, "caller": "ann"}, function=function)
     assert answer["status"] == status, answer
 
 
-def test_how_long_a_key_must_be_the_route_decides(invoke: Invoke) -> None:
-    """Nobody may guess the key of somebody who is not known; a caller's keys are its own."""
+def test_the_route_decides_the_shortest_key(invoke: Invoke) -> None:
+    """Nobody may guess the key of an anonymous caller. A known caller's key is used with the caller's name."""
     short, long = "k" * 21, "k" * 22
     assert [invoke.http("increment_plays", idempotency_key=key)["statusCode"] for key in (short, long)] == [400, 200]
     assert invoke.http("increment", counter="plays", amount=None, idempotency_key="k")["statusCode"] == 200
@@ -108,7 +108,7 @@ def test_how_long_a_key_must_be_the_route_decides(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("counter", ["stock", "members", "votes"])
-def test_a_change_of_a_counter_that_not_anyone_may_change_says_for_whom_it_is(counter: str, invoke: Invoke) -> None:
+def test_a_change_without_a_caller_of_a_counter_that_is_not_open_is_refused(counter: str, invoke: Invoke) -> None:
     event = {"counter": counter, "id": "x", "idempotency_key": events.KEY}
     operation, more = ("put_child", {"name": "bob"}) if counter == "members" else ("increment", {"amount": 1})
     refused = invoke.direct(operation, **event, **more)
@@ -125,8 +125,8 @@ PRIVATE = [
 ]
 
 
-@pytest.mark.parametrize(("public", "scoped", "fields"), PRIVATE, ids=[str(one[2]) for one in PRIVATE])
-def test_a_counter_that_not_anyone_may_read_is_403_without_the_scope(
+@pytest.mark.parametrize(("public", "scoped", "fields"), PRIVATE, ids=[str(fields) for _, _, fields in PRIVATE])
+def test_a_private_counter_is_answered_with_403_without_the_scope(
     public: str, scoped: str, fields: dict[str, Any], invoke: Invoke
 ) -> None:
     for refused in (invoke.http(public, **fields), invoke.direct(public, **fields)):
@@ -138,13 +138,13 @@ def test_a_counter_that_not_anyone_may_read_is_403_without_the_scope(
 
 
 @pytest.mark.parametrize(
-    ("path", "other"),
+    ("path", "taken_by"),
     [("/posts/{id}", "get_post"), ("/videos/{id}/plays", "plays"), ("/counters/plays/{id}", "get_counter")],
 )
-def test_a_path_that_is_taken_is_one_clear_error(path: str, other: str) -> None:
-    def declare() -> None:
+def test_a_path_that_another_route_has_is_refused_with_the_name_of_that_route(path: str, taken_by: str) -> None:
+    def declare_counter_with_path() -> None:
         clash = Counter("clash", prefix="CLASH", sort_key="N", attribute="n", read=ANYONE, path=path)
         Declarations(Path(), declared([*COUNTERS.values(), clash]), counters.PAGES).check()
 
-    with pytest.raises(ConfigurationError, match=f"^counter 'clash': .*{other}"):
-        declare()
+    with pytest.raises(ConfigurationError, match=f"^counter 'clash': .*{taken_by}"):
+        declare_counter_with_path()

@@ -1,4 +1,4 @@
-"""The script, visits by people and by crawlers, and the badge, as the handlers answer them."""
+"""The handlers' answers for the script, for visits by people and by crawlers, and for the badge."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 
 
-def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
-    """The visits that are counted, by people and by crawlers: their receipts, which the rollup adds up."""
+def counted_visits(store: Store, url: str = PAGE) -> tuple[int, int]:
+    """Returns the number of visits by people and by crawlers, as the receipts that wait for the rollup say."""
     receipts = [
         receipt["counter"]["S"]
         for receipt in store.client.scan(TableName=store.settings.receipts_table)["Items"]
@@ -39,23 +39,23 @@ def counted(store: Store, url: str = PAGE) -> tuple[int, int]:
 # The script
 
 
-def test_the_script_is_served_to_be_cached_and_compressed_for_who_takes_that(invoke: Invoke) -> None:
+def test_the_script_may_be_cached_and_is_compressed_for_clients_that_accept_gzip(invoke: Invoke) -> None:
     answer = invoke.http("get_client_file", file="beacon.js", headers=GZIP)
     headers = answer["headers"]
     assert (answer["statusCode"], headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert headers["cache-control"] == "public, max-age=3600"
     assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding, authorization")
     assert headers["cross-origin-resource-policy"] == "cross-origin"
-    sent = base64.b64decode(answer["body"])
-    assert len(sent) <= 1100
-    assert gzip.decompress(sent).decode() == SCRIPT
+    packed = base64.b64decode(answer["body"])
+    assert len(packed) <= 1100
+    assert gzip.decompress(packed).decode() == SCRIPT
     for accepted in ("", "br", "gzip; q=0.000", "x-gzip"):
         plain = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": accepted})
         assert (plain["body"], plain["isBase64Encoded"]) == (SCRIPT, False)
         assert "content-encoding" not in plain["headers"]
     tag = headers["etag"]
-    for known in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": known})
+    for same in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": same})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
     for other in ('"other"', "", "W/"):
         answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": other})
@@ -71,54 +71,54 @@ def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Inv
         body = {"url": PAGE, "key": f"{events.KEY}-{number}"}
         answer = invoke.http("visit", idempotency_key=None, document=body, headers={"user-agent": agent})
         assert (answer["statusCode"], events.body_of(answer)) == (202, {"counted": True, "visible": "soon"})
-    assert counted(store) == (3, 2)
+    assert counted_visits(store) == (3, 2)
     assert store.client.scan(TableName=store.settings.counts_table)["Items"] == []
     for sort_key, attribute, number in (("VISITS", "visits", "9"), ("BOTS", "bot_visits", "5")):
         key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": sort_key}}
         store.client.put_item(TableName=store.settings.counts_table, Item={**key, attribute: {"N": number}})
-    asked: list[str] = []
-    store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: asked.append(params))
+    requests: list[dict[str, str]] = []
+    store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: requests.append(params))
     body = invoke.direct("get_visits", url=PAGE)["body"]
     assert (body["counter"], body["id"], body["value"], body["bots"]) == ("visits", PAGE, 9, 5)
-    assert [query["TableName"] for query in asked].count(store.settings.counts_table) == 1  # one Query
+    assert [request["TableName"] for request in requests].count(store.settings.counts_table) == 1  # one Query
     badge = invoke.http("get_visits_badge")
     assert "<title>visits: 9</title>" in badge["body"]
     assert badge["headers"]["cache-control"] == "public, max-age=60"
     assert "default-src 'none'" in badge["headers"]["content-security-policy"]
 
 
-def test_a_visit_sent_again_is_counted_once_whoever_is_said_to_send_it(invoke: Invoke, store: Store) -> None:
+def test_a_retried_visit_is_counted_once_whatever_its_user_agent(invoke: Invoke, store: Store) -> None:
     visit = events.direct("visit")
     replayed = [invoke({**visit, "user_agent": agent})["replayed"] for agent in (GOOGLEBOT, FIREFOX, GOOGLEBOT)]
     assert replayed == [False, True, True]
-    assert counted(store) == (0, 1)
-    without = events.http("visit", idempotency_key=f"{events.KEY}-2")
-    del without["headers"]["user-agent"]
-    invoke(without)
-    assert counted(store) == (0, 2), "a request that does not say what it is, is a crawler's"
+    assert counted_visits(store) == (0, 1)
+    without_agent = events.http("visit", idempotency_key=f"{events.KEY}-2")
+    del without_agent["headers"]["user-agent"]
+    invoke(without_agent)
+    assert counted_visits(store) == (0, 2), "a request without a user agent is a crawler's"
     invoke({**visit, "idempotency_key": f"{events.KEY}-3"})
-    assert counted(store) == (1, 2), "and that of another Lambda is a person's"
+    assert counted_visits(store) == (1, 2), "a direct event without a user agent is a person's"
 
 
-def test_every_way_to_ask_for_a_page_knows_it_by_every_spelling(invoke: Invoke, store: Store) -> None:
+def test_every_operation_finds_a_page_by_every_spelling_of_its_url(invoke: Invoke, store: Store) -> None:
     spellings = [f"{PAGE}?utm_source=mail#top", f"{PAGE}?fbclid=x&gclid=y", "HTTPS://Example.com:443/b/../a"]
     parser = commands.parser(counters.COUNTERS)
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke(visit)["status"] == 202
         for other in spellings:
-            asked = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
-            assert asked["body"]["receipts"][0]["state"] == "counted"
+            answer = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
+            assert answer["body"]["receipts"][0]["state"] == "counted"
         assert commands.parse_arguments(["get", "visits", url], parser).id == PAGE
-    assert counted(store) == (3, 0)
+    assert counted_visits(store) == (3, 0)
     key = {"PK": {"S": f"SITE#{PAGE}"}, "SK": {"S": "VISITS"}}
     store.client.put_item(TableName=store.settings.counts_table, Item={**key, "visits": {"N": "3"}})
     for url in spellings:
-        asked = {"operation": "get_visits", "url": url}
-        assert (body := invoke(asked)["body"]) == {**body, "id": PAGE, "value": 3}
-        [many] = invoke.direct("get_tallies", of=[f"visits:{url}"])["body"]["tallies"]
-        assert many["value"] == 3
-        assert "<title>visits: 3</title>" in invoke(asked | {"operation": "get_visits_badge"})["body"]["text"]
+        event = {"operation": "get_visits", "url": url}
+        assert (body := invoke(event)["body"]) == {**body, "id": PAGE, "value": 3}
+        [tally] = invoke.direct("get_tallies", of=[f"visits:{url}"])["body"]["tallies"]
+        assert tally["value"] == 3
+        assert "<title>visits: 3</title>" in invoke(event | {"operation": "get_visits_badge"})["body"]["text"]
 
 
 ANDROID = (
@@ -143,25 +143,25 @@ FETCHERS = [
 ]  # fmt: skip
 
 
-def test_every_crawler_that_the_list_knows_by_an_example_is_one_and_browsers_are_people() -> None:
-    """Also a telephone with an unlucky name, and the browser within an app, unlike what fetches previews for it."""
+def test_every_example_of_the_list_of_crawlers_is_a_crawler_and_browsers_are_people() -> None:
+    """A telephone named CUBOT and the browser within an app are people; an app's fetcher of previews is a crawler."""
     assert [agent for agent in PEOPLE if crawlers.is_crawler(agent)] == []
     assert [agent for agent in FETCHERS if not crawlers.is_crawler(agent)] == []
-    known = {
+    patterns = {
         agent: entry["pattern"] for entry in crawleruseragents.CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]
     }
-    assert len(known) > 2000
-    people = {pattern for agent, pattern in known.items() if not crawlers.is_crawler(agent)}
-    assert people == {"MetaIAB Facebook", r"AP3A\.240617\.008"}, "they are within an app, and a build of Android"
+    assert len(patterns) > 2000
+    people = {pattern for agent, pattern in patterns.items() if not crawlers.is_crawler(agent)}
+    assert people == {"MetaIAB Facebook", r"AP3A\.240617\.008"}, "the browser within an app, and a build of Android"
     crawlers.is_crawler.cache_clear()
 
 
-@pytest.mark.parametrize(("start", "ready"), [("on-demand", False), ("snap-start", True)])
-def test_the_list_is_read_when_it_is_needed_or_before_a_snapshot_is_taken(start: str, ready: bool) -> None:
+@pytest.mark.parametrize(("start", "is_read"), [("on-demand", False), ("snap-start", True)])
+def test_the_list_of_crawlers_is_read_before_a_snapshot_or_else_at_its_first_use(start: str, is_read: bool) -> None:
     script = "import sys, tally.operations.visits; print('crawleruseragents' in sys.modules)"
     environment = {
         "PYTHONPATH": str(ROOT), "AWS_LAMBDA_INITIALIZATION_TYPE": start, "AWS_DEFAULT_REGION": "eu-west-1",
         "TALLY_COUNTS_TABLE": "a", "TALLY_RECEIPTS_TABLE": "b", "TALLY_LEDGER_TABLE": "c",
     }  # fmt: skip
     run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == str(ready)
+    assert run.stdout.strip() == str(is_read)

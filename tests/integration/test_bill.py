@@ -1,4 +1,4 @@
-"""What a stranger's read takes: no write, and few read units, whatever the route."""
+"""A stranger's read writes nothing and takes few read units, on every route."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests import events
 
 pytestmark = pytest.mark.sdk
 Invoke = Callable[..., dict[str, Any]]
-READS = [one for one in events.routes().values() if one.access is Access.ANYONE and one.method == "GET"]
+OPEN_READS = [route for route in events.routes().values() if route.access is Access.ANYONE and route.method == "GET"]
 
 
-@pytest.mark.parametrize("route", READS, ids=lambda route: route.id)
+@pytest.mark.parametrize("route", OPEN_READS, ids=lambda route: route.id)
 def test_an_anonymous_read_writes_nothing_and_takes_few_read_units(route: Route, invoke: Invoke, meter: Meter) -> None:
-    for name in ("increment_plays_short", "put_post", "visit"):
-        invoke(events.http(name))
+    for change in ("increment_plays_short", "put_post", "visit"):
+        invoke(events.http(change))
     meter.reset()
     invoke(events.http(route.id))
     assert meter.write_units == 0

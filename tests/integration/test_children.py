@@ -1,4 +1,4 @@
-"""What a counter counts: members by their names, callers themselves, and those who like a post."""
+"""Counters of children: members that services put by name, callers who put themselves, and likes of posts."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tests.integration.conftest import Invoke
 POST = {"id": "a91f", "body": "first", "caller": "auth0|7c20"}
 
 
-def present(invoke: Invoke, counter: str, id: str, caller: str) -> bool:
-    """Whether the caller counts."""
+def is_present(invoke: Invoke, counter: str, id: str, caller: str) -> bool:
+    """Whether the caller is a child of this id."""
     return bool(invoke.direct("get_mine", counter=counter, id=id, caller=caller)["body"]["present"])
 
 
 def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> None:
-    """Put and removed twice, each over HTTP; the child is the caller, whatever a request says."""
+    """Each heart is put and removed twice over HTTP. The child is the caller, whatever a request says."""
     page = {"counter": "hearts", "id": "home"}
     for sub, number in (("ann", 1), ("bob", 2)):
         answers = [events.body_of(invoke.http("put_mine", **page, sub=sub, query="value=true")) for _ in range(2)]
-        assert [(one["child"], one["changed"], one["value"]) for one in answers] == [
+        assert [(answer["child"], answer["changed"], answer["value"]) for answer in answers] == [
             (sub, True, number), (sub, False, number),
         ]  # fmt: skip
     assert invoke.http("put_mine", **page, sub="ann", query="name=bob")["statusCode"] == 400
     listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
-    assert [one["child"] for one in listed] == ["ann", "bob"]
+    assert [child["child"] for child in listed] == ["ann", "bob"]
     assert "hearts: 2" in invoke.http("get_counter_badge", **page)["body"]
-    gone = [events.body_of(invoke.http("delete_mine", **page, sub="ann")) for _ in range(2)]
-    assert [(one["present"], one["changed"]) for one in gone] == [(False, True), (False, False)]
-    assert (present(invoke, "hearts", "home", "ann"), present(invoke, "hearts", "home", "bob")) == (False, True)
+    removals = [events.body_of(invoke.http("delete_mine", **page, sub="ann")) for _ in range(2)]
+    assert [(answer["present"], answer["changed"]) for answer in removals] == [(False, True), (False, False)]
+    assert (is_present(invoke, "hearts", "home", "ann"), is_present(invoke, "hearts", "home", "bob")) == (False, True)
     assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 1
 
 
-def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invoke: Invoke) -> None:
+def test_list_mine_answers_each_id_with_its_state_or_its_error(invoke: Invoke) -> None:
     invoke.direct("put_post", **POST)
     for counter in ("likes", "hearts"):
         invoke.direct("put_mine", counter=counter, id="a91f", caller="ann")
@@ -51,7 +51,7 @@ def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invo
         "hearts:a91f",
     ]
     mine = invoke.direct("list_mine", of=of, caller="ann")["body"]["mine"]
-    assert [one.get("present", one.get("error", {}).get("status")) for one in mine] == [
+    assert [entry.get("present", entry.get("error", {}).get("status")) for entry in mine] == [
         True, True, False, 403, 404, 400, 400, True,
     ]  # fmt: skip
     assert mine[0] == {"counter": "hearts", "id": "a91f", "child": "ann", "present": True}
@@ -60,14 +60,16 @@ def test_whose_children_callers_are_is_answered_together_with_what_is_wrong(invo
 
 
 @pytest.mark.parametrize("operation", ["put_mine", "delete_mine", "get_mine"])
-def test_nobody_is_a_child_by_himself_where_services_change_the_counter(operation: str, invoke: Invoke) -> None:
+def test_callers_cannot_put_themselves_where_services_change_the_counter(operation: str, invoke: Invoke) -> None:
     refused = invoke.http(operation, counter="members", id="acme")
     assert refused["statusCode"] == 403
     assert "a service does" in events.body_of(refused)["detail"]
     assert invoke.http(operation, counter="plays", id="acme")["statusCode"] == 400
 
 
-def test_a_post_is_created_by_201_and_edited_by_200_by_its_author_alone(invoke: Invoke, store: Store) -> None:
+def test_a_post_is_created_with_201_and_edited_with_200_and_only_its_author_edits_it(
+    invoke: Invoke, store: Store
+) -> None:
     def put(sub: str, body: str) -> dict[str, Any]:
         return invoke(events.http("put_post", id="a91f", sub=sub, document={"body": body}))
 
@@ -78,12 +80,12 @@ def test_a_post_is_created_by_201_and_edited_by_200_by_its_author_alone(invoke: 
     items = store.client.scan(TableName=store.settings.counts_table)["Items"]
     assert {item["SK"]["S"]: "body" in item for item in items} == {"META": False, "META.BODY": True}
     assert [invoke.http("delete_post", id="a91f", sub=sub)["statusCode"] for sub in ("bob", "alice")] == [403, 200]
-    again = invoke.http("delete_post", id="a91f", sub="alice")
-    assert events.body_of(again) == {"id": "a91f", "removed": True, "changed": False}
+    second_answer = invoke.http("delete_post", id="a91f", sub="alice")
+    assert events.body_of(second_answer) == {"id": "a91f", "removed": True, "changed": False}
 
 
 def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
-    """Names are percent-encoded in keys. One that did not go through Tally has no time."""
+    """Names are percent-encoded in keys. A child that was not put through Tally has no time."""
     names = ["auth0|7c20", "a#b", "a?b", "x/y", "ü", "..."]
     for name in names:
         body = events.body_of(invoke.http("put_child", counter="members", id="7c20", name=name))
@@ -92,10 +94,10 @@ def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Inv
     store.client.put_item(TableName=store.settings.counts_table, Item=key)
     items = store.client.scan(TableName=store.settings.counts_table)["Items"]
     assert {item["SK"]["S"].count("#") for item in items if item["SK"]["S"].startswith("MEMBER#")} == {2}
-    acme = {"counter": "members", "id": "7c20"}
-    page = invoke.direct("list_children", **acme, limit=4)["body"]
-    rest = invoke.direct("list_children", **acme, cursor=page["cursor"])["body"]
-    listed = {child["child"]: child["since"] for child in page["children"] + rest["children"]}
+    workspace = {"counter": "members", "id": "7c20"}
+    first_page = invoke.direct("list_children", **workspace, limit=4)["body"]
+    last_page = invoke.direct("list_children", **workspace, cursor=first_page["cursor"])["body"]
+    listed = {child["child"]: child["since"] for child in first_page["children"] + last_page["children"]}
     assert listed.keys() == {*names, "zoe"}
     assert {name for name, since in listed.items() if since is None} == {"zoe"}
 
@@ -103,48 +105,48 @@ def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Inv
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
 
 
-def test_a_browser_without_sign_in_is_counted_once_by_its_secret_and_takes_it_back(invoke: Invoke) -> None:
-    """Nobody reads its name: it is listed as anonymous, and no answer has a child."""
+def test_a_browser_without_sign_in_is_counted_once_and_removes_its_like_by_its_secret(invoke: Invoke) -> None:
+    """The browser's child is listed as anonymous, and no answer has its name."""
     page = {"counter": "hearts", "id": "home"}
     invoke.direct("put_mine", **page, caller="ann")
     for secret, number in ((SECRET, 2), (SECRET[::-1], 3)):
-        sent = {**page, "secret": secret, "query": "value=true"}
-        answers = [events.body_of(invoke.http("put_anonymous", **sent)) for _ in range(2)]
+        fields = {**page, "secret": secret, "query": "value=true"}
+        answers = [events.body_of(invoke.http("put_anonymous", **fields)) for _ in range(2)]
         assert answers[0] == {**page, "present": True, "changed": True, "visible": "now", "value": number}
         assert (answers[1]["changed"], answers[1]["value"]) == (False, number)
     listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
-    assert [one | {"since": 0} for one in listed] == [
+    assert [child | {"since": 0} for child in listed] == [
         {"anonymous": True, "since": 0}, {"anonymous": True, "since": 0}, {"child": "ann", "since": 0},
     ]  # fmt: skip
     pages = [invoke.direct("list_children", **page, limit=1)["body"]]
     while pages[-1]["cursor"]:
         pages.append(invoke.direct("list_children", **page, limit=1, cursor=pages[-1]["cursor"])["body"])
-    assert [one for found in pages for one in found["children"]] == listed
-    gone = [events.body_of(invoke.http("delete_anonymous", **page, secret=SECRET)) for _ in range(2)]
-    assert [(one["present"], one["changed"]) for one in gone] == [(False, True), (False, False)]
-    found = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, SECRET[::-1])]
-    assert found == [{**page, "present": False}, {**page, "present": True}]
+    assert [child for listed_page in pages for child in listed_page["children"]] == listed
+    removals = [events.body_of(invoke.http("delete_anonymous", **page, secret=SECRET)) for _ in range(2)]
+    assert [(answer["present"], answer["changed"]) for answer in removals] == [(False, True), (False, False)]
+    states = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, SECRET[::-1])]
+    assert states == [{**page, "present": False}, {**page, "present": True}]
     of = ["hearts:home", "hearts:other", "likes:a91f", "members:acme", "plays:9f3a", "nothing:x", "hearts:home"]
-    own = invoke.direct("list_anonymous", of=of, secret=SECRET[::-1])["body"]["anonymous"]
-    assert [one.get("present", one.get("error", {}).get("status")) for one in own] == [
+    entries = invoke.direct("list_anonymous", of=of, secret=SECRET[::-1])["body"]["anonymous"]
+    assert [entry.get("present", entry.get("error", {}).get("status")) for entry in entries] == [
         True, False, 403, 403, 400, 404, True,
     ]  # fmt: skip
-    assert own[0] == {**page, "present": True}
+    assert entries[0] == {**page, "present": True}
 
 
-def test_a_late_retry_of_an_anonymous_like_does_not_like_again(invoke: Invoke) -> None:
+def test_a_late_retry_of_an_anonymous_like_does_not_put_the_like_back(invoke: Invoke) -> None:
     page = {"counter": "hearts", "id": "home", "secret": SECRET}
     first = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
     invoke.http("delete_anonymous", **page)
-    again = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
-    assert (again["headers"]["idempotency-replayed"], again["body"]) == ("true", first["body"])
+    retried = invoke.http("put_anonymous", **page, idempotency_key=events.KEY)
+    assert (retried["headers"]["idempotency-replayed"], retried["body"]) == ("true", first["body"])
     assert events.body_of(invoke.http("get_counter_hearts", id="home"))["value"] == 0
     stolen = invoke.http("put_anonymous", **page | {"secret": SECRET[::-1]}, idempotency_key=events.KEY)
     assert stolen["statusCode"] == 422, "a key belongs to one secret"
 
 
 @pytest.mark.parametrize("operation", ["put_anonymous", "delete_anonymous", "get_anonymous"])
-def test_who_is_not_signed_in_needs_a_secret_and_a_counter_for_anyone(operation: str, invoke: Invoke) -> None:
+def test_a_person_without_sign_in_needs_a_secret_and_a_counter_for_anyone(operation: str, invoke: Invoke) -> None:
     def status(counter: str, secret: str | None) -> int:
         event = events.http(operation, counter=counter, id="home")
         event["headers"] |= {"tally-secret": secret}

@@ -1,4 +1,4 @@
-"""The console: which files it has, with which headers, and who may read with its tokens."""
+"""The console: its files, their headers, and the people who may read with its tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.integration.conftest import Invoke
 POOL = "https://tally.auth.example.com"
 
 
-def text(answer: dict[str, Any]) -> str:
+def text_of(answer: dict[str, Any]) -> str:
     body: str = answer["body"]
     return gzip.decompress(base64.b64decode(body)).decode() if answer["isBase64Encoded"] else body
 
 
-def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -> None:
+def test_the_page_may_run_and_load_only_files_of_this_stack(invoke: Invoke) -> None:
     answer = invoke.http("get_console")
     assert answer["headers"]["content-type"] == "text/html; charset=utf-8"
     assert answer["headers"]["content-security-policy"] == (
@@ -32,13 +32,11 @@ def test_the_page_may_run_and_load_only_what_this_stack_serves(invoke: Invoke) -
     assert answer["headers"]["referrer-policy"] == "no-referrer"
     assert answer["headers"]["x-content-type-options"] == "nosniff"
     assert f"connect-src 'self' {POOL};" in console.content_security_policy(POOL)
-    for dropped in ("<style", " style=", "<script>", " onclick="):  # by this policy
-        assert dropped not in text(answer)
+    for inline in ("<style", " style=", "<script>", " onclick="):  # a browser with this policy ignores these
+        assert inline not in text_of(answer)
 
 
-def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether_it_has_changed(
-    invoke: Invoke,
-) -> None:
+def test_every_module_and_style_is_served_and_revalidated_at_each_use(invoke: Invoke) -> None:
     names = {path.name for path in console.CONSOLE_FOLDER.iterdir()} - {"index.html"} | {
         "uPlot.esm.js",
         "uPlot.min.css",
@@ -51,9 +49,9 @@ def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether
         assert answer["headers"]["cache-control"] == "public, max-age=0"
         assert answer["headers"]["x-content-type-options"] == "nosniff"
         assert answer["headers"]["cross-origin-resource-policy"] == "same-origin"
-        known = {"if-none-match": answer["headers"]["etag"]}
-        again = invoke.http("get_console_file", file=name, headers=known)
-        assert (again["statusCode"], again["body"]) == (304, "")
+        headers = {"if-none-match": answer["headers"]["etag"]}
+        revalidated = invoke.http("get_console_file", file=name, headers=headers)
+        assert (revalidated["statusCode"], revalidated["body"]) == (304, "")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_every_module_and_style_is_served_and_the_browser_asks_each_time_whether
         ("app.js\0", 400),
     ],
 )
-def test_nothing_else_is_served(invoke: Invoke, file: str, status: int) -> None:
+def test_other_files_are_not_served(invoke: Invoke, file: str, status: int) -> None:
     answer = invoke.http("get_console_file", file=file)
     assert (answer["statusCode"], answer["headers"]["content-type"]) == (status, "application/problem+json")
     assert answer["headers"]["x-content-type-options"] == "nosniff"
@@ -77,13 +75,13 @@ CONSOLE_CLIENT = "4h57kl2example"
 
 
 @pytest.fixture
-def guarded(store: Store) -> Invoke:
-    """Invoke functions of a stack whose pool has the client CONSOLE_CLIENT for the console."""
+def invoke_with_pool(store: Store) -> Invoke:
+    """Invokes functions of a stack whose user pool has the client CONSOLE_CLIENT for the console."""
     return Invoke(replace(store, settings=store.settings._replace(console_client=CONSOLE_CLIENT)))
 
 
 def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
-    """The answer to a GET of a private counter, with a token that has the scope and these claims."""
+    """Returns the answer to a GET of a private counter, with a token that has the scope and these claims."""
     event = events.http("get_counter")
     event["requestContext"]["authorizer"]["jwt"]["claims"].update(claims)
     return invoke(event)
@@ -93,24 +91,28 @@ def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
     "groups",
     [None, "", "[staff]", "[operators-2]", "[[operators]]", "operators,staff", ["staff"], 7],
 )
-def test_a_token_of_the_console_reads_nothing_private_in_a_strangers_hands(guarded: Invoke, groups: object) -> None:
+def test_a_person_outside_the_group_operators_reads_no_private_counter_with_a_token_of_the_console(
+    invoke_with_pool: Invoke, groups: object
+) -> None:
     claims = {"client_id": CONSOLE_CLIENT} | ({} if groups is None else {"cognito:groups": groups})
-    answer = read_by(guarded, **claims)
+    answer = read_by(invoke_with_pool, **claims)
     assert answer["statusCode"] == 403
     assert events.body_of(answer)["detail"] == "You are not in the group operators of this stack's user pool."
 
 
-def test_operators_programs_and_who_has_a_token_of_another_issuer_read_with_it(guarded: Invoke, invoke: Invoke) -> None:
+def test_operators_programs_and_people_with_a_token_of_another_issuer_read_private_counters(
+    invoke_with_pool: Invoke, invoke: Invoke
+) -> None:
     for groups in ("[operators]", "[staff operators]", "operators", ["staff", "operators"]):
-        assert read_by(guarded, **{"client_id": CONSOLE_CLIENT, "cognito:groups": groups})["statusCode"] == 200
-    assert read_by(guarded, client_id="a-program")["statusCode"] == 200
-    assert read_by(guarded)["statusCode"] == 200
-    assert read_by(invoke, client_id=CONSOLE_CLIENT)["statusCode"] == 200, "this deployment has no pool of its own"
+        assert read_by(invoke_with_pool, **{"client_id": CONSOLE_CLIENT, "cognito:groups": groups})["statusCode"] == 200
+    assert read_by(invoke_with_pool, client_id="a-program")["statusCode"] == 200
+    assert read_by(invoke_with_pool)["statusCode"] == 200
+    assert read_by(invoke, client_id=CONSOLE_CLIENT)["statusCode"] == 200, "this deployment has no user pool"
 
 
-def test_a_group_that_a_caller_claims_elsewhere_makes_no_operator(guarded: Invoke) -> None:
+def test_a_group_outside_the_claims_of_the_token_does_not_make_a_caller_an_operator(invoke_with_pool: Invoke) -> None:
     event = events.http("get_counter", headers={"cognito:groups": "[operators]"})
     context = event["requestContext"]
     context["authorizer"]["jwt"]["claims"]["client_id"] = CONSOLE_CLIENT
     context["authorizer"]["cognito:groups"] = "[operators]"
-    assert guarded(event)["statusCode"] == 403
+    assert invoke_with_pool(event)["statusCode"] == 403

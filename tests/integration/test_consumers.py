@@ -1,4 +1,4 @@
-"""The stream consumers as Lambda calls them, with the samples in `events/`; and what they ask of the tables."""
+"""Invokes the stream consumers as Lambda does, with the samples in `events/`, and records their requests to tables."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tally.streams.dead_letters import DeadLetterBucket
 from tally.streams.events import Bus
 from tests import events
 from tests.contexts import LambdaContext
-from tests.integration.test_needs import Recorder, TakesAll
+from tests.integration.test_needs import AcceptingBus, Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 
 pytestmark = pytest.mark.sdk
 MINUTE = 1795251612 // 60  # of the samples
-DONE: dict[str, Any] = {"state": {}, "batchItemFailures": []}
+SUCCESS: dict[str, Any] = {"state": {}, "batchItemFailures": []}
 TALLIES: dict[str, dict[tuple[str, str], int]] = {
     "rollup/stream-receipts": {("plays", "9f3a"): 2},
     "rollup/stream-likes": {("likes", "a91f"): 1},
@@ -43,7 +43,7 @@ SAMPLES = [name for name in events.sample_names() if name.split("/")[0] in CONSU
 
 
 class ConsumersRecorder(Recorder):
-    """Tells the checkpoints of one consumer from those of the other, as the roles do."""
+    """Records for each checkpoint which consumer it belongs to, as the roles tell them apart."""
 
     def prefix(self, partition_key: str) -> str:
         if partition_key.startswith("CHECKPOINT#"):
@@ -53,11 +53,11 @@ class ConsumersRecorder(Recorder):
 
 @pytest.fixture
 def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """Invoke a consumer with an event of the test's own tables."""
+    """Returns a function that invokes a consumer with an event, which then names the test's tables."""
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:
-        objects, bus = DeadLetterBucket("bucket", lambda: bucket), Bus("bus", TakesAll)
+        objects, bus = DeadLetterBucket("bucket", lambda: bucket), Bus("bus", AcceptingBus)
         handler = Handler(CONSUMERS[function], counters.COUNTERS, store, objects, bus)
         settings = store.settings
         source = event["eventSourceARN"].replace("tally-test-counts", settings.counts_table)
@@ -71,7 +71,7 @@ def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
 def test_a_sample_takes_effect_once(name: str, consume: Callable[..., dict[str, Any]], store: Store) -> None:
     world = StreamWorld(store, store.client)
     for _ in range(2):
-        assert consume(name.split("/")[0], events.sample(name)) == DONE
+        assert consume(name.split("/")[0], events.sample(name)) == SUCCESS
     assert world.tallies() == TALLIES.get(name, {})
     assert world.ledger() == LEDGER.get(name, {})
     assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
@@ -84,52 +84,52 @@ def test_an_event_without_a_shard_says_what_is_missing(consume: Callable[..., di
         consume("rollup", event)
 
 
-def test_an_invalid_write_stops_a_consumer_until_its_code_is_mended(
+def test_an_invalid_write_stops_a_consumer_until_its_code_is_corrected(
     consume: Callable[..., dict[str, Any]], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the fault of the code, and not of the record: no dead letter."""
+    """The record does not become a dead letter, because the code is at fault."""
     world, name = StreamWorld(store, store.client), "rollup/stream-receipts"
     monkeypatch.setattr(rollup, "shard_of", lambda counter, place: counter.max_shards)
     with pytest.raises(AssertionError):
         consume("rollup", events.sample(name))
     assert (world.tallies(), world.rows("CHECKPOINT#"), world.rows("DEADLETTER")) == ({}, [], [])
     monkeypatch.undo()
-    assert consume("rollup", events.sample(name)) == DONE
+    assert consume("rollup", events.sample(name)) == SUCCESS
     assert world.tallies() == TALLIES[name]
 
 
-def test_a_consumer_of_this_deployment_sets_aside_into_its_bucket() -> None:
+def test_a_consumer_of_this_deployment_stores_dead_letters_in_its_bucket() -> None:
     for consumer in READERS:
         handler = getattr(handlers, consumer.function)
         assert handler.objects.bucket == "tally-test-dead-letters"
 
 
 @pytest.mark.parametrize("consumer", READERS, ids=lambda consumer: consumer.function)
-def test_a_consumer_does_what_it_declares_and_no_more(
+def test_a_consumer_needs_exactly_what_it_declares(
     consumer: StreamReader, consume: Callable[..., dict[str, Any]], store: Store
 ) -> None:
-    """Changes of every counter, one that crosses a threshold, a dead letter, and a batch without effect."""
+    """Its events: changes of every counter, a threshold crossing, a dead letter, and a batch without effect."""
     recorder = ConsumersRecorder(store)
     receipts, likes = events.sample("rollup/stream-receipts"), events.sample("bookkeeper/stream-counts")
-    alone = events.sample("rollup/stream-likes")
+    spilled_likes = events.sample("rollup/stream-likes")
     (first, *_) = receipts["Records"]
     for number, counter in enumerate(counters.COUNTERS.values()):
         target = periods.tally_id(counter, "x", 1_800_000_000)
         image = {**first["dynamodb"]["NewImage"], "counter": {"S": counter.name}, "target": {"S": target}}
         if not counter.may_roll_up:
             del image["rollup"]
-        receipts["Records"].append(_again(first, 100 + number, NewImage=image))
-    receipts["Records"] += [_again(first, 200, NewImage={}), _again(first, 201, NewImage=None)]
+        receipts["Records"].append(_copy_of(first, 100 + number, NewImage=image))
+    receipts["Records"] += [_copy_of(first, 200, NewImage={}), _copy_of(first, 201, NewImage=None)]
     if consumer.function == "bookkeeper":
         calls = tallies.key(counters.CALLS, "7c20#2026-11-22", 0)
         images = {name: {**calls, "calls": {"N": number}} for name, number in (("OldImage", "9"), ("NewImage", "900"))}
-        likes["Records"].append(_again(likes["Records"][-1], 400, Keys=calls, **images))
-    for event in (receipts, likes, alone, {**receipts, "Records": [_again(first, 300, NewImage={})]}):
-        assert consume(consumer.function, event) == DONE
+        likes["Records"].append(_copy_of(likes["Records"][-1], 400, Keys=calls, **images))
+    for event in (receipts, likes, spilled_likes, {**receipts, "Records": [_copy_of(first, 300, NewImage={})]}):
+        assert consume(consumer.function, event) == SUCCESS
     assert recorder.needs == Declarations(Path(), counters.COUNTERS, counters.PAGES).needs[consumer.function]
 
 
-def test_the_levels_of_sums_need_what_is_declared(store: Store) -> None:
+def test_thresholds_of_sums_need_only_what_is_declared(store: Store) -> None:
     plays = {"plays": replace(counters.PLAYS, notify=Notify(at=(3,)))}
     keys = tallies.key(counters.PLAYS, "9f3a", 0)
     store.client.put_item(TableName=store.settings.counts_table, Item={**keys, "play_count": {"N": "5"}})
@@ -139,14 +139,14 @@ def test_the_levels_of_sums_need_what_is_declared(store: Store) -> None:
     image = {**keys, "play_count": {"N": "5"}, "nonce": {"S": "n"}}
     put = {**first, "eventName": "INSERT", "dynamodb": {**first["dynamodb"], "Keys": keys, "NewImage": image}}
     batch = world.event("counts", "shard-1", [put])
-    world.handler("bookkeeper", declared=plays, bus=Bus("bus", TakesAll))(batch, LambdaContext())
+    world.handler("bookkeeper", declared=plays, bus=Bus("bus", AcceptingBus))(batch, LambdaContext())
     assert len(world.rows("SENT#")) == 1
-    wanted = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
-    assert recorder.needs <= wanted | needs.on_ledger({"JUDGE": ["PutItem"]})  # the last is the test's own
+    declared = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
+    assert recorder.needs <= declared | needs.on_ledger({"JUDGE": ["PutItem"]})  # the test itself writes JUDGE
     assert recorder.needs >= needs.to_make_events(plays.values()) | needs.to_send_events(plays.values())
 
 
-def _again(record: dict[str, Any], number: int, **change: Any) -> dict[str, Any]:
-    """The record with another sequence number and images."""
+def _copy_of(record: dict[str, Any], number: int, **change: Any) -> dict[str, Any]:
+    """Returns a copy of the record with another sequence number, and with these changes."""
     sequence = str(int(record["dynamodb"]["SequenceNumber"]) + number)
     return {**record, "dynamodb": {**record["dynamodb"], "SequenceNumber": sequence, **change}}

@@ -1,6 +1,6 @@
 """Each recipe of docs/migrate.md takes every number out of its store, and an import brings it into Tally.
 
-The recipe for DynamoDB reads the engine. The others read a stand-in, which answers as the store's own client does.
+The recipe for DynamoDB reads the engine. The other recipes read a fake, which answers as the store's own client does.
 """
 
 from __future__ import annotations
@@ -38,31 +38,34 @@ class Redis:
         return [KEYS[key] for key in keys]
 """
 FIRESTORE = """
-class At:
+class Reference:
     def __init__(self, path):
-        self.id, self._above = path[-1], path[:-1]
-    parent = property(lambda self: At(self._above))
-class Found:
+        self.id, self._parent = path[-1], path[:-1]
+    parent = property(lambda self: Reference(self._parent))
+class Document:
     def __init__(self, path, number):
-        self.reference, self.id, self._fields = At(path), path[-1], {"plays": number}
+        self.reference, self.id, self._fields = Reference(path), path[-1], {"plays": number}
     def get(self, field):
         return self._fields[field]
-class Found_of(list):
+class Collection(list):
     def stream(self):
         return iter(self)
 NUMBERS = {"a": 7, "b": 0, "c": 10**12}
 class Client:
     def collection(self, name):
-        return Found_of(Found([name, id], number) for id, number in NUMBERS.items())
+        return Collection(Document([name, id], number) for id, number in NUMBERS.items())
     def collection_group(self, name):
-        below = {("videos", id): [0, number, 2] for id, number in NUMBERS.items()} | {("posts", "a"): [5]}
-        return Found_of(Found([*of, name, str(at)], each) for of, all in below.items() for at, each in enumerate(all))
+        shards = {("videos", id): [0, number, 2] for id, number in NUMBERS.items()} | {("posts", "a"): [5]}
+        return Collection(
+            Document([*parent, name, str(shard)], number)
+            for parent, numbers in shards.items() for shard, number in enumerate(numbers)
+        )
 """
 POSTGRES = r"""#!/bin/sh
 [ "$*" = "--csv -c SELECT slug AS id, plays AS value, now() AS at FROM videos" ] || exit 1
 printf 'id,value,at\na,7,2026-11-25 21:06:45.123456+00\nb,0,2026-11-25 21:06:45.123456+00\n'
 """
-"""As Postgres 15 prints it."""
+"""Prints as Postgres 15 does."""
 
 
 @pytest.fixture
@@ -70,14 +73,14 @@ def command(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     return Command(store, tmp_path, capsys)
 
 
-def imported(command: Command, recipe: str, numbers: dict[str, int], **environment: str) -> None:
-    """Fail unless the recipe prints these numbers, and each is in Tally after an import."""
+def run_and_import(command: Command, recipe: str, numbers: dict[str, int], **environment: str) -> None:
+    """Runs a recipe and imports its output. Fails unless the recipe prints these numbers, and Tally has them then."""
     run = ["sh", "-ec", RECIPES[recipe]] if recipe.endswith(".sh") else [sys.executable, "-c", RECIPES[recipe]]
-    own = os.environ | {"PYTHONPATH": str(command.folder)} | environment
-    said = subprocess.run(run, env=own, stdout=subprocess.PIPE, text=True, check=True).stdout
-    rows = list(csv.DictReader(said.splitlines()))
+    variables = os.environ | {"PYTHONPATH": str(command.folder)} | environment
+    printed = subprocess.run(run, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+    rows = list(csv.DictReader(printed.splitlines()))
     assert (len(rows), {row["id"]: int(row["value"]) for row in rows}) == (len(numbers), numbers)
-    assert command.import_(command.file(*said.splitlines())) == 0
+    assert command.import_(command.file(*printed.splitlines())) == 0
     assert {id_: tallies.read(Call(command.store), counters.PLAYS, id_) for id_ in numbers} == numbers
 
 
@@ -87,7 +90,7 @@ def test_the_page_has_a_recipe_for_each_store() -> None:
 
 def test_redis_gives_every_counter_once(command: Command) -> None:
     (command.folder / "redis.py").write_text(REDIS)
-    imported(command, "redis_numbers.py", MANY, REDIS_URL="redis://")
+    run_and_import(command, "redis_numbers.py", MANY, REDIS_URL="redis://")
 
 
 @pytest.mark.parametrize("sharded", [True, False])
@@ -100,14 +103,14 @@ def test_firestore_gives_every_counter_and_the_sum_of_its_shards(
     if not sharded:
         assert '"shards"  #' in RECIPES[name]
         monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))
-    imported(command, name, {"a": 7 + more, "b": more, "c": 10**12 + more})
+    run_and_import(command, name, {"a": 7 + more, "b": more, "c": 10**12 + more})
 
 
 def test_postgres_gives_every_row_with_the_moment_of_its_snapshot(command: Command) -> None:
     psql = command.folder / "psql"
     psql.write_text(POSTGRES)
     psql.chmod(0o755)
-    imported(command, "postgres_numbers.sh", {"a": 7, "b": 0}, PATH=f"{command.folder}:{os.environ['PATH']}")
+    run_and_import(command, "postgres_numbers.sh", {"a": 7, "b": 0}, PATH=f"{command.folder}:{os.environ['PATH']}")
 
 
 def test_dynamodb_gives_every_item_of_every_page(command: Command, engine: Engine) -> None:
@@ -118,6 +121,6 @@ def test_dynamodb_gives_every_item_of_every_page(command: Command, engine: Engin
     )  # fmt: skip
     numbers = {f"v{number}": number for number in range(30)}
     for id_, number in numbers.items():
-        about = {"about": {"S": "x" * 100_000}}  # more than a page
+        about = {"about": {"S": "x" * 100_000}}  # so that the items fill more than one page
         client.put_item(TableName="Videos", Item={"videoId": {"S": id_}, "plays": {"N": str(number)}, **about})
-    imported(command, "dynamodb_numbers.py", numbers, AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint)
+    run_and_import(command, "dynamodb_numbers.py", numbers, AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint)

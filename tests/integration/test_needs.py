@@ -526,7 +526,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", TakesAll))({}, LambdaContext())  # type: ignore[arg-type]
+    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
     wanted = {"events_sent": 1}
     wanted |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     wanted["parents_removed"] = len(WITH_CHILDREN)
@@ -536,7 +536,7 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
     assert recorder.needs == DECLARED.needs["sweep"]
 
 
-class TakesAll:
+class AcceptingBus:
     """A bus that refuses nothing."""
 
     def put_events(self, Entries: list[Any]) -> Any:

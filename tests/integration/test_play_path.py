@@ -1,4 +1,4 @@
-"""A play runs through few modules, and few calls of functions."""
+"""A play runs through few modules, and calls few functions."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
 
 
 def test_a_play_runs_through_at_most_11_modules_and_60_calls(store: Store) -> None:
-    """From the HTTP event to the answer. The play before it filled the caches that all plays share."""
+    """Counted from the HTTP event to the answer. An earlier play fills the caches that all plays share."""
     entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short")
     assert entry(event, LambdaContext())["statusCode"] == 200
     event["headers"]["idempotency-key"] = "another-key-of-22-characters"
-    frames: list[FrameType] = []  # kept alive, so that a generator that is resumed is counted once
+    frames: list[FrameType] = []  # frames are kept, so that a resumed generator is counted once
 
-    def note(frame: FrameType, what: str, _: object) -> None:
+    def note_call(frame: FrameType, kind: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
         if (
-            what == "call"
+            kind == "call"
             and path.is_relative_to(CHECKOUT / "tally")
             and not path.is_relative_to(CHECKOUT / "tally/dev")
         ):
             frames.append(frame)
 
-    sys.setprofile(note)
+    sys.setprofile(note_call)
     try:
         answer = entry(event, LambdaContext())
     finally:
         sys.setprofile(None)
     assert answer["statusCode"] == 200
     assert "idempotency-replayed" not in answer["headers"]
-    crossed = {Path(frame.f_code.co_filename).relative_to(CHECKOUT).as_posix() for frame in frames}
-    assert {"tally/operations/increments.py", "tally/dynamo/transactions.py"} <= crossed
-    assert len(crossed) <= PLAY_MODULES_MAX, "\n".join(sorted(crossed))
-    entered = [frame.f_code.co_qualname for frame in dict.fromkeys(frames)]
-    assert len(entered) <= PLAY_FRAMES_MAX, "\n".join(entered)
+    modules = {Path(frame.f_code.co_filename).relative_to(CHECKOUT).as_posix() for frame in frames}
+    assert {"tally/operations/increments.py", "tally/dynamo/transactions.py"} <= modules
+    assert len(modules) <= PLAY_MODULES_MAX, "\n".join(sorted(modules))
+    calls = [frame.f_code.co_qualname for frame in dict.fromkeys(frames)]
+    assert len(calls) <= PLAY_FRAMES_MAX, "\n".join(calls)

@@ -1,4 +1,4 @@
-"""A retired counter refuses changes. It can be read, and its open holds can be settled.
+"""A retired counter refuses changes, but can be read, and its open holds can be settled.
 
 tests/invariants/streaming.py redeclares a counter as retired, to test that its records are rolled up and booked.
 """
@@ -24,7 +24,9 @@ from tests.integration.conftest import Invoke
 
 ROLLED = Counter("rolled", prefix="RLD", sort_key="N", attribute="n", visible="soon")
 OTHER = Counter("other", prefix="OTH", sort_key="N", attribute="n")
-COUNTERS = {one.name: one for one in (counters.USAGE, counters.STOCK, counters.TICKET, counters.MEMBERS, ROLLED)}
+COUNTERS = {
+    counter.name: counter for counter in (counters.USAGE, counters.STOCK, counters.TICKET, counters.MEMBERS, ROLLED)
+}
 RETIRED = {name: replace(counter, retired=True) for name, counter in COUNTERS.items()}
 KEY = "order-4711-change-00000001"
 InvokeOperation = Callable[..., dict[str, Any]]
@@ -46,8 +48,8 @@ def invoke_with(store: Store, declared: dict[str, Counter], monkeypatch: pytest.
     """Returns a function that declares these counters and then invokes an operation."""
 
     def invoke(operation: str, counter: str = "usage", **fields: Any) -> dict[str, Any]:
-        for one in declared.values():
-            monkeypatch.setitem(counters.COUNTERS, one.name, one)
+        for declared_counter in declared.values():
+            monkeypatch.setitem(counters.COUNTERS, declared_counter.name, declared_counter)
         event = {"operation": operation, "counter": counter, "id": "i1", "caller": "shop", **fields}
         return Invoke(store)(event)
 
@@ -88,24 +90,24 @@ def test_a_change_is_refused_with_one_problem_and_writes_nothing(
     assert answer["body"]["detail"] == detail
     assert value(invoke_retired, change["counter"]) == number
     receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert len(receipts) == (change["counter"] != "rolled")  # the one of the change above, which was accepted
+    assert len(receipts) == (change["counter"] != "rolled")  # the receipt of the accepted change above
 
 
 @pytest.mark.parametrize("counter", ["usage", "stock", "ticket", "rolled"])
 def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_first_answer(
     counter: str, invoke_active: InvokeOperation, invoke_retired: InvokeOperation
 ) -> None:
-    """The first answer was lost. If the retry were refused, the caller would believe that nothing was counted."""
+    """If the retry were refused, a caller who lost the first answer would believe that nothing was counted."""
     first = invoke_active(**increment(counter))
-    again = invoke_retired(**increment(counter))
-    assert (first["status"], again) == (200, {**first, "replayed": True})
+    retried = invoke_retired(**increment(counter))
+    assert (first["status"], retried) == (200, {**first, "replayed": True})
 
 
 def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for one in (RETIRED["usage"], OTHER):
-        monkeypatch.setitem(counters.COUNTERS, one.name, one)
+    for declared in (RETIRED["usage"], OTHER):
+        monkeypatch.setitem(counters.COUNTERS, declared.name, declared)
     changes = [increment("usage"), *(increment("other", f"{KEY}-{number}") for number in range(3))]
     sent = [{"id": "i1", "caller": "shop", **change} for change in changes]
     results = Invoke(store)({"batch": [*sent, sent[0]]})["results"]

@@ -1,4 +1,4 @@
-"""Visitors as services count them, and what is refused because it would count some of them twice."""
+"""Services count visitors, and requests that would count a visitor twice are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch, now: Any) -> Invoke:
-    """With two counters more: an app's seats, and readers by the days of Paris."""
+    """Invokes functions that have two more counters: an app's seats, and readers by the days of Paris."""
     seats = Counter(
         "seats",
         prefix="APP",
@@ -44,7 +44,7 @@ def visit(invoke: Invoke, visitor: str, **more: Any) -> dict[str, Any]:
     return dict(answer["body"])
 
 
-def test_a_visitor_is_new_once_in_a_period_and_says_which(invoke: Invoke, now: Any) -> None:
+def test_a_visitor_is_new_once_in_a_period_and_the_answer_names_the_period(invoke: Invoke, now: Any) -> None:
     first = {**BOOK, "period": TODAY, "new": True, "visible": "soon"}
     assert visit(invoke, "ann") == first
     assert visit(invoke, "ann", caller="app") == {**first, "new": False}
@@ -58,7 +58,7 @@ def test_a_visitor_is_new_once_in_a_period_and_says_which(invoke: Invoke, now: A
     assert (late["statusCode"], events.body_of(late)["field"]) == (400, "at")
 
 
-def test_a_full_house_lets_in_who_is_in(invoke: Invoke, now: Any) -> None:
+def test_a_counter_at_its_ceiling_still_takes_visits_of_visitors_that_it_has_counted(invoke: Invoke, now: Any) -> None:
     seat = {"counter": "seats", "id": "acme"}
     assert [visit(invoke, who, **seat)["new"] for who in ("ann", "bob")] == [True, True]
     refused = visit(invoke, "cid", **seat)
@@ -83,16 +83,16 @@ def test_a_full_house_lets_in_who_is_in(invoke: Invoke, now: Any) -> None:
         ("change", {"changes": [{**BOOK, "amount": 1}], "idempotency_key": "k"}),
     ],
 )
-def test_nothing_but_a_visitor_moves_such_a_number(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
-    named = {} if operation == "change" else BOOK
-    answer = invoke.direct(operation, caller="web", **named, **more)
+def test_only_a_visitor_moves_a_counter_of_visitors(invoke: Invoke, operation: str, more: dict[str, Any]) -> None:
+    tally = {} if operation == "change" else BOOK
+    answer = invoke.direct(operation, caller="web", **tally, **more)
     assert (answer["status"], "visitors" in answer["body"]["detail"] or operation == "hold") == (400, True)
     usage = invoke.direct("add_visitor", counter="usage", id="x", visitor="ann", caller="web")
     assert (usage["status"], usage["body"]["field"]) == (400, "counter")
 
 
 @pytest.mark.parametrize(
-    ("route", "asked", "field"),
+    ("route", "query", "field"),
     [
         ("get_any_series", {"of": "readers:moby-dick", "by": "hour"}, None),
         ("get_any_series", {"of": "readers", "by": "day"}, None),
@@ -106,10 +106,10 @@ def test_nothing_but_a_visitor_moves_such_a_number(invoke: Invoke, operation: st
         ("get_any_top", {"counter": "paris", "by": "day"}, "tz"),
     ],
 )
-def test_no_span_adds_up_the_visitors_of_two_periods(
-    invoke: Invoke, route: str, asked: dict[str, str], field: str | None
+def test_a_series_or_top_list_that_would_add_up_two_periods_of_visitors_is_refused(
+    invoke: Invoke, route: str, query: dict[str, str], field: str | None
 ) -> None:
-    answer = invoke.http(route, query=urlencode(asked))
+    answer = invoke.http(route, query=urlencode(query))
     if field is None:
         assert answer["statusCode"] == 200
     else:

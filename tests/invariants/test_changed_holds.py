@@ -1,4 +1,4 @@
-"""A hold gets another amount or time, once for its key; spent, held and left always add up to the budget."""
+"""A change of a hold sets its amount or time, once for its key. Spent, held and left always sum up to the budget."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tests.invariants.world import World, acting_before
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
 def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
-    """At noon."""
+    """A budget of the stock or of a daily quota. The clock stands at noon."""
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     return Budget(world, request.param)
 
 
-def test_a_hold_of_all_that_there_is_shrinks_and_grows_again(budget: Budget) -> None:
-    """In one transaction, with the room of the hold itself."""
+def test_a_hold_of_the_whole_budget_shrinks_and_grows(budget: Budget) -> None:
+    """The amount that the hold has counts as free for its change."""
     first = budget.take(1_000)
     for amount in (400, 1_000, 1, 1_000):
         assert budget.change(first["hold"], amount) == (first | {"amount": amount}, False)
@@ -48,7 +48,7 @@ def test_a_hold_of_all_that_there_is_shrinks_and_grows_again(budget: Budget) -> 
     assert budget.commit(first["hold"])["amount"] == 1_000
 
 
-def test_what_a_change_costs(world: World, clock: Clock) -> None:
+def test_a_change_costs_the_documented_units(world: World, clock: Clock) -> None:
     budget = Budget(world, STOCK)
     for amount, ttl_s, units in ((20, None, 6), (None, 900, 8), (20, 900, 10), (30, 60, 4)):
         hold_id = budget.hold(30)
@@ -57,31 +57,31 @@ def test_what_a_change_costs(world: World, clock: Clock) -> None:
         assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
 
 
-def test_a_hold_with_a_longer_time_is_held_until_then_and_its_id_stays(budget: Budget, clock: Clock) -> None:
+def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id(budget: Budget, clock: Clock) -> None:
     first, began_s = budget.take(30), int(time.time())
     for passed_s in (50, 50, 50):
         assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
         clock.pass_s(passed_s)
         assert (budget.sweep(), budget.held()) == ((0, 0, True), 30)
-    assert refusal(partial(budget.hold, 971)).members["left"] == 970, "its first time is over, and it makes no room"
+    assert refusal(partial(budget.hold, 971)).members["left"] == 970, "its first expiry has passed"
     clock.pass_s(9)
     assert (int(time.time()) - began_s, budget.held()) == (159, 30)
     assert budget.commit(first["hold"])["changed"] is True
     assert (budget.left(), budget.held(), budget.even()) == (970, 0, True)
 
 
-def test_a_hold_has_one_id_whatever_key_it_moves_to(budget: Budget) -> None:
+def test_a_hold_keeps_its_id_when_a_new_expiry_moves_it_to_another_key(budget: Budget) -> None:
     hold_id = budget.hold(30)
     ends_s = budget.change(hold_id, ttl_s=900)[0]["expires_at"]
     other = f"{ends_s}-{hold_id.partition('-')[2]}"
     for act in (budget.commit, budget.release, budget.void, partial(budget.change, amount=20)):
-        assert isinstance(refusal(partial(act, other)), NotFoundError), "otherwise a retry would find none"
+        assert isinstance(refusal(partial(act, other)), NotFoundError), "an id with the new expiry names no hold"
     assert (budget.held(), budget.left()) == (30, 970)
     assert budget.commit(hold_id)["changed"] is True
 
 
-@pytest.mark.parametrize("by", ["sweep", "room"])
-def test_a_hold_with_a_shorter_time_gives_back_what_it_has_then(budget: Budget, clock: Clock, by: str) -> None:
+@pytest.mark.parametrize("by", ["sweep", "hold"])
+def test_a_hold_with_a_shorter_time_expires_then_with_its_present_amount(budget: Budget, clock: Clock, by: str) -> None:
     hold_id = budget.hold(30, ttl_s=600)
     budget.change(hold_id, 50, 600)
     assert budget.change(hold_id, 70, 60)[0]["amount"] == 70
@@ -97,7 +97,7 @@ def test_a_hold_with_a_shorter_time_gives_back_what_it_has_then(budget: Budget, 
     assert isinstance(refusal(partial(budget.commit, hold_id)), HoldSettledError)
 
 
-def test_a_change_is_made_once_for_its_key_and_a_late_copy_changes_nothing(budget: Budget, clock: Clock) -> None:
+def test_a_change_counts_once_for_its_key_and_a_late_copy_changes_nothing(budget: Budget, clock: Clock) -> None:
     hold_id, other, key = budget.hold(30, ttl_s=600), budget.hold(1), new_key()
     first = budget.change(hold_id, 50, 900, key)
     assert first.replayed is False
@@ -113,15 +113,15 @@ def test_a_change_is_made_once_for_its_key_and_a_late_copy_changes_nothing(budge
     assert (budget.left(), budget.even()) == (989, True)
 
 
-@pytest.mark.parametrize("changed", [False, True], ids=["as it was", "changed before"])
+@pytest.mark.parametrize("changed", [False, True], ids=["not changed before", "changed before"])
 @pytest.mark.parametrize("state", [COMMITTED, RELEASED, VOIDED, EXPIRED, "returned", OVERDUE])
-def test_a_hold_that_has_ended_is_not_changed_and_a_retry_from_before_gets_its_answer(
+def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_gets_its_answer(
     budget: Budget, clock: Clock, state: str, changed: bool
 ) -> None:
     hold_id, key = budget.hold(30, ttl_s=600), new_key()
     if changed:
         budget.change(hold_id, 40, 900, key)
-    was = budget.counter
+    declared = budget.counter
     if state in (COMMITTED, VOIDED):
         budget.commit(hold_id)
     if state == VOIDED:
@@ -132,12 +132,12 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_from_before_gets_its_a
         clock.pass_s(901)
     if state == "returned":
         assert budget.sweep()[:2] == (1, 0)
-    if state == OVERDUE:  # a limit that came later refuses the return
-        number = budget.world.tally(was, budget.tally())
-        floor, ceiling = (None, number) if was.ceiling is None else (number, None)
-        budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+    if state == OVERDUE:  # a newer limit refuses to release the amount
+        number = budget.world.tally(declared, budget.tally())
+        floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
+        budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
         assert budget.sweep()[:2] == (0, 1)
-        budget.counter = was
+        budget.counter = declared
     ended, left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
     for amount, ttl_s in ((20, None), (None, 900), (50, 900)):
         refused = refusal(partial(budget.change, hold_id, amount, ttl_s))
@@ -158,9 +158,9 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
     body = budget.change(hold_id, 20, 7 * DAY_S - 50, last).body
     assert body["expires_at"] == began_s + 7 * DAY_S
     clock.pass_s(5)
-    assert budget.change(hold_id, 20, 7 * DAY_S - 50, last) == (body, True), "though it would be too late by now"
+    assert budget.change(hold_id, 20, 7 * DAY_S - 50, last) == (body, True), "a replay may exceed seven days"
     for receipt in budget.world.receipts():
-        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB removes it then"
+        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB then removes it"
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
     assert budget.take(30, key)["hold"] == hold_id
     assert budget.commit(hold_id, 20)["changed"] is True
@@ -169,10 +169,10 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
     assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + OFF_S_MAX
 
 
-def test_before_more_is_refused_expired_holds_make_room_and_a_hold_goes_into_no_debt(
+def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold_may_not_use_the_debt(
     budget: Budget, clock: Clock
 ) -> None:
-    """The next period would not help: a hold stays in its own."""
+    """The refusal has no `retry_after_s`, because a hold stays in its period."""
     budget.counter = replace(budget.counter, debt=50)
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(960)
@@ -186,10 +186,10 @@ def test_before_more_is_refused_expired_holds_make_room_and_a_hold_goes_into_no_
     if budget.counter.ceiling is not None:
         in_debt = late.hold(5)
         assert refusal(partial(budget.change, in_debt, 6)).members == {"left": -25}
-        assert budget.change(in_debt, 4)[0]["amount"] == 4, "what leads back is always taken"
+        assert budget.change(in_debt, 4)[0]["amount"] == 4, "a smaller amount is never refused"
 
 
-def test_a_change_counts_in_the_period_of_the_hold_while_it_is_kept(world: World, clock: Clock) -> None:
+def test_a_change_counts_in_the_period_of_the_hold_while_the_period_is_kept(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)
     today, hold_id = budget.tally(), budget.hold(30, ttl_s=2 * DAY_S)
@@ -204,7 +204,7 @@ def test_a_change_counts_in_the_period_of_the_hold_while_it_is_kept(world: World
     assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes does n")
 
 
-def test_a_retired_counter_changes_no_hold_and_answers_a_retry_from_before(budget: Budget) -> None:
+def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_change(budget: Budget) -> None:
     hold_id, key = budget.hold(30), new_key()
     first = budget.change(hold_id, 20, key=key)
     budget.counter = replace(budget.counter, retired=True)
@@ -215,60 +215,58 @@ def test_a_retired_counter_changes_no_hold_and_answers_a_retry_from_before(budge
 
 
 @pytest.mark.parametrize("changes", [(20, None), (None, 900), (45, 900)], ids=["amount", "time", "both"])
-@pytest.mark.parametrize("comes", ["commit", "commit at", "release", "change", "move", "sweep", "overdue"])
+@pytest.mark.parametrize("other_act", ["commit", "commit at", "release", "change", "move", "sweep", "overdue"])
 @pytest.mark.parametrize("change_is_first", [True, False], ids=["after the change", "before the change"])
-def test_what_comes_between_the_read_of_a_hold_and_the_write_loses_and_doubles_nothing(
-    budget: Budget, clock: Clock, comes: str, changes: tuple[int | None, int | None], change_is_first: bool
+def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_read_and_the_write_of_a_hold(
+    budget: Budget, clock: Clock, other_act: str, changes: tuple[int | None, int | None], change_is_first: bool
 ) -> None:
-    """The change, or the other call, is made while the other one of them is between its read and its write."""
-    was, began_s = budget.counter, clock.now_s
-    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), was)
+    """The change acts while the other call is between its read and its write, or the other call during the change."""
+    declared, began_s = budget.counter, clock.now_s
+    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), declared)
     hold_id = budget.hold(30)
     acts: dict[str, Callable[[Budget], Any]] = {
-        "commit": lambda one: one.commit(hold_id),
-        "commit at": lambda one: one.commit(hold_id, 10),
-        "release": lambda one: one.release(hold_id),
-        "change": lambda one: one.change(hold_id, 5),
-        "move": lambda one: one.change(hold_id, ttl_s=300),
-        "sweep": lambda one: one.sweep(),
-        "overdue": overdue,
+        "commit": lambda budget: budget.commit(hold_id),
+        "commit at": lambda budget: budget.commit(hold_id, 10),
+        "release": lambda budget: budget.release(hold_id),
+        "change": lambda budget: budget.change(hold_id, 5),
+        "move": lambda budget: budget.change(hold_id, ttl_s=300),
+        "sweep": lambda budget: budget.sweep(),
+        "overdue": make_overdue,
     }
 
-    def change(one: Budget) -> None:
-        at_its_time(0, lambda: one.change(hold_id, *changes))
+    def change(process: Budget) -> None:
+        act_at(0, lambda: process.change(hold_id, *changes))
 
-    def end(one: Budget) -> None:
-        at_its_time(61 if comes in ("sweep", "overdue") else 0, lambda: acts[comes](one))
+    def end(process: Budget) -> None:
+        act_at(61 if other_act in ("sweep", "overdue") else 0, lambda: acts[other_act](process))
 
-    def at_its_time(passed_s: float, act: Callable[[], object]) -> None:
-        """To the process that changes the hold it is held, and to one whose clock is ahead it has expired."""
-        was_s = clock.now_s
-        clock.pass_s(began_s + passed_s - was_s)
+    def act_at(passed_s: float, act: Callable[[], object]) -> None:
+        """Act by a clock of its own: to the changing process the hold is held, to a sweep it has expired."""
+        saved_s = clock.now_s
+        clock.pass_s(began_s + passed_s - saved_s)
         try:
             act()
         finally:
-            clock.pass_s(was_s - clock.now_s)
+            clock.pass_s(saved_s - clock.now_s)
 
     first, second = (change, end) if change_is_first else (end, change)
     budget.world.proxy.forget()
     budget.world.proxy.plan = acting_before({0: lambda: first(other)})
     with suppress(HoldSettledError) if not change_is_first else nullcontext():
         second(budget)
-    budget.world.proxy.plan, budget.counter = faults.no_faults, was
+    budget.world.proxy.plan, budget.counter = faults.no_faults, declared
     spent = 1_000 - budget.left() - budget.held()
-    assert spent == {"commit": changes[0] or 30 if change_is_first else 30, "commit at": 10}.get(comes, 0)
+    assert spent == {"commit": changes[0] or 30 if change_is_first else 30, "commit at": 10}.get(other_act, 0)
     assert budget.even()
     clock.pass_s(1_000)
     budget.sweep()
     assert (budget.held(), budget.left()) == (0, 1_000 - spent)
 
 
-def test_a_hold_that_a_sweep_makes_overdue_keeps_what_a_slow_process_changed_meanwhile(
-    budget: Budget, clock: Clock
-) -> None:
-    """The sweep's second transaction moves the hold, whose return was refused."""
+def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(budget: Budget, clock: Clock) -> None:
+    """The release was refused. Just before the sweep's second transaction, which moves the hold, the change commits."""
     other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), budget.counter)
-    hold_id, was = budget.hold(30), budget.counter
+    hold_id, declared = budget.hold(30), budget.counter
     clock.pass_s(61)
 
     def change() -> None:
@@ -277,36 +275,36 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_what_a_slow_process_changed_mea
         clock.pass_s(61)
 
     budget.world.proxy.plan = acting_before({1: change})
-    overdue(budget)
-    budget.world.proxy.plan, budget.counter = faults.no_faults, was
+    make_overdue(budget)
+    budget.world.proxy.plan, budget.counter = faults.no_faults, declared
     assert (budget.left(), budget.held(), budget.even()) == (980, 20, True)
     budget.sweep()
     assert (budget.left(), budget.held(), budget.even()) == (1_000, 0, True)
 
 
-def overdue(budget: Budget) -> None:
-    """A limit that came later refuses the return."""
-    number, was = budget.world.tally(budget.counter, budget.tally()), budget.counter
-    floor, ceiling = (None, number) if was.ceiling is None else (number, None)
-    budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+def make_overdue(budget: Budget) -> None:
+    """Run a sweep that cannot release the expired hold, because a newer limit refuses it."""
+    number, declared = budget.world.tally(budget.counter, budget.tally()), budget.counter
+    floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
+    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
     budget.sweep()
 
 
-def test_a_hold_that_others_change_all_the_time_is_asked_for_again(
+def test_a_commit_of_a_hold_that_other_calls_change_at_each_try_is_busy(
     budget: Budget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_id = budget.hold(30)
     budget.change(hold_id, ttl_s=900)
-    found = budget.world.rows("HOLDS#SETTLED#")[0]
+    moved = budget.world.rows("HOLDS#SETTLED#")[0]
     with monkeypatch.context() as patched:
-        patched.setattr("tally.dynamo.queries.get", lambda *of: found if "SETTLED" in of[2]["PK"]["S"] else {})
+        patched.setattr("tally.dynamo.queries.get", lambda *given: moved if "SETTLED" in given[2]["PK"]["S"] else {})
         with pytest.raises(StoreBusyError, match="Other calls are changing the hold"):
             budget.commit(hold_id)
     assert budget.held() == 30
 
 
-def test_a_hold_is_forgotten_after_its_time_changed(budget: Budget) -> None:
-    """What holds a user has is read where holds that are held are."""
+def test_a_hold_with_a_new_expiry_is_among_the_live_holds_with_its_user(budget: Budget) -> None:
+    """A command that forgets a user finds the user's holds among the live holds."""
     hold_id = budget.hold(30)
     budget.change(hold_id, 40, 900)
     live = [row for row in budget.world.rows("HOLDS#") if row["state"] == {"S": HELD}]

@@ -1,4 +1,4 @@
-"""Each crossing of a threshold is one event, while consumers die, repeat, come late, and stream shards split."""
+"""Each threshold crossing is one event, while consumers die, repeat and lag, and stream shards split."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.invariants.deployment import Deployment
 from tests.invariants.simulation import Clock, Disturbances, seed_randomness
 from tests.tiers import in_long
 
-ONE = Counter(
+ONE_SHARD = Counter(
     "one", prefix="ONE", sort_key="N", attribute="n", start=20, floor=0, ceiling=50,
     notify=Notify(at=(5, 10, 30), percent=(80, 100)),
 )  # fmt: skip
@@ -34,13 +34,13 @@ QUOTA = Counter(
     "quota", prefix="QUOTA", sort_key="N", attribute="n", ceiling=40, period="minute", notify=Notify(percent=(80, 100))
 )
 WIDE = Counter("wide", prefix="WIDE", sort_key="N", attribute="n", delta=1, notify=Notify(every=25))
-OWN = Counter(
-    "own", prefix="OWN", sort_key="N", attribute="n", floor=0, ceiling=40, limit_overrides=True,
+OVERRIDABLE = Counter(
+    "overridable", prefix="OVERRIDABLE", sort_key="N", attribute="n", floor=0, ceiling=40, limit_overrides=True,
     notify=Notify(percent=(50, 100)),
 )  # fmt: skip
-RENEWED = Counter(
-    "renewed", prefix="RENEWED", sort_key="N", attribute="n", ceiling=40, limit_overrides=True, period="minute",
-    notify=Notify(percent=(50, 80, 100), at=(7,)),
+MINUTE_LIMIT = Counter(
+    "minute_limit", prefix="MINUTELIMIT", sort_key="N", attribute="n", ceiling=40, limit_overrides=True,
+    period="minute", notify=Notify(percent=(50, 80, 100), at=(7,)),
 )  # fmt: skip
 CREDIT = Counter(
     "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, limit_overrides=True,
@@ -53,117 +53,121 @@ LIMITS = (-1, 0, 1, 10, 25, 60, None)
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    for counter in (ONE, QUOTA, WIDE, OWN, RENEWED, CREDIT):
+    for counter in (ONE_SHARD, QUOTA, WIDE, OVERRIDABLE, MINUTE_LIMIT, CREDIT):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
 
 
 def reached(counter: Counter, value: int, limit: int | None) -> dict[tuple[str, int], bool]:
-    """Which thresholds a number has reached, where this is its limit."""
+    """Returns whether a number has reached each threshold of its counter. `limit`: the limit of the percentages."""
     assert counter.notify is not None
-    found = {
-        ("percent", one): bool(limit and limit > 0 and 100 * value >= one * limit) for one in counter.notify.percent
+    percentages = {
+        ("percent", percent): bool(limit and limit > 0 and 100 * value >= percent * limit)
+        for percent in counter.notify.percent
     }
-    return found | {("at", one): value >= one for one in counter.notify.at}
+    return percentages | {("at", number): value >= number for number in counter.notify.at}
 
 
 class Walk:
-    """What people do to the numbers, and what that crosses: after each write, what has been reached is compared."""
+    """Random changes of numbers and limits. After each write, the crossed thresholds are noted in `crossed`."""
 
     def __init__(self, world: Deployment, chance: random.Random) -> None:
         self.world, self.chance = world, chance
-        self.now: dict[tuple[str, str], int] = {}
-        self.judged_by: dict[tuple[str, str], int | None] = {}
-        """The ceiling that the item of each tally was written under."""
-        self.limits: dict[str, int | None] = {}
-        """By counter: the limit that its id has of its own."""
-        self.renewed = replace(RENEWED, limit_overrides=False)  # a deploy gives it own limits
+        self.numbers: dict[tuple[str, str], int] = {}
+        """The present number of each tally."""
+        self.item_ceilings: dict[tuple[str, str], int | None] = {}
+        """The ceiling that the item of each tally had at its last write."""
+        self.overrides: dict[str, int | None] = {}
+        """The override of the only id of each counter."""
+        self.minute_limit = replace(MINUTE_LIMIT, limit_overrides=False)  # a later deploy allows overrides
         self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
         self.crossed = defaultdict(lambda: defaultdict(list))
         self.wide = self.faults = self.steps = 0
-        faulty = world.draws_fault
+        draws_fault = world.draws_fault
 
-        def counted() -> bool:
-            self.faults += (went := faulty())
-            return went
+        def draw_and_count() -> bool:
+            self.faults += (is_faulty := draws_fault())
+            return is_faulty
 
-        world.draws_fault = counted  # type: ignore[method-assign]
+        world.draws_fault = draw_and_count  # type: ignore[method-assign]
 
     def step(self) -> None:
+        """Let some seconds pass, and make some changes."""
         chance = self.chance
         self.steps += 1
         self.world.sleep(chance.randrange(30))
         if self.steps == 8:
-            self.renewed = RENEWED
+            self.minute_limit = MINUTE_LIMIT
         for _ in range(chance.randrange(12)):
-            self.move(ONE, chance.choice("ab"), chance.choice((-7, -3, -1, 1, 2, 8)))
+            self.move(ONE_SHARD, chance.choice("ab"), chance.choice((-7, -3, -1, 1, 2, 8)))
             self.move(QUOTA, chance.choice("cd"), chance.choice((1, 3, 9)))
-            self.move(OWN, "e", chance.choice((-9, -2, 1, 5, 11)))
-            self.move(self.renewed, "f", chance.choice((-4, 2, 7, 18)), chance.choice((0, 0, 2)))
+            self.move(OVERRIDABLE, "e", chance.choice((-9, -2, 1, 5, 11)))
+            self.move(self.minute_limit, "f", chance.choice((-4, 2, 7, 18)), chance.choice((0, 0, 2)))
             self.move(CREDIT, "g", chance.choice((-12, -5, -1, 1, 9)))
             if chance.random() < 0.2:
                 self.set(chance.choice((0, 3, 20, 40)))
-            for counter in (OWN, self.renewed, CREDIT):
-                edge = self.world.now_s % 60 < 2  # a stamp of DynamoDB's may be in the period that is over
-                if counter.limit_overrides and not (counter.period and edge) and chance.random() < 0.2:
-                    self.plan(counter, chance.choice(LIMITS))
+            for counter in (OVERRIDABLE, self.minute_limit, CREDIT):
+                is_period_new = self.world.now_s % 60 < 2  # DynamoDB's time of the record may be in the past period
+                if counter.limit_overrides and not (counter.period and is_period_new) and chance.random() < 0.2:
+                    self.override(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:
                 self.world.play("w", counter=WIDE)
             else:
                 self.world.spill("w", counter=WIDE)
             self.wide += 1
-        for shard in range(SHARDS):  # many shards move at once
+        for shard in range(SHARDS):  # many shards of a tally change at once
             if chance.random() < 0.3:
-                self.on_shard(shard)
+                self.play_on_shard(shard)
         if chance.random() < 0.3:
             self.world.streams.split()
 
     def move(self, counter: Counter, id_: str, amount: int, ahead_s: int = 0) -> None:
-        """`ahead_s`: of the clock of the caller, who may be in the next period."""
+        """Change a number. `ahead_s`: how far the caller's clock is ahead, perhaps in the next period."""
         tally = periods.tally_id(counter, id_, self.world.now_s + ahead_s)
         change = Increment(counter, tally, amount, "increment", secrets.token_hex(12), {})
         with suppress(LimitReachedError):
             increments.count(Call(self.world.store), change)
             key = counter.name, tally
-            self.written(counter, tally, self.now.get(key, counter.start) + amount, copied=amount > 0)
+            number = self.numbers.get(key, counter.start) + amount
+            self.note_write(counter, tally, number, has_present_limit=amount > 0)
 
     def set(self, value: int) -> None:
-        """Somebody sets the number, whatever it is."""
-        call = Call(self.world.store)
-        seen = tallies.read_state(call, OWN, "e")
+        """Set a number."""
+        call, key = Call(self.world.store), secrets.token_hex(12)
+        version = tallies.read_state(call, OVERRIDABLE, "e").version
         with suppress(LimitReachedError):
-            increments.set_value(call, OWN, "e", value, seen.version, operation="set", key=secrets.token_hex(12))
-            self.written(OWN, "e", value)
+            increments.set_value(call, OVERRIDABLE, "e", value, version, operation="set", key=key)
+            self.note_write(OVERRIDABLE, "e", value)
 
-    def plan(self, counter: Counter, limit: int | None) -> None:
-        """The id gets an override, or the declared limit: so it may reach or leave a percentage."""
-        id_ = {"own": "e", "renewed": "f", "credit": "g"}[counter.name]
+    def override(self, counter: Counter, limit: int | None) -> None:
+        """Set or remove the override of an id, which may cross a percentage. `limit` None: the declared limit."""
+        id_ = {"overridable": "e", "minute_limit": "f", "credit": "g"}[counter.name]
         overrides.put_override(
             Call(self.world.store), counter, id_, limit, operation="put_limit", key=secrets.token_hex(12)
         )
-        self.limits[counter.name] = limit
+        self.overrides[counter.name] = limit
         tally = periods.tally_id(counter, id_, self.world.now_s)
-        self.written(counter, tally, self.now.get((counter.name, tally), counter.start))
+        self.note_write(counter, tally, self.numbers.get((counter.name, tally), counter.start))
 
-    def written(self, counter: Counter, tally: str, value: int, *, copied: bool = True) -> None:
-        """`copied`: the write looked at the limits of the id."""
-        key, own = (counter.name, tally), self.limits.get(counter.name)
-        ceiling = counter.ceiling if own is None or counter.ceiling is None else own
-        if not copied:  # with a period the item says what it said before
-            ceiling = self.judged_by.get(key, counter.ceiling) if counter.period else ceiling
-        before = reached(counter, self.now.get(key, counter.start), self.judged_by.get(key, ceiling))
-        self.now[key], self.judged_by[key] = value, ceiling
-        for one, is_ in reached(counter, value, ceiling).items():
-            if before[one] != is_:
-                self.crossed[key][one].append(("up" if is_ else "down", value))
+    def note_write(self, counter: Counter, tally: str, value: int, *, has_present_limit: bool = True) -> None:
+        """Note the thresholds that a write crosses. `has_present_limit`: the write has copied the limit of now."""
+        key, override = (counter.name, tally), self.overrides.get(counter.name)
+        ceiling = counter.ceiling if override is None or counter.ceiling is None else override
+        if not has_present_limit and counter.period:  # the item keeps the ceiling of an earlier write
+            ceiling = self.item_ceilings.get(key, counter.ceiling)
+        before = reached(counter, self.numbers.get(key, counter.start), self.item_ceilings.get(key, ceiling))
+        self.numbers[key], self.item_ceilings[key] = value, ceiling
+        for threshold, is_reached in reached(counter, value, ceiling).items():
+            if before[threshold] != is_reached:
+                self.crossed[key][threshold].append(("up" if is_reached else "down", value))
 
-    def on_shard(self, shard: int) -> None:
+    def play_on_shard(self, shard: int) -> None:
+        """Count a change of `WIDE` on this shard of its tally."""
         call = Call(self.world.store)
-        stamp = receipts.draft_receipt(call, receipts.ReceiptKey("x", "w", secrets.token_hex(8), {}))
-        at = tallies.minute_now(call)
-        receipt = stamp.receipt(call, {}, **tallies.receipt_facts(WIDE, "w", 1, at))
-        commit_change(
-            call, WIDE, "w", lambda _: [{"Update": tallies.add_write(call, WIDE, "w", shard, 1, at)}], receipt
-        )
+        draft = receipts.draft_receipt(call, receipts.ReceiptKey("x", "w", secrets.token_hex(8), {}))
+        minute = tallies.minute_now(call)
+        receipt = draft.receipt(call, {}, **tallies.receipt_facts(WIDE, "w", 1, minute))
+        write = {"Update": tallies.add_write(call, WIDE, "w", shard, 1, minute)}
+        commit_change(call, WIDE, "w", lambda _: [write], receipt)
         self.wide += 1
 
 
@@ -184,30 +188,30 @@ def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
         world.wire.close()
 
 
-def details(world: Deployment) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The events of each tally, in the order that their sequences say."""
-    found: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    rows = [json.loads(row["detail"]["S"]) for row in world.rows("EVENT#")]
-    for one in sorted(rows, key=lambda row: str(row["sequence"])):
-        period = f"#{one['period']}" if "period" in one else ""
-        found[one["counter"], one["id"] + period].append(one)
-    return found
+def events_by_tally(world: Deployment) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Returns the events of each tally, ordered by their sequences."""
+    events: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    details = [json.loads(row["detail"]["S"]) for row in world.rows("EVENT#")]
+    for event in sorted(details, key=lambda event: str(event["sequence"])):
+        period = f"#{event['period']}" if "period" in event else ""
+        events[event["counter"], event["id"] + period].append(event)
+    return events
 
 
 def test_each_true_crossing_is_one_event_whatever_happens_to_the_consumers(walk: Walk) -> None:
-    world, got = walk.world, details(walk.world)
-    wide = got.pop(("wide", "w"), [])
-    said: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
-    said = defaultdict(lambda: defaultdict(list))
-    for tally, found in got.items():
-        for one in found:
-            of = ("percent", one["percent"]) if "percent" in one else ("at", one["threshold"])
-            said[tally][of].append((one["direction"], one["value"]))
-    assert said == walk.crossed
-    assert {name for name, _ in said} == {"one", "quota", "own", "renewed", "credit"}
-    assert [one["threshold"] for one in wide] == list(range(25, walk.wide + 1, 25))
-    assert all(one["threshold"] <= one["value"] <= walk.wide for one in wide), "none came early"
-    names = [one["event"] for found in (*got.values(), wide) for one in found]
+    world, events = walk.world, events_by_tally(walk.world)
+    wide = events.pop(("wide", "w"), [])
+    reported: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
+    reported = defaultdict(lambda: defaultdict(list))
+    for tally, of_tally in events.items():
+        for event in of_tally:
+            threshold = ("percent", event["percent"]) if "percent" in event else ("at", event["threshold"])
+            reported[tally][threshold].append((event["direction"], event["value"]))
+    assert reported == walk.crossed
+    assert {name for name, _ in reported} == {"one", "quota", "overridable", "minute_limit", "credit"}
+    assert [event["threshold"] for event in wide] == list(range(25, walk.wide + 1, 25))
+    assert all(event["threshold"] <= event["value"] <= walk.wide for event in wide), "no event was early"
+    names = [event["event"] for of_tally in (*events.values(), wide) for event in of_tally]
     assert len(names) == len(set(names)) > 50
-    assert walk.faults > 60, "it was rough"
+    assert walk.faults > 60, "the seed must draw many faults"
     assert world.drifts() == {}

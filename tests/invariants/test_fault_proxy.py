@@ -1,4 +1,4 @@
-"""The faults themselves: each does what its name says, or the other tests would show nothing."""
+"""Each fault of the proxy does what its name says. Otherwise the tests under faults would prove nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests import faults
 from tests.faults import Fault, FaultKind
 from tests.invariants.world import World
 
-pytestmark = pytest.mark.long  # it tests a tool
+pytestmark = pytest.mark.long  # the proxy is a tool of the tests
 
 LATE_S = 0.05
 FAULTS: dict[FaultKind, Fault] = {
@@ -20,11 +20,11 @@ FAULTS: dict[FaultKind, Fault] = {
     FaultKind.LATE_ANSWER: faults.late_answer(LATE_S),
     FaultKind.MIXED: faults.mixed(0, 1, {"SK": {"S": "x"}}),
 }
-ARRIVES = {
+REACHES_ENGINE = {
     FaultKind.LOSE_RESPONSE, FaultKind.SILENCE, FaultKind.FAIL_AFTER, FaultKind.ANSWER_AFTER, FaultKind.TRUNCATE,
     FaultKind.DELAY, FaultKind.LATE_ANSWER,
 }  # fmt: skip
-SAYS = {
+ERROR_CODES = {
     FaultKind.FAIL_AFTER: "InternalServerError",
     FaultKind.FAIL_BEFORE: "InternalServerError",
     FaultKind.THROTTLE: "ProvisionedThroughputExceededException",
@@ -36,8 +36,8 @@ SAYS = {
 }
 
 
-def add(world: World) -> None:
-    """One transaction that adds 1 to each of two items."""
+def add_to_two_items(world: World) -> None:
+    """Commit one transaction that adds 1 to each of two items."""
     writes: list[Any] = [
         {
             "TableName": world.store.settings.counts_table,
@@ -52,20 +52,22 @@ def add(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", FaultKind, ids=lambda kind: kind.name.lower())
-def test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says(make_world: Any, kind: FaultKind) -> None:
+def test_each_fault_forwards_or_stops_the_request_and_gives_the_client_its_error(
+    make_world: Any, kind: FaultKind
+) -> None:
     world: World = make_world(hasty=kind in (FaultKind.SILENCE, FaultKind.HANG_BEFORE))
     world.proxy.plan = faults.always(FAULTS[kind])
     error: Any = None
     try:
-        add(world)
+        add_to_two_items(world)
     except (ClientError, BotoCoreError) as raised:
         error = raised
-    assert len(world.items()) == (2 if kind in ARRIVES else 0)
-    assert all(request.forwarded is (kind in ARRIVES) for request in world.proxy.requests)
+    assert len(world.items()) == (2 if kind in REACHES_ENGINE else 0)
+    assert all(request.forwarded is (kind in REACHES_ENGINE) for request in world.proxy.requests)
     assert world.proxy.injected(FAULTS[kind], "TransactWriteItems") == len(world.proxy.requests) >= 1
-    if kind in SAYS:
-        assert error.response["Error"]["Code"] == SAYS[kind]
+    if kind in ERROR_CODES:
+        assert error.response["Error"]["Code"] == ERROR_CODES[kind]
     elif kind in (FaultKind.DELAY, FaultKind.LATE_ANSWER):
         assert error is None
-    elif kind is not FaultKind.TRUNCATE:  # which the SDK may take for an answer in the end
+    elif kind is not FaultKind.TRUNCATE:  # the SDK may accept a truncated answer after its last retry
         assert isinstance(error, BotoCoreError)

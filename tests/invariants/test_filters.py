@@ -1,4 +1,4 @@
-"""The rollup gets heartbeats and what waits for it: `as_of` goes on, and nothing is lost or hidden."""
+"""The rollup gets only heartbeats and spilled changes. `as_of` advances, and no change is lost."""
 
 from __future__ import annotations
 
@@ -9,65 +9,65 @@ import pytest
 from tests.delivery import Record
 from tests.invariants.deployment import PLAYS, Deployment, deployed
 
-BEHIND_S = 180  # that `as_of` is at most: two sweeps and a minute, whatever the rollup gets
+LAG_S_MAX = 180  # how far `as_of` may lag: two sweeps and a minute
 
 
-def _handed(world: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
-    """The list that grows by what the rollup is handed."""
-    handed, invoke = list[Record](), world._invoke
+def _record_rollup_batches(world: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """Returns a list, to which each later record for the rollup is added."""
+    received, invoke = list[Record](), world._invoke
 
-    def noted(consumer: str, shard: Any, batch: list[Record]) -> bool:
-        handed.extend(batch if consumer == "rollup" else ())
+    def invoke_and_record(consumer: str, shard: Any, batch: list[Record]) -> bool:
+        received.extend(batch if consumer == "rollup" else ())
         return invoke(consumer, shard, batch)
 
-    monkeypatch.setattr(world, "_invoke", noted)
-    return handed
+    monkeypatch.setattr(world, "_invoke", invoke_and_record)
+    return received
 
 
-def test_as_of_goes_on_by_heartbeats_where_every_change_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_advance_as_of_while_no_change_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     with deployed() as world:
-        handed = _handed(world, monkeypatch)
+        received = _record_rollup_batches(world, monkeypatch)
         world.post()
         for turn in range(36):
             world.play(f"v{turn}")
             world.like(f"u{turn}")
             world.sleep(10)
-            assert world.now_s - (world.as_of() or 0) <= BEHIND_S
-        images = [record["dynamodb"]["NewImage"] for record in handed]
-        assert images, "heartbeats pass in both streams"
+            assert world.now_s - (world.as_of() or 0) <= LAG_S_MAX
+        images = [record["dynamodb"]["NewImage"] for record in received]
+        assert images, "the rollup gets heartbeats"
         assert all("heartbeat" in str(image).lower() for image in images)
         world.assert_no_drift()
 
 
-def test_as_of_waits_for_a_rollup_that_stands_still_and_so_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing follows from its silence, whether something waits for it or not."""
+def test_as_of_does_not_pass_a_stalled_rollup_nor_its_spilled_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollup that reports nothing proves nothing, whether a change has spilled or not."""
     with deployed() as world:
-        handed = _handed(world, monkeypatch)
+        received = _record_rollup_batches(world, monkeypatch)
         world.stall("rollup", "receipts")
-        stood_s = world.now_s
+        stalled_s = world.now_s
         for _ in range(4):
             world.play()
             world.run(1)
         world.spill(times=3)
         world.run(4)
-        assert (world.as_of() or 0) <= stood_s
+        assert (world.as_of() or 0) <= stalled_s
         assert world.tally(PLAYS, "v") == 4
         world.resume()
         world.run(4)
         assert world.tally(PLAYS, "v") == 7
-        assert (world.as_of() or 0) > stood_s + 240
-        assert sum("rollup" in record["dynamodb"]["NewImage"] for record in handed) == 3
+        assert (world.as_of() or 0) > stalled_s + 240
+        assert sum("rollup" in record["dynamodb"]["NewImage"] for record in received) == 3
         world.assert_no_drift()
 
 
-@pytest.mark.parametrize("mark", [{"S": "true"}, {"BOOL": False}, {"M": {}}])
-def test_a_receipt_with_another_mark_is_expected_at_once_and_so_shows_as_drift(mark: dict[str, Any]) -> None:
-    """Nobody has ever rolled it up. The bookkeeper gets every receipt."""
+@pytest.mark.parametrize("attribute", [{"S": "true"}, {"BOOL": False}, {"M": {}}])
+def test_a_receipt_with_an_unknown_rollup_attribute_is_drift(attribute: dict[str, Any]) -> None:
+    """The bookkeeper gets every receipt, and expects its change in the tally. The rollup never adds the change."""
     with deployed() as world:
         world.play()
         [receipt] = [item for item in world.scan("receipts") if item["id"]["S"].startswith("tally#")]
-        alike = receipt | {"id": {"S": "tally#other"}, "nonce": {"S": "other"}, "rollup": mark}
-        world.raw.put_item(TableName=world.settings.receipts_table, Item=alike)
+        forged = receipt | {"id": {"S": "tally#other"}, "nonce": {"S": "other"}, "rollup": attribute}
+        world.raw.put_item(TableName=world.settings.receipts_table, Item=forged)
         world.wire.written_tables.add(world.settings.receipts_table)
         world.run(8)
         assert world.tally(PLAYS, "v") == 1

@@ -1,4 +1,4 @@
-"""A removed parent is gone at once, and its children go in the background: no drift, whatever dies and is late."""
+"""A removed parent is gone at once, and the sweep removes its children: no drift, though processes die and lag."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.tiers import in_long
 
 FOREVER = float("inf")
 ID = "p"
-WAIT_S = 60  # instead of 15 minutes, each of which would be judged
+WAIT_S = 60  # instead of 15 minutes, which the simulated judge would have to judge one by one
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 
@@ -55,28 +55,29 @@ class Family:
 
     @property
     def refusal(self) -> type[TallyError]:
-        """What a change of a child of a removed parent raises: a post is as if it had never been."""
+        """The error of a change of a child of a removed parent. A removed post is not found."""
         return NotFoundError if self.counter.parent_required else ParentRemovedError
 
     def make(self, number: int = 0, id_: str = ID) -> None:
-        """A parent with children on each of its shards in turn."""
+        """Make a parent with `number` children, on each of its shards in turn."""
         if self.counter.parent_required:
             self.deployment.post(post=id_)
         for user in range(number):
-            self.put(f"u{user}", id_=id_, store=self.on(user % 16, id_))
+            self.put(f"u{user}", id_=id_, store=self.store_on_shard(user % 16, id_))
 
-    def put(self, user: str, there: bool = True, id_: str = ID, store: Store | None = None) -> dict[str, Any]:
-        return children.set_child(Call(store or self.store), self.counter, id_, user, there)[0]
+    def put(self, user: str, present: bool = True, id_: str = ID, store: Store | None = None) -> dict[str, Any]:
+        """Put a child, or remove the child if not `present`. Returns the body of the answer."""
+        return children.set_child(Call(store or self.store), self.counter, id_, user, present)[0]
 
-    def on(self, shard: int, id_: str = ID) -> Store:
-        """The store of another process, whose changes go to this shard, past the proxy."""
+    def store_on_shard(self, shard: int, id_: str = ID) -> Store:
+        """Returns the store of another process, whose changes go to this shard, without the proxy."""
         spread = Spread(random=FixedShard(shard))
         for _ in range(5):
             spread.widen(self.counter.partition_start + id_, 32)
         return replace(self.store, client=self.deployment.wire, spread=spread)
 
-    def elsewhere(self, id_: str = ID) -> None:
-        """The next change goes to a shard at random."""
+    def spread_next_change(self, id_: str = ID) -> None:
+        """Let the next change go to a random shard."""
         self.store.spread.widen(self.counter.partition_start + id_, 16)
 
     def remove(self, id_: str = ID, call: Call | None = None) -> bool:
@@ -89,30 +90,32 @@ class Family:
         return deletion.sweep(self.store, counters.COUNTERS, until_s)
 
     def stored(self) -> list[Item]:
-        """What is left of the parent, but for what TTL removes."""
+        """Returns the stored items of the parent, without those that TTL removes."""
         items = self.world.items(self.counter.partition_start + ID)
         return [item for item in items if "expiration" not in item]
 
-    def there(self, id_: str = ID) -> set[str]:
+    def users(self, id_: str = ID) -> set[str]:
+        """Returns the names of the stored children."""
         return self.world.likes(id_)[1]
 
     def rows(self) -> list[str]:
+        """Returns the sort keys of the rows by which the sweep knows removed parents."""
         return [item["SK"]["S"] for item in self.world.rows("DELETED")]
 
     def number(self) -> int:
-        """What readers are told, whichever way they ask."""
+        """Returns the number that both kinds of reads answer."""
         call, tally = Call(self.store), Tally(self.counter, ID)
         (number,) = {tallies.read(call, *tally), read_many.read(call, [tally])[tally]["value"]}
         return number
 
-    def shows(self) -> tuple[int, list[str], bool]:
-        """The number, the names of children, and whether `u1` is there."""
+    def answers(self) -> tuple[int, list[str], bool]:
+        """Returns what reads answer: the number, the names of the children, and whether `u1` is a child."""
         call = Call(self.store)
-        found, _ = children.list_children(call, self.counter, ID, 100, None)
-        return self.number(), [name for name, _ in found], children.has_child(call, self.counter, ID, "u1")
+        listed, _ = children.list_children(call, self.counter, ID, 100, None)
+        return self.number(), [name for name, _ in listed], children.has_child(call, self.counter, ID, "u1")
 
-    def ended(self) -> None:
-        """After the wait the parent is removed for good, and its id is free."""
+    def finish_removal(self) -> None:
+        """Sweep until the wait is over. Asserts that no item of the parent is left, and that its id is free."""
         for _ in range(3):
             self.sweep()
             self.deployment.deliver()
@@ -120,14 +123,14 @@ class Family:
         assert (self.stored(), self.rows()) == ([], [])
         self.deployment.assert_no_drift()
         self.make(2)
-        assert self.shows() == (2, ["u0", "u1"], True)
+        assert self.answers() == (2, ["u0", "u1"], True)
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def family(
     world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Family:
-    """Likes of a post, and members of a workspace, which nobody makes."""
+    """Likes of a post, and members of a workspace. Nobody has to make the workspace."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", WAIT_S)
     world.child_counter = request.param
     return Family(request.param, world, deployment)
@@ -138,7 +141,7 @@ only_members = pytest.mark.parametrize("family", [counters.MEMBERS], indirect=Tr
 
 
 @only_likes
-def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family) -> None:
+def test_only_the_author_deletes_a_post_and_its_text_is_deleted_too(family: Family) -> None:
     with pytest.raises(NotFoundError):
         family.remove()
     family.make(3)
@@ -152,90 +155,93 @@ def test_only_the_author_deletes_a_post_and_its_text_goes_with_it(family: Family
         posts.read_post(Call(family.store), family.counter, ID)
     assert not [item for item in family.stored() if "body" in item]
     serves = tally.operations.children.remove_parent.serves
-    assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True), "a service would leave the text"
+    assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True), (
+        "the general operation would leave the text of a post"
+    )
 
 
 @only_members
-def test_a_parent_without_anything_or_of_a_retired_counter_is_not_removed_and_one_without_a_tally_is(
+def test_a_parent_with_a_child_and_no_tally_is_removed_and_an_empty_or_retired_one_is_not(
     family: Family,
 ) -> None:
     assert family.remove() is False
     assert (family.stored(), family.rows()) == ([], [])
     family.deployment.spill_like("ann", family.counter)
     assert [family.remove(), family.remove()] == [True, False]
-    assert family.shows() == (0, [], False)
+    assert family.answers() == (0, [], False)
     family.sweep()
     family.deployment.run(1)
-    family.ended()
+    family.finish_removal()
     with pytest.raises(CounterRetiredError):
         deletion.remove_parent(Call(family.store), replace(family.counter, retired=True), ID)
-    assert family.shows()[0] == 2
+    assert family.answers()[0] == 2
 
 
-def test_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_are_gone(family: Family) -> None:
+def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children_are_removed(family: Family) -> None:
     family.make(6)
-    call, again = Call(family.store, "author"), partial(family.put, "again")
-    assert [family.remove(call=call), family.remove(call=call), family.remove()] == [True, True, False], "by the nonce"
+    call, make_again = Call(family.store, "author"), partial(family.put, "again")
+    removals = [family.remove(call=call), family.remove(call=call), family.remove()]
+    assert removals == [True, True, False], "a retry of the same call knows its own removal by the nonce"
     if family.counter.parent_required:
-        again = partial(posts.write_post, call, family.counter, ID, "again")
-        for look in (children.has_child, children.list_children):
+        make_again = partial(posts.write_post, call, family.counter, ID, "again")
+        for read in (children.has_child, children.list_children):
             with pytest.raises(NotFoundError):
-                look(call, family.counter, ID, *(("u1",) if look is children.has_child else (10, None)))
+                read(call, family.counter, ID, *(("u1",) if read is children.has_child else (10, None)))
         assert family.number() == 0
     else:
-        assert family.shows() == (0, [], False)
+        assert family.answers() == (0, [], False)
     before = family.world.items()
     for user in ("u1", "u2", "new"):
-        for there, key in ((True, None), (True, "key-1"), (False, None), (False, "key-2")):
-            if there or user != "new":
-                family.elsewhere()
+        for present, key in ((True, None), (True, "key-1"), (False, None), (False, "key-2")):
+            if present or user != "new":
+                family.spread_next_change()
                 with pytest.raises(family.refusal):
-                    family.world._set(user, ID, there, key, Call(family.store, user))
+                    family.world._set(user, ID, present, key, Call(family.store, user))
     hot = replace(family.store, breaker=Breaker())
     hot.breaker.trip(family.counter.partition_start + ID)
-    with pytest.raises(family.refusal):  # written alone
+    with pytest.raises(family.refusal):  # a change that spills
         family.put("new", store=hot)
     chunk = imports.Chunk(0, [imports.ChildRow(1, ID, "new", 1)])
     assert imports.import_children(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
     assert family.world.items() == before
     for _ in range(3):
         with pytest.raises(ParentRemovedError, match="quarter of an hour"):
-            again()
+            make_again()
         family.sweep()
-    family.ended()
+    family.finish_removal()
 
 
-def test_children_go_with_the_tally_and_nothing_drifts_all_the_while(family: Family) -> None:
+def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: Family) -> None:
     family.make(70)
-    calm = replace(family.store, spread=Spread())
-    for user in range(0, 30, 2):  # on the first shard, whose tally is below zero then
-        family.put(f"u{user}", False, store=calm)
+    first_shard = replace(family.store, spread=Spread())
+    for user in range(0, 30, 2):  # the number of the first shard falls below zero
+        family.put(f"u{user}", False, store=first_shard)
     for user in range(5):
-        family.deployment.spill_like(f"alone{user}", family.counter)
+        family.deployment.spill_like(f"spilled{user}", family.counter)
     family.remove()
     family.deployment.run(1)
     assert min(family.world.shards(family.counter, ID).values()) < 0
     assert family.sweep() == SweptParents(60, 0, 0, True)
-    assert family.there() == set()
-    assert family.sweep() == SweptParents(0, 0, 0, True), "it waits"
+    assert family.users() == set()
+    assert family.sweep() == SweptParents(0, 0, 0, True), "the sweep keeps the tombstones"
     family.deployment.assert_no_drift()
     assert family.world.tally(family.counter, ID) == 0
     assert family.sweep() == SweptParents(0, 1, 0, True)
-    family.ended()
+    family.finish_removal()
 
 
-def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
-    """What comes next goes on with what it finds."""
+def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
+    """The next process continues with what is stored."""
     family.make(100)
     for at in range(40):
-        with killing_at(family.store, at, before=bool(at % 2)) as made:
+        with killing_at(family.store, at, before=bool(at % 2)) as requests:
             family.remove()
-        marked = [item for item in family.stored() if TOMBSTONE in item]
-        assert bool(marked) == bool(family.rows()), "neither without the other"
-        if len(made) < at:
+        tombstones = [item for item in family.stored() if TOMBSTONE in item]
+        assert bool(tombstones) == bool(family.rows()), "tombstones and the sweep's row are stored together"
+        if len(requests) < at:
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the removal never ended")
     for turn in range(99):
         with killing_at(family.store, turn // 2 % 5, before=bool(turn % 2)):
             family.sweep()
@@ -247,43 +253,43 @@ def test_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family
             family.deployment.run(1)
         if not family.rows():
             break
-    family.ended()
+    family.finish_removal()
 
 
 @pytest.mark.parametrize("marked", [0, 7], ids=["no shard", "half the shards"])
-def test_sweep_marks_the_shards_that_a_removal_which_died_left_open(family: Family, marked: int) -> None:
+def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(family: Family, marked: int) -> None:
     family.make(9)
     with killing_at(family.store, 2 + family.counter.parent_required + marked, before=True):
         family.remove()
     assert family.sweep().children == 9
     for shard in range(1, 16):
-        family.elsewhere()
+        family.spread_next_change()
         with pytest.raises(family.refusal):
             family.put(f"late{shard}")
-    family.ended()
+    family.finish_removal()
 
 
 @only_likes
-def test_like_that_makes_a_shard_while_the_post_is_being_deleted_is_refused(family: Family) -> None:
-    """`META` is marked, and the shard is not there yet."""
+def test_a_like_that_would_make_a_shard_while_the_post_is_being_deleted_is_refused(family: Family) -> None:
+    """`META` has its tombstone, and the shard is not stored."""
     family.make()
     family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "UpdateItem")
     with pytest.raises(StoreUnreachableError):
         family.remove()
     for _ in range(20):
-        family.elsewhere()
+        family.spread_next_change()
         with pytest.raises(NotFoundError):
             family.put("late")
-    assert family.there() == set()
+    assert family.users() == set()
 
 
-def test_copies_that_arrive_late_bring_nothing_back(family: Family) -> None:
+def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
     family.make()
     family.put("a")
     changes = [partial(family.put, "b")]
     if family.counter.parent_required:
         changes.append(partial(posts.write_post, Call(family.store, "author"), family.counter, ID, "edit"))
-    family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "TransactWriteItems")  # under way all the while
+    family.world.proxy.plan = faults.always(faults.FAIL_BEFORE, "TransactWriteItems")  # these requests arrive later
     for change in changes:
         with pytest.raises(StoreUnreachableError):
             change()
@@ -291,7 +297,7 @@ def test_copies_that_arrive_late_bring_nothing_back(family: Family) -> None:
     sent = {json.dumps(body["TransactItems"]) for body in family.world.sent("TransactWriteItems")}
     partition = family.counter.partition_start + ID
     copies = [{"TransactItems": json.loads(items)} for items in sent if f'"{partition}"' in items]
-    assert len(copies) == (4 if family.counter.parent_required else 2)  # created, put; an edit and another child
+    assert len(copies) == (4 if family.counter.parent_required else 2)  # of a post: create, put `a`, put `b`, edit
     family.remove()
     for _ in range(2):
         for copy in copies:
@@ -299,51 +305,50 @@ def test_copies_that_arrive_late_bring_nothing_back(family: Family) -> None:
                 family.world.raw.transact_write_items(**copy)
         family.sweep()
     assert {item["SK"]["S"].partition("#")[0] for item in family.stored()} == {family.counter.sort_key}
-    family.ended()
+    family.finish_removal()
 
 
 @pytest.mark.parametrize("left", [2, 0])
-def test_spilled_child_that_arrives_late_is_removed_too(family: Family, left: int) -> None:
-    """It was decided before the removal: nothing in its write notices. So the sweep waits, also if no child is left."""
+def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: Family, left: int) -> None:
+    """The write of a spilled child does not see the tombstones. So the sweep waits, also if no child is left."""
     family.make(2)
     for user in range(2 - left):
-        family.put(f"u{user}", there=False)
+        family.put(f"u{user}", present=False)
     family.remove()
     assert family.sweep() == SweptParents(left, 0, 0, True)
     family.deployment.spill_like("late", family.counter)
     family.deployment.run(1)
     family.deployment.skip(WAIT_S)
-    assert family.sweep() == SweptParents(1, 0, 0, True), "it waits once more"
+    assert family.sweep() == SweptParents(1, 0, 0, True), "the wait starts once more"
     family.deployment.assert_no_drift()
-    family.ended()
+    family.finish_removal()
 
 
-def test_tally_that_moves_at_the_very_end_is_not_removed(family: Family) -> None:
-    """As when the rollup adds a child that it was behind with."""
+def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Family) -> None:
+    """The change is like a late addition of the rollup."""
     family.make(1)
     family.remove()
     family.sweep()
     family.deployment.skip(WAIT_S)
     family.world.proxy.forget()
     late = tallies.add_write(Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
-    level = {0: lambda: family.world.raw.update_item(**late)}
-    family.world.proxy.plan = acting_before(level)
+    family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late)})
     assert family.sweep() == SweptParents(0, 0, 1, True)
     assert family.world.tally(family.counter, ID) == 1
     assert len(family.rows()) == 1
 
 
 @only_members
-def test_sweep_stops_in_time_and_parents_of_all_counters_take_turns(family: Family) -> None:
+def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(family: Family) -> None:
     """Each transaction takes a second."""
-    posts_of = replace(family, counter=counters.LIKES)
-    posts_of.make(80, "big")
+    likes = replace(family, counter=counters.LIKES)
+    likes.make(80, "big")
     family.make(20, "small")
-    posts_of.remove("big")
+    likes.remove("big")
     family.remove("small")
     family.world.proxy.forget()
-    done = partial(family.world.sent, "TransactWriteItems")
-    slow = replace(family.store, clock=lambda: len(done()))
+    sent = partial(family.world.sent, "TransactWriteItems")
+    slow = replace(family.store, clock=lambda: len(sent()))
 
     def left() -> list[int]:
         return [len([item for item in family.world.items(key) if "likedAt" in item])
@@ -380,48 +385,48 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
 
 
 @only_likes
-def test_repair_of_a_parent_that_is_removed_meanwhile_makes_no_item(family: Family) -> None:
-    """It would be a `META` without an author, which nobody could read or write."""
+def test_a_repair_of_a_parent_that_is_removed_before_the_repair_commits_makes_no_item(family: Family) -> None:
+    """The item would be a `META` without an author, which nobody could read or write."""
     family.make(5)
     family.deployment.edit(7)
     family.deployment.run(14)
     family.remove()
     assert family.sweep().children == 5
-    edited = partial(family.deployment.edit, -7)
 
-    def end() -> None:
-        edited()
+    def remove_for_good() -> None:
+        family.deployment.edit(-7)
         family.deployment.clock.now_s += WAIT_S
-        assert deletion.sweep(family.on(0), counters.COUNTERS, FOREVER).parents == 1
+        assert deletion.sweep(family.store_on_shard(0), counters.COUNTERS, FOREVER).parents == 1
 
     family.world.proxy.forget()
-    family.world.proxy.plan = acting_before({0: end})
+    family.world.proxy.plan = acting_before({0: remove_for_good})
     family.deployment.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
     assert [item["SK"]["S"] for item in family.stored()] == ["META#1"]
 
 
 @only_members
-def test_broken_rows_and_a_parent_that_somebody_put_back_stop_nothing(family: Family) -> None:
+def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Family) -> None:
+    """A row without fields, a parent that is made while its row waits, and a counter that is not declared."""
     family.make(3)
     family.remove()
     ledger, raw = family.store.settings.ledger_table, family.world.raw
     raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
-    for id_, counter in (("back", family.counter), ("old", replace(family.counter, name="undeclared"))):
+    for id_, counter in (("remade", family.counter), ("old", replace(family.counter, name="undeclared"))):
         raw.put_item(
             TableName=ledger,
             Item=deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)["Put"]["Item"],
         )
-    family.make(1, "back")
+    family.make(1, "remade")
     assert family.sweep() == SweptParents(3, 0, 2, True)
-    assert family.there("back") == {"u0"}
-    assert [row for row in family.rows() if row.endswith("#back")] == []
+    assert family.users("remade") == {"u0"}
+    assert [row for row in family.rows() if row.endswith("#remade")] == []
     family.world.proxy.plan = faults.always(faults.error_answer("ValidationException"), "Query")
-    assert family.sweep() == SweptParents(0, 0, 0, False), "it cannot read, and says so"
+    assert family.sweep() == SweptParents(0, 0, 0, False), "a sweep that cannot read has not finished"
 
 
 @pytest.mark.parametrize("who", ["call", "sweep"])
-def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -> None:
-    """A sweep may be about to remove them all: one that is made after that would refuse children of the next parent."""
+def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family: Family, who: str) -> None:
+    """A sweep may just have removed every tombstone. A newer tombstone would refuse children of the next parent."""
     assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
     if who == "sweep":
@@ -430,57 +435,58 @@ def test_nobody_makes_a_shard_long_after_the_removal(family: Family, who: str) -
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
     family.sweep() if who == "sweep" else family.remove()
-    assert len(family.world.sent("UpdateItem")) == 4, "the process stood still over the fourth"
+    assert len(family.world.sent("UpdateItem")) == 4, "time passed just before the fourth update"
     assert family.remove() is False
     assert len(family.world.sent("UpdateItem")) == 4
 
 
 @only_members
-def test_shards_of_a_declaration_that_had_more_are_removed_too(family: Family) -> None:
+def test_shards_beyond_the_declared_number_are_removed_too(family: Family) -> None:
     wide = replace(family.counter, max_shards=20)
     family.make(3)
-    children.set_child(Call(family.on(19)), wide, ID, "wide", True)
+    children.set_child(Call(family.store_on_shard(19)), wide, ID, "wide", True)
     assert f"{wide.sort_key}#19" in family.world.shards(wide, ID)
     family.remove()
     assert family.sweep().children == 4
-    family.ended()
+    family.finish_removal()
 
 
-@pytest.mark.parametrize("lost", [faults.LOSE_RESPONSE, *in_long([None])])
-@pytest.mark.parametrize("there", [True, False], ids=["put", "removed"])
-def test_changes_of_children_at_any_moment_of_a_removal_leave_nothing(
-    family: Family, there: bool, lost: faults.Fault | None
+@pytest.mark.parametrize("fault", [faults.LOSE_RESPONSE, *in_long([None])])
+@pytest.mark.parametrize("present", [True, False], ids=["put", "removed"])
+def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
+    family: Family, present: bool, fault: faults.Fault | None
 ) -> None:
-    """One before each write of the removal and of the sweep, on the last shard: counted until that is marked."""
+    """Before each write of the removal and of the sweep, a child changes on the last shard. The changes count until
+    this shard has its tombstone."""
     family.make(30)
-    rival, counted = family.on(15), list[bool]()
+    other_process, counted = family.store_on_shard(15), list[bool]()
 
     def change(name: str, body: bytes, number: int) -> faults.Fault | None:
         if name not in WRITES:
             return None
         try:
-            answer = family.put(f"u{len(counted) + 30 * there}", there, store=rival)
+            answer = family.put(f"u{len(counted) + 30 * present}", present, store=other_process)
             counted.append(answer["changed"])
         except family.refusal:
             counted.append(False)
-        return lost if len(counted) % 5 == 1 else None
+        return fault if len(counted) % 5 == 1 else None
 
     family.world.proxy.plan = change
     assert family.remove() is True
-    marked = len(counted)
+    during_removal = len(counted)
     family.sweep()
     family.world.proxy.plan = faults.no_faults
-    assert counted == [True] * marked + [False] * (len(counted) - marked)
-    assert len(counted) > marked > 15
+    assert counted == [True] * during_removal + [False] * (len(counted) - during_removal)
+    assert len(counted) > during_removal > 15
     tally, users = family.world.likes(ID)
     assert (tally, users) == (0, set())
     family.deployment.assert_no_drift()
-    family.ended()
+    family.finish_removal()
 
 
 @only_likes
 @pytest.mark.long
-def test_removal_costs_what_the_docs_say(family: Family) -> None:
+def test_a_removal_costs_the_documented_units(family: Family) -> None:
     family.deployment.post(16)
     with family.world.capacity() as measured:
         family.remove()
@@ -491,6 +497,6 @@ def test_removal_costs_what_the_docs_say(family: Family) -> None:
     family.deployment.skip(WAIT_S)
     with family.world.capacity() as measured:
         family.sweep()
-    level, last = 2 * 16, 2 * 17  # the likes were on one shard, and each was taken back on another
-    assert sum(units for name, units in measured if name == "TransactWriteItems") == level + last
+    balance, remove = 2 * 16, 2 * 17  # every like was counted on one shard, and removed on another shard
+    assert sum(units for name, units in measured if name == "TransactWriteItems") == balance + remove
     assert tallies.read_shards(Call(family.store), family.counter, ID) == []

@@ -1,4 +1,4 @@
-"""Both maps of errors are total: from botocore to ours, and from ours to HTTP."""
+"""Each error of botocore becomes an error of Tally, and each error of Tally becomes an HTTP answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests import faults
 from tests.invariants.world import World, retry_until_final
 
 OPERATIONS = ("TransactWriteItems", "UpdateItem", "Query", "BatchGetItem", "GetItem")
-COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
+COMMON_ERRORS = (  # errors that every AWS service may answer: docs.aws.amazon.com, "Common Errors"
     "AccessDeniedException", "ExpiredTokenException", "IncompleteSignature", "InternalFailure", "InvalidAction",
     "InvalidClientTokenId", "MalformedQueryString", "MissingAuthenticationToken", "NotAuthorized", "OptInRequired",
     "RequestExpired", "RequestTimeout", "ServiceUnavailable", "ThrottlingException", "UnrecognizedClientException",
@@ -37,15 +37,15 @@ COMMON_ERRORS = (  # of every AWS service: docs.aws.amazon.com, "Common Errors"
 )  # fmt: skip
 CONTROL_FLOW = (errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError)
 ABSTRACT = (errors.CallerError, TallyError)
-RECORDS = (RecordExistsError, RecordChangedError)  # made with the stored item
+RECORDS = (RecordExistsError, RecordChangedError)  # these errors are made with the stored item
 
 
 for _module in pkgutil.walk_packages(tally.__path__, "tally."):
-    importlib.import_module(_module.name)  # whatever it raises is in the tree below
+    importlib.import_module(_module.name)  # defines its errors, so that `errors_of_tally` has them
 
 
 def service_errors() -> list[str]:
-    """Every error that the model of DynamoDB lists for the operations that we use."""
+    """Returns every error that the model of DynamoDB lists for the operations that Tally uses."""
     model = botocore.session.get_session().get_service_model("dynamodb")
     return sorted({shape.name for name in OPERATIONS for shape in model.operation_model(name).error_shapes})
 
@@ -54,14 +54,15 @@ EVERY_CODE = sorted({*service_errors(), *COMMON_ERRORS, *errors.BUSY_CODES, *err
 
 
 def botocore_errors() -> list[type[BotoCoreError]]:
-    found = vars(botocore.exceptions).values()
-    return sorted({cls for cls in found if inspect.isclass(cls) and issubclass(cls, BotoCoreError)}, key=str)
+    members = vars(botocore.exceptions).values()
+    return sorted({cls for cls in members if inspect.isclass(cls) and issubclass(cls, BotoCoreError)}, key=str)
 
 
-def ours(root: type[TallyError] = TallyError) -> Iterator[type[TallyError]]:
+def errors_of_tally(root: type[TallyError] = TallyError) -> Iterator[type[TallyError]]:
+    """Yields an error class and every class below."""
     yield root
     for cls in root.__subclasses__():
-        yield from ours(cls)
+        yield from errors_of_tally(cls)
 
 
 def client_error(code: str, status: int = 400) -> ClientError:
@@ -69,54 +70,54 @@ def client_error(code: str, status: int = 400) -> ClientError:
     return ClientError(response, "TransactWriteItems")  # type: ignore[arg-type]
 
 
-def test_every_error_is_a_retryable_one_of_ours_contention_is_busy_and_silence_unreachable() -> None:
-    unmade = {cls: cls.__new__(cls) for cls in botocore_errors()}  # each wants arguments of its own
-    for error in (*map(client_error, [*service_errors(), *COMMON_ERRORS]), *unmade.values()):
-        ours_ = from_botocore(error)
-        assert isinstance(ours_, RetryableError), error
-        assert ours_.status == 503
+def test_every_store_error_is_retryable_contention_is_busy_and_no_answer_is_unreachable() -> None:
+    uninitialized = {cls: cls.__new__(cls) for cls in botocore_errors()}  # each __init__ needs other arguments
+    for error in (*map(client_error, [*service_errors(), *COMMON_ERRORS]), *uninitialized.values()):
+        translated = from_botocore(error)
+        assert isinstance(translated, RetryableError), error
+        assert translated.status == 503
     for code in errors.BUSY_CODES:
         assert isinstance(from_botocore(client_error(code)), StoreBusyError), code
-    silence = [error for cls, error in unmade.items() if issubclass(cls, (HTTPClientError, NoConnectionError))]
+    no_answer = [error for cls, error in uninitialized.items() if issubclass(cls, (HTTPClientError, NoConnectionError))]
     failures = [client_error("NeverHeardOf", status) for status in (500, 502, 503, 504)]
-    assert len(silence) > 5
-    for unreachable in (*silence, *failures):
+    assert len(no_answer) > 5
+    for unreachable in (*no_answer, *failures):
         assert isinstance(from_botocore(unreachable), StoreUnreachableError), unreachable
 
 
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_every_answer_of_the_store_to_a_change_is_an_error_of_ours_and_counts_once(world: World, done: bool) -> None:
-    """Through the SDK: what it makes of the answer is what the core gets."""
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+def test_a_change_that_the_store_answers_with_any_error_code_counts_once(world: World, committed: bool) -> None:
+    """The real SDK reads the answer, so the core gets the SDK's own error."""
     world.proxy.strip_tokens = True
     for number, code in enumerate(EVERY_CODE, 1):
-        fault = faults.error_after_write(code) if done else faults.error_answer(code)
+        fault = faults.error_after_write(code) if committed else faults.error_answer(code)
         world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 3})
         retry_until_final(lambda key=f"key-{code}": world.play(key))  # type: ignore[misc]
         assert world.tally_after_rollup() == number, code
 
 
-def test_every_error_of_ours_has_a_status_of_the_contract_and_a_slug_and_a_title_of_its_own() -> None:
-    theirs, retryable = [*ours(errors.CallerError)][1:], [*ours(RetryableError)]
-    assert {cls.status for cls in theirs} == {400, 401, 403, 404, 409, 412, 413, 415, 422, 428}
+def test_every_error_has_a_status_of_the_contract_and_its_own_slug_and_title() -> None:
+    of_callers, retryable = [*errors_of_tally(errors.CallerError)][1:], [*errors_of_tally(RetryableError)]
+    assert {cls.status for cls in of_callers} == {400, 401, 403, 404, 409, 412, 413, 415, 422, 428}
     assert {cls.status for cls in retryable} == {503}
-    rest = {*ours()} - {*theirs, *retryable, *CONTROL_FLOW, errors.CallerError, TallyError}
-    assert {cls.status for cls in rest} == {500}
-    told_apart = [TallyError, *theirs, *retryable, *(cls for cls in rest if cls.slug != TallyError.slug)]
+    internal = {*errors_of_tally()} - {*of_callers, *retryable, *CONTROL_FLOW, errors.CallerError, TallyError}
+    assert {cls.status for cls in internal} == {500}
+    distinct = [TallyError, *of_callers, *retryable, *(cls for cls in internal if cls.slug != TallyError.slug)]
     for attribute in ("slug", "title"):
-        values = [getattr(cls, attribute) for cls in told_apart]
+        values = [getattr(cls, attribute) for cls in distinct]
         assert len(set(values)) == len(values)
         assert all(values)
 
 
 def test_the_tree_in_the_docstring_has_each_error_with_its_status() -> None:
     tree = dict(re.findall(r"^[│├└─ ]*(\w+Error)\b(.*)$", str(errors.__doc__), re.MULTILINE))
-    assert tree.keys() == {cls.__name__ for cls in ours()}
-    for cls in ours():
+    assert tree.keys() == {cls.__name__ for cls in errors_of_tally()}
+    for cls in errors_of_tally():
         assert str(cls.status) in tree[cls.__name__] or cls in (*CONTROL_FLOW, *ABSTRACT, RetryableError)
 
 
-def test_problem_of_every_error_is_complete() -> None:
-    for cls in ours():
+def test_the_problem_document_of_every_error_is_complete() -> None:
+    for cls in errors_of_tally():
         if cls not in CONTROL_FLOW:
             error = cls("why", {}) if cls in RECORDS else cls("why", field="id")  # type: ignore[call-arg,arg-type]
             document = problem_document(error, request_id="r-1")
@@ -124,7 +125,7 @@ def test_problem_of_every_error_is_complete() -> None:
             assert ("field" in document) is (cls not in RECORDS)
             assert document["type"] == errors.PROBLEM_TYPE_PREFIX + cls.slug
             assert ("request_id" in document) is (cls.status >= 500)
-            assert ("why" in document["detail"]) is (cls.status != 500)  # what a bug says is not for callers
+            assert ("why" in document["detail"]) is (cls.status != 500)  # callers do not see the message of a bug
             assert document["detail"].endswith(errors.SEND_AGAIN) is issubclass(cls, RetryableError)
     passed_on = errors.StoreBusyError(problem_document(errors.StoreBusyError("why"))["detail"])
     assert problem_document(passed_on)["detail"] == f"why {errors.SEND_AGAIN}"

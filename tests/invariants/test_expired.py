@@ -89,10 +89,10 @@ def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
     counting.stock(1)
     counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    mine = f"HOLDS#{hold_items.bucket(counters.STOCK, ITEM)}"
+    readable = f"HOLDS#{hold_items.bucket(counters.STOCK, ITEM)}"
 
     def plan(operation: str, body: bytes, number: int) -> Any:
-        reads_another = operation == "Query" and json.loads(body)["ExpressionAttributeValues"][":pk"]["S"] != mine
+        reads_another = operation == "Query" and json.loads(body)["ExpressionAttributeValues"][":pk"]["S"] != readable
         return faults.TRUNCATE if reads_another else None
 
     counting.world.proxy.plan = plan

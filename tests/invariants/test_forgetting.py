@@ -1,4 +1,4 @@
-"""A user is forgotten while others go on: what is theirs goes with the tallies moved, and nothing else does."""
+"""`tally forget` removes each trace of a user and changes the tallies by it, and touches no trace of another user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command, with this store instead of a stack's: its exit code and what it printed."""
+    """Runs the command on the store of this deployment. Returns its exit code, its output and its error output."""
     monkeypatch.setattr(
         connection, "local_stack", lambda _, declared: Stack(deployment.store, deployment.objects, declared)
     )
@@ -53,24 +53,23 @@ def run(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     return run
 
 
-def remove(run: Run, user: str = USER) -> tuple[int, str, str]:
+def forget_user(run: Run, user: str = USER) -> tuple[int, str, str]:
     return run("forget", "--user", user, "--yes", "--by", "ann", "--why", "asked on 3 May")
 
 
-def hold(deployment: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
+def place_hold(deployment: Deployment, caller: str = QUOTED, amount: int = 1, ttl_s: int = 3600) -> str:
     call, key = Call(deployment.store, caller), random.randbytes(12).hex()
-    taken = holds.place(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key)
-    return str(taken[0]["hold"])
+    return str(holds.place(call, counters.STOCK, ITEM, amount, ttl_s, operation="hold", key=key).body["hold"])
 
 
-def stock(deployment: Deployment, amount: int) -> None:
+def add_stock(deployment: Deployment, amount: int) -> None:
     body = {"counter": "stock", "id": ITEM, "counted": True}
     key = random.randbytes(12).hex()
     increments.count(Call(deployment.store), Increment(counters.STOCK, ITEM, amount, "increment", key, body))
 
 
 def leave_traces(deployment: Deployment) -> None:
-    """Two posts of the user, likes of three, two memberships, two holds; and the same of others."""
+    """Store traces of the user and of others: of the user two posts, four likes, two memberships, and two holds."""
     for post in ("own1", "own2"):
         posts.write_post(Call(deployment.store, QUOTED), LIKES, post, "mine")
         deployment.like("bob", post=post)
@@ -85,15 +84,20 @@ def leave_traces(deployment: Deployment) -> None:
     for workspace in ("acme", "hot"):
         for user in (QUOTED, "bob"):
             children.set_child(Call(deployment.store, "shop"), counters.MEMBERS, workspace, user, True)
-    stock(deployment, 10)
+    add_stock(deployment, 10)
     for caller in (QUOTED, QUOTED, "shop"):
-        hold(deployment, caller)
+        place_hold(deployment, caller)
 
 
-def traces(deployment: Deployment) -> list[str]:
-    found = [trace for page in forgetting.find_traces(deployment.store, counters.COUNTERS, QUOTED) for trace in page]
+def find_traces(deployment: Deployment) -> list[forgetting.Trace]:
+    return [trace for page in forgetting.find_traces(deployment.store, counters.COUNTERS, QUOTED) for trace in page]
+
+
+def trace_names(deployment: Deployment) -> list[str]:
+    """Returns the kind and the id of each trace of the user. A hold has no id here."""
     return sorted(
-        f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip() for trace in found
+        f"{trace.kind.value} {trace.id if trace.kind is not TraceKind.HOLD else ''}".strip()
+        for trace in find_traces(deployment)
     )
 
 
@@ -101,8 +105,8 @@ CHILDREN = ["child a", "child acme", "child b", "child c", "child hot", "child o
 ALL = [*CHILDREN, "hold", "hold", "post own1", "post own2"]
 
 
-def named(world: World, user: str = USER) -> list[str]:
-    """The keys of stored items that name the user, but for what TTL and the sweep remove."""
+def keys_that_name_the_user(world: World, user: str = USER) -> list[str]:
+    """Returns the keys of the stored items that name the user, without those that TTL or the sweep will remove."""
     found = []
     for table in ("counts", "ledger", "receipts"):
         for item in world.scan(table):
@@ -111,7 +115,9 @@ def named(world: World, user: str = USER) -> list[str]:
     return found
 
 
-def test_dry_run_says_what_there_is_and_writes_nothing(deployment: Deployment, run: Run, world: World) -> None:
+def test_a_dry_run_counts_the_traces_of_the_user_and_writes_nothing(
+    deployment: Deployment, run: Run, world: World
+) -> None:
     leave_traces(deployment)
     before = world.items()
     assert run("forget", "--user", USER) == (1, "found    2 posts, 6 children, 2 holds\n", "")
@@ -121,64 +127,64 @@ def test_dry_run_says_what_there_is_and_writes_nothing(deployment: Deployment, r
 
 
 @pytest.mark.parametrize("ttl_s", [None, 900])
-def test_a_hold_that_is_changed_or_settled_after_it_was_found_goes_too(
+def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed_too(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
 ) -> None:
-    stock(deployment, 10)
-    changed, settled = hold(deployment), hold(deployment)
+    add_stock(deployment, 10)
+    changed, settled = place_hold(deployment), place_hold(deployment)
     forget = forgetting.forget_trace
 
-    def meanwhile(*given: Any) -> None:
+    def forget_after_changes(*given: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
         changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
         settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
         forget(*given)
 
-    monkeypatch.setattr(forgetting, "forget_trace", meanwhile)
-    assert remove(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
-    assert (traces(deployment), named(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
+    monkeypatch.setattr(forgetting, "forget_trace", forget_after_changes)
+    assert forget_user(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")
+    assert (trace_names(deployment), keys_that_name_the_user(world), world.tally(counters.STOCK, ITEM)) == ([], [], 9)
 
 
-def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_so_without_the_name(
+def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_not_have_the_name(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired hold goes too. The history has the run before anything is removed: nobody can stop a `kill -9`."""
+    """An expired hold is removed, too. The history has the run before the first removal: a process may be killed."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)
     leave_traces(deployment)
-    hold(deployment, amount=4, ttl_s=60)
+    place_hold(deployment, amount=4, ttl_s=60)
     deployment.skip(120)
-    assert traces(deployment) == sorted([*ALL, "hold"])
+    assert trace_names(deployment) == sorted([*ALL, "hold"])
     marker = dead_letters.store_and_mark(
         Call(deployment.store), deployment.objects, "bookkeeper", "counts", "s-0", "7", {}, "for a test"
     )
     deployment.store.client.put_item(**marker["Put"])
-    known: list[Any] = []
-    plain = replace(deployment.store, client=world.raw)
+    runs_at_start: list[Any] = []
+    direct = replace(deployment.store, client=world.raw)
     world.proxy.forget()
-    world.proxy.plan = acting_before({0: lambda: known.extend(history.forget_runs(plain, USER))})
-    code, out, err = remove(run)
+    world.proxy.plan = acting_before({0: lambda: runs_at_start.extend(history.forget_runs(direct, USER))})
+    code, out, err = forget_user(run)
     assert (code, out) == (0, "removed  2 posts, 6 children, 3 holds\nnothing is left\n")
-    assert len(known) == 1
+    assert len(runs_at_start) == 1
     assert "there are dead letters, which may name the user" in err
     assert "the sweep removes the likes of the posts" in err
     assert "failed events may name the user for 14 more days" in err
-    assert traces(deployment) == []
+    assert trace_names(deployment) == []
     for _ in range(3):
         deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
         deployment.run(1)
-    assert named(world) == []
+    assert keys_that_name_the_user(world) == []
     for post in ("a", "b"):
         assert world.likes(post) == (3, {"u0", "u1", "u2"})
     assert tallies.read(Call(deployment.store), counters.STOCK, ITEM) == 9
     deployment.assert_no_drift()
     assert tallies.read(Call(deployment.store), LIKES, "c") == 0
     assert run("forget", "--user", USER)[0] == 0
-    ledger = world.rows("HISTORY")
-    assert len(ledger) == 1
-    assert not [text for text in (USER, QUOTED, "7c20") if text in str(ledger)]
-    said = run("history", "--user", USER)[1]
-    assert said.endswith(" UTC  removed 2 posts, 6 children, 3 holds, by ann: asked on 3 May\n")
+    rows = world.rows("HISTORY")
+    assert len(rows) == 1
+    assert not [text for text in (USER, QUOTED, "7c20") if text in str(rows)]
+    printed = run("history", "--user", USER)[1]
+    assert printed.endswith(" UTC  removed 2 posts, 6 children, 3 holds, by ann: asked on 3 May\n")
     [entry] = [json.loads(line) for line in run("history", "--user", USER, "--json")[1].splitlines()]
     assert {name: entry[name] for name in ("by", "posts", "children", "holds", "found", "finished")} == {
         "by": "ann", "posts": 2, "children": 6, "holds": 3, "found": 11, "finished": True,
@@ -186,18 +192,16 @@ def test_everything_of_the_user_goes_and_nothing_of_others_and_the_history_says_
 
 
 @pytest.mark.parametrize("at", [2, *in_long([0, 5])])
-def test_run_that_is_stopped_goes_on_when_it_is_run_again(
-    deployment: Deployment, run: Run, world: World, at: int
-) -> None:
+def test_a_second_run_finishes_what_a_stopped_run_left(deployment: Deployment, run: Run, world: World, at: int) -> None:
     leave_traces(deployment)
     with killing_at(deployment.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
-        code, out, err = remove(run)
+        code, out, err = forget_user(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
-    left = len(traces(deployment))
+    left = len(trace_names(deployment))
     assert 0 < left < 10
     deployment.skip(5)
-    assert remove(run)[0] == 0
-    assert traces(deployment) == []
+    assert forget_user(run)[0] == 0
+    assert trace_names(deployment) == []
     first, second = history.forget_runs(deployment.store, USER)
     assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
     assert sum(second[kind] for kind in ("posts", "children", "holds")) == left
@@ -206,15 +210,17 @@ def test_run_that_is_stopped_goes_on_when_it_is_run_again(
     assert tallies.read(Call(deployment.store), counters.STOCK, ITEM) == 9
 
 
-def test_what_cannot_go_is_said_and_stops_nothing_else(deployment: Deployment, run: Run, world: World) -> None:
-    """A like whose post somebody removed manually, and a hold of a counter that is not declared any more."""
+def test_the_command_names_traces_that_it_cannot_remove_and_removes_the_others(
+    deployment: Deployment, run: Run, world: World
+) -> None:
+    """A like whose post was deleted manually, and a hold of a counter that is not declared."""
     leave_traces(deployment)
     world.delete(keys.key("POST#a", "META"))
     ledger = deployment.store.settings.ledger_table
-    lost = {"PK": {"S": "HOLDS#3"}, "SK": {"S": "1-x#old/x"}, "caller": {"S": QUOTED}, "state": {"S": "held"}}
-    lost |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
-    world.raw.put_item(TableName=ledger, Item=lost)
-    code, out, err = remove(run)
+    undeclared = {"PK": {"S": "HOLDS#3"}, "SK": {"S": "1-x#old/x"}, "caller": {"S": QUOTED}, "state": {"S": "held"}}
+    undeclared |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
+    world.raw.put_item(TableName=ledger, Item=undeclared)
+    code, out, err = forget_user(run)
     assert (code, out) == (1, "removed  2 posts, 5 children, 2 holds\n2 left: run it again\n")
     assert "child a: There is no post a." in err
     assert "hold 1-x: The counter old is not declared." in err
@@ -222,21 +228,21 @@ def test_what_cannot_go_is_said_and_stops_nothing_else(deployment: Deployment, r
     assert entry["finished"] is False
 
 
-def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(deployment: Deployment) -> None:
+def test_the_command_leaves_children_of_removed_parents_to_the_sweep(deployment: Deployment) -> None:
     leave_traces(deployment)
-    found = [trace for page in forgetting.find_traces(deployment.store, counters.COUNTERS, QUOTED) for trace in page]
+    found = find_traces(deployment)
     posts.delete_post(Call(deployment.store, "author"), LIKES, "a")
     deletion.remove_parent(Call(deployment.store), counters.MEMBERS, "acme")
     for trace in found:
         if trace.id in ("a", "acme"):
             forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
-    assert {"child acme", "child a"} <= {*traces(deployment)}
+    assert {"child acme", "child a"} <= {*trace_names(deployment)}
     [post] = [trace for trace in found if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
         forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
-    assert "child own1" in traces(deployment)
+    assert "child own1" in trace_names(deployment)
     deletion.sweep(deployment.store, counters.COUNTERS, float("inf"))
-    assert traces(deployment) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
+    assert trace_names(deployment) == ["child b", "child c", "child hot", "hold", "hold", "post own2"]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +254,14 @@ def test_children_of_parents_that_are_removed_meanwhile_are_the_sweeps(deploymen
         (("history",), "history takes ID, --user ID, --imports, or --losses"),
     ],
 )
-def test_wrong_command_line_gets_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_a_wrong_command_line_gets_an_error_of_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)
 
 
 @pytest.mark.long
-def test_looking_for_a_user_costs_what_the_docs_say(deployment: Deployment, world: World) -> None:
-    """40 read units for 1,000 likes where ids are UUIDs, and one for each bucket of holds."""
+def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, world: World) -> None:
+    """1,000 likes whose ids are UUIDs cost 40 read units, and each bucket of holds costs one."""
     post = str(uuid.uuid4())
     deployment.post(post=post)
     for _ in range(200):

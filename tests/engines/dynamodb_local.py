@@ -7,7 +7,7 @@ NOTHING_IS_FREE = "DynamoDB Local bills nothing for a read that finds nothing, D
 NO_CHECKSUM = "DynamoDB Local puts no checksum on an answer, so the SDK does not see that its end is missing"
 WHOLE_MINUTES = "DynamoDB Local stamps a record with its minute, DynamoDB with its second"
 _COSTS_OF_COMMITS = [
-    f"test_settling.py::test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once[{kind}-{used}-8.0]"
+    f"test_settling.py::test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once[{kind}-{used}-8.0]"
     for kind in ("stock", "quota") for used in (0, 20, 45)
 ]  # fmt: skip
 KNOWN_FAILURES: dict[str, str] = {

@@ -1,6 +1,6 @@
-"""A hold is committed at what was really used, once: spent, held and left always add up to the budget.
+"""A hold is committed once, at the amount that was used. Spent, held and left always add up to the budget.
 
-A budget is a stock, with a floor, or the quota of a period, with a ceiling.
+A budget is a stock, which has a floor, or the quota of a period, which has a ceiling.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DAY_S = 24 * 3600
 
 @dataclass
 class Budget:
-    """What callers do to a budget of 1,000. `counter`: as it is declared now."""
+    """What callers do to a budget of 1,000. `counter`: its present declaration."""
 
     world: World
     counter: Counter
@@ -48,13 +48,13 @@ class Budget:
     def tally(self) -> str:
         return periods.tally_id(self.counter, OWNER, time.time())
 
-    def take(self, amount: int, key: str | None = None, ttl_s: int = 60) -> dict[str, Any]:
+    def place(self, amount: int, key: str | None = None, ttl_s: int = 60) -> dict[str, Any]:
         call = self.world.call("ann")
         return holds.place(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
 
     def hold(self, amount: int, key: str | None = None, ttl_s: int = 60) -> str:
-        """The hold's id."""
-        return str(self.take(amount, key, ttl_s)["hold"])
+        """Places a hold. Returns its id."""
+        return str(self.place(amount, key, ttl_s)["hold"])
 
     def change(
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
@@ -72,9 +72,9 @@ class Budget:
         return settling.settle(self.world.call("ann"), self.counter, OWNER, hold_id, RELEASED)
 
     def use(self, amount: int, key: str | None = None, *, used: bool = False) -> ChangeAnswer:
-        """`used`: it is used already, and refusing it would bring nothing back."""
-        by = amount if self.counter.floor is None else -amount
-        change = Increment(self.counter, self.tally(), by, "increment", key or new_key(), {}, used=used)
+        """Counts an amount of the budget. `used`: the amount is spent already, so it may go into debt."""
+        delta = amount if self.counter.floor is None else -amount
+        change = Increment(self.counter, self.tally(), delta, "increment", key or new_key(), {}, used=used)
         return count(self.world.call("ann"), change)
 
     def left(self, tally: str | None = None) -> int:
@@ -82,12 +82,12 @@ class Budget:
         return number if self.counter.ceiling is None else self.counter.ceiling - number
 
     def held(self) -> int:
-        """What open holds have taken."""
-        open_ = [row for row in self.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
-        return sum(abs(int(row["amount"]["N"])) for row in open_)
+        """Returns the sum of the open holds."""
+        open_holds = [row for row in self.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
+        return sum(abs(int(row["amount"]["N"])) for row in open_holds)
 
-    def even(self) -> bool:
-        """Whether the receipts say what the number is: what the judge compares."""
+    def equals_receipts(self) -> bool:
+        """Says whether the tally equals the sum of its receipts, which is what the judge compares."""
         moved = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
         return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
 
@@ -98,13 +98,13 @@ class Budget:
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
 def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
-    """At noon."""
+    """A budget at noon."""
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     return Budget(world, request.param)
 
 
 @pytest.mark.parametrize(("used", "units"), [(None, 4.0), (30, 4.0), (20, 8.0), (45, 8.0), (0, 8.0)])
-def test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once(
+def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     budget: Budget, used: int | None, units: float
 ) -> None:
     hold_id, spent = budget.hold(30), 30 if used is None else used
@@ -115,17 +115,17 @@ def test_a_commit_at_what_was_used_gives_back_the_rest_or_takes_more_once(
     assert cost.KINDS["hold" if units == 4 else "settled hold"].writes == 6 + units
     settled = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
     assert first == {**settled, "changed": True}
-    for again in (used, spent, None):
-        assert budget.commit(hold_id, again) == {**settled, "changed": False}
+    for amount in (used, spent, None):
+        assert budget.commit(hold_id, amount) == {**settled, "changed": False}
     refused = refusal(partial(budget.commit, hold_id, spent + 1))
     assert (type(refused), refused.detail) == (HoldSettledError, f"The hold is committed at {spent}.")
     assert isinstance(refusal(partial(budget.release, hold_id)), HoldSettledError)
     assert budget.left() == 1_000 - spent
-    assert budget.even()
+    assert budget.equals_receipts()
 
 
-def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stands(budget: Budget) -> None:
-    """The next period would not help: a hold stays in its own."""
+def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stays_open(budget: Budget) -> None:
+    """The error has no `retry_after_s`, because a hold never moves to the next period."""
     hold_id = budget.hold(30)
     budget.use(960)
     refused = refusal(partial(budget.commit, hold_id, 41))
@@ -135,37 +135,39 @@ def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stands(budget: Bu
     assert budget.left() == 0
 
 
-def test_before_a_refusal_expired_holds_are_given_back(budget: Budget, clock: Clock) -> None:
+def test_before_a_refusal_expired_holds_are_released(budget: Budget, clock: Clock) -> None:
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(970)
-    for make_room in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
+    for needs_room in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
         clock.pass_s(61)
-        make_room()
+        needs_room()
         if budget.left():
             budget.hold(budget.left())
-    assert (budget.left(), budget.held(), budget.even()) == (0, 0, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (0, 0, True)
 
 
-def test_commits_alone_go_into_debt_and_holds_wait_until_it_is_paid(budget: Budget) -> None:
+def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(budget: Budget) -> None:
     budget.counter = replace(budget.counter, debt=50)
     budget.use(900)
     first, second = (budget.hold(40) for _ in range(2))
     assert refusal(partial(budget.commit, first, 111)).members == {"left": 70}
     assert budget.commit(first, 100)["amount"] == 100
-    assert budget.left() == -40, "a debt of 10 more is left, for commits alone"
+    assert budget.left() == -40, "10 of the debt are left, for commits alone"
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -40
     assert refusal(partial(budget.commit, second, 51)).members == {"left": 10}
     assert budget.commit(second, 40)["changed"] is True
     budget.use(-41)
     budget.hold(1)
-    assert (budget.left(), budget.even()) == (0, True)
+    assert (budget.left(), budget.equals_receipts()) == (0, True)
 
 
-def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budget: Budget, clock: Clock) -> None:
+def test_an_amount_that_is_used_already_goes_into_debt_once_and_its_answer_says_over(
+    budget: Budget, clock: Clock
+) -> None:
     visible, key = {"visible": "now"}, new_key()
     budget.counter = replace(budget.counter, debt=50)
-    assert budget.use(990, used=True) == (visible, False), "within the limit nothing is said"
+    assert budget.use(990, used=True) == (visible, False), "within the limit the answer has no `over`"
     assert refusal(partial(budget.use, 30)).members["left"] == 10
     budget.world.proxy.forget()
     assert budget.use(30, key, used=True) == (visible | {"over": True}, False)
@@ -174,9 +176,13 @@ def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budge
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
     refused = refusal(partial(budget.use, 31, used=True))
     assert (type(refused), refused.members["left"]) == (LimitReachedError, 30)
-    assert ("retry_after_s" in refused.members) is (budget.counter.period is not None), "the next period takes it"
+    assert ("retry_after_s" in refused.members) is (budget.counter.period is not None), (
+        "the next period would accept the amount"
+    )
     if budget.counter.period:
-        assert "retry_after_s" not in refusal(partial(budget.use, 1_051, used=True)).members, "more than a period takes"
+        assert "retry_after_s" not in refusal(partial(budget.use, 1_051, used=True)).members, (
+            "no period would accept it"
+        )
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -20
     assert budget.use(30, used=True).body["over"] is True
@@ -185,68 +191,69 @@ def test_what_is_used_already_goes_into_debt_once_and_says_that_it_is_over(budge
     budget.use(-50)
     budget.hold(50)
     clock.pass_s(61)
-    assert budget.use(30, used=True) == (visible, False), "an expired hold has made room before"
+    assert budget.use(30, used=True) == (visible, False), "an expired hold was released first"
     assert budget.sweep().finished
     budget.counter = replace(budget.counter, debt=0)
     assert refusal(partial(budget.use, 21, used=True)).members["left"] == 20
-    assert (budget.left(), budget.even()) == (20, True)
+    assert (budget.left(), budget.equals_receipts()) == (20, True)
 
 
 def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_now(
     budget: Budget, clock: Clock
 ) -> None:
-    """It makes room for what goes the way that it came, not for what goes the other way."""
-    first, late = budget.hold(30, ttl_s=600), budget.hold(50)
-    was, number = budget.counter, budget.world.tally(budget.counter, budget.tally())
+    """Its release makes room for changes in the direction of the hold, and takes room from the opposite direction."""
+    open_hold, expired_hold = budget.hold(30, ttl_s=600), budget.hold(50)
+    declared, number = budget.counter, budget.world.tally(budget.counter, budget.tally())
     clock.pass_s(61)
     for room in (60, 0):
-        floor, ceiling = (None, number + room) if was.ceiling is None else (number - room, None)
-        budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+        floor, ceiling = (None, number + room) if declared.ceiling is None else (number - room, None)
+        budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
         assert refusal(partial(budget.use, room + 1)).members["left"] == room
-        assert budget.held() == 80, "it would take room, not make some"
-    assert refusal(partial(budget.commit, first, 29)).members == {"left": 0}
+        assert budget.held() == 80, "a release would take room"
+    assert refusal(partial(budget.commit, open_hold, 29)).members == {"left": 0}
     assert budget.sweep()[:2] == (0, 1)
-    budget.counter = was
+    budget.counter = declared
     assert budget.sweep()[:2] == (1, 0)
-    assert budget.commit(first, 20)["changed"] is True
-    assert isinstance(refusal(partial(budget.commit, late)), HoldSettledError)
-    assert (budget.left(), budget.even()) == (980, True)
+    assert budget.commit(open_hold, 20)["changed"] is True
+    assert isinstance(refusal(partial(budget.commit, expired_hold)), HoldSettledError)
+    assert (budget.left(), budget.equals_receipts()) == (980, True)
 
 
-def test_a_hold_stays_in_its_period_and_makes_no_room_in_another(world: World, clock: Clock) -> None:
+def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_period(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     quota, key = Budget(world, QUOTA), new_key()
     today = quota.tally()
-    first = quota.take(600, key, ttl_s=2 * DAY_S)
+    first = quota.place(600, key, ttl_s=2 * DAY_S)
     late = quota.hold(300, ttl_s=DAY_S)
     assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, today)
     clock.pass_s(DAY_S)
     quota.use(1_000)
     assert refusal(partial(quota.hold, 1)).members.keys() == {"left", "retry_after_s"}
-    assert quota.held() == 900, "what has expired would not help"
-    assert quota.take(600, key, ttl_s=2 * DAY_S) == first
+    assert quota.held() == 900, "the expired hold was not released, because it is in another period"
+    assert quota.place(600, key, ttl_s=2 * DAY_S) == first
     assert quota.commit(str(first["hold"]), 250)["changed"] is True
     assert quota.release(late)["changed"] is True
     assert (quota.left(today), quota.left()) == (750, 0)
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
-def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_ways(budget: Budget, seed: int) -> None:
-    """30 holds, each committed by two callers at once, some also at another amount, released, or changed."""
+def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_ways(budget: Budget, seed: int) -> None:
+    """Two callers commit each of 30 holds concurrently. Others commit it at another amount, release or change it."""
     chance, proxy = random.Random(seed), budget.world.proxy
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
-    def act(change: Any, *given: Any) -> int | None:
-        """What was spent on the hold; None if it was changed, or settled otherwise, or has no room."""
+    def act(change: Any, *arguments: Any) -> int | None:
+        """Returns the amount spent on the hold; None if the act changed the hold or was refused."""
         try:
-            done = retry_until_final(partial(change, *given))
-            return None if change == budget.change else int(done.get("amount", 0))
+            body = retry_until_final(partial(change, *arguments))
+            return None if change == budget.change else int(body.get("amount", 0))
         except (HoldSettledError, LimitReachedError):
             return None
 
-    def one(held: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
+    def use_hold(amount: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
+        """Returns the amounts that the callers were told were spent."""
         try:
-            hold_id = retry_until_final(partial(budget.hold, held, new_key()))
+            hold_id = retry_until_final(partial(budget.hold, amount, new_key()))
         except LimitReachedError:
             return {0}
         acts = [(budget.commit, hold_id, used)] * 2 + [(budget.commit, hold_id, used + 1)] * (luck < 0.3)
@@ -254,48 +261,48 @@ def test_spent_held_and_left_add_up_whatever_fails_and_no_hold_is_settled_two_wa
         acts += [(budget.change, hold_id, *change, key) for change in changes for key in [new_key()] * 2]
         random.Random(luck).shuffle(acts)
         with ThreadPoolExecutor(len(acts)) as pool:
-            return {spent for spent in pool.map(lambda one: act(*one), acts) if spent is not None}
+            return {spent for spent in pool.map(lambda arguments: act(*arguments), acts) if spent is not None}
 
-    def job() -> tuple[int, int, float, list[tuple[int | None, int]]]:
+    def random_job() -> tuple[int, int, float, list[tuple[int | None, int]]]:
         changes = [(chance.choice((1, 25, 50, None)), chance.choice((30, 60, 90))) for _ in range(chance.randint(0, 2))]
         return chance.choice((10, 20, 40)), chance.choice((0, 5, 10, 20, 40, 60)), chance.random(), changes
 
-    jobs = [job() for _ in range(30)]
+    jobs = [random_job() for _ in range(30)]
     with ThreadPoolExecutor(6) as pool:
-        spent = list(pool.map(lambda job: one(*job), jobs))
+        spent = list(pool.map(lambda job: use_hold(*job), jobs))
     injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.wait_until_idle()
     assert injected > 20, "the plan must fail something"
-    assert all(len(ways) <= 1 for ways in spent)
-    assert sum(sum(ways) for ways in spent) + budget.held() + budget.left() == 1_000
+    assert all(len(amounts) <= 1 for amounts in spent)
+    assert sum(sum(amounts) for amounts in spent) + budget.held() + budget.left() == 1_000
     assert budget.left() >= 0
-    assert budget.even()
+    assert budget.equals_receipts()
 
 
-def test_the_judge_finds_holds_even_after_their_period_and_repairs_a_number_in_debt(
+def test_settled_holds_make_no_drift_after_their_period_and_a_number_in_debt_is_repaired(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a period that is over, one is committed at less, one has expired, and one is given back."""
+    """In a period that is over, one hold is committed at less, one has expired, and one is released."""
     small = replace(STOCK, start=100, debt=50)
-    for one in (small, MINUTES):
-        monkeypatch.setitem(counters.COUNTERS, one.name, one)
+    for counter in (small, MINUTES):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as world:
 
         def hold(counter: Counter, tally: str, ttl_s: int = 600) -> str:
-            taken = holds.place(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
-            return str(taken.body["hold"])
+            placed = holds.place(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
+            return str(placed.body["hold"])
 
         def settle(counter: Counter, hold_id: str, state: str, used: int | None = None) -> None:
             settling.settle(Call(world.store), counter, OWNER, hold_id, state, used)
 
         minute = periods.tally_id(MINUTES, OWNER, world.now_s)
-        used, *back = hold(MINUTES, minute), hold(MINUTES, minute, 30), hold(MINUTES, minute)
+        used, *released = hold(MINUTES, minute), hold(MINUTES, minute, 30), hold(MINUTES, minute)
         for spent in (20, 30, 3, 0, None, 45):
             settle(small, hold(small, OWNER), COMMITTED, spent)
             world.run(0.5)
         settle(MINUTES, used, COMMITTED, 12)
-        for hold_id in back:
+        for hold_id in released:
             settle(MINUTES, hold_id, RELEASED)
         world.assert_no_drift(8)
         assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)

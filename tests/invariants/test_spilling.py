@@ -1,4 +1,4 @@
-"""Changes that are written alone, rolled up by declaration or because their tally is hot: counted once all the same."""
+"""Changes that spill, by declaration or because their tally is hot, are counted once."""
 
 from __future__ import annotations
 
@@ -27,25 +27,20 @@ from tests.invariants.world import POST, VIDEO, World, acting_before
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
-HOT = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
-BUSY = [
+CONFLICTS_UNTIL_SPILL = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
+CONTENTION = [
     faults.CONFLICT,
     faults.THROTTLED_TRANSACTION,
     faults.THROTTLE,
     faults.error_answer("TransactionConflictException"),
 ]
-LOST = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
-SOON = {"visible": "soon"}
-SOME_OF_ALL = {
-    faults.CONFLICT: 0.35, faults.THROTTLED_TRANSACTION: 0.1, faults.LOSE_RESPONSE: 0.05, faults.FAIL_AFTER: 0.05,
-}  # fmt: skip
-STAMPED = [("at", "nonce"), ("at",), ("nonce",), ()]  # tuples: a set has another name in each process
-SOME_LOST = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.1, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05}
+LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+STAMPS = [("at", "nonce"), ("at",), ("nonce",), ()]
 
 
 @pytest.fixture
 def hot(world: World) -> World:
-    """A world whose video and post are hot, with a post."""
+    """A world with a post, whose video and post are hot."""
     world.write_post()
     for tally in (PLAYS, LIKES):
         world.store.breaker.trip(tally)
@@ -63,19 +58,19 @@ def either_hot(hot: World, request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture
 def now_s(world: World) -> list[float]:
-    """What the clock of the breaker says."""
-    now = [100.0]
-    world.store = replace(world.store, breaker=Breaker(clock=lambda: now[0]))
-    return now
+    """The time of the breaker's clock, which a test may move."""
+    now_s = [100.0]
+    world.store = replace(world.store, breaker=Breaker(clock=lambda: now_s[0]))
+    return now_s
 
 
-def tries_of(fault: Fault) -> int:
-    """The transactions that are sent before a change is written alone: of what is throttled, the SDK's own alone."""
+def attempts_before_spill(fault: Fault) -> int:
+    """Returns how many transactions are sent before the change spills. The SDK sends a throttled one three times."""
     return {faults.THROTTLE: 3, faults.THROTTLED_TRANSACTION: 1}.get(fault, SPILL_RETRIES_MAX + 1)
 
 
-each_busy = pytest.mark.parametrize(
-    "fault", BUSY, ids=["conflict", "throttled", "table throttled", "conflict of the request"]
+each_contention = pytest.mark.parametrize(
+    "fault", CONTENTION, ids=["conflict", "throttled", "table throttled", "conflict of the request"]
 )
 
 
@@ -86,7 +81,9 @@ def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
 # ROLLUP
 
 
-def test_a_rolled_up_change_is_its_receipt_alone_which_says_all_that_the_rollup_needs(world: World) -> None:
+def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_all_that_the_rollup_needs(
+    world: World,
+) -> None:
     body, replayed = world.play("key-1", amount=7, counter=PAGES)
     assert (body["visible"], replayed) == ("soon", False)
     assert world.items() == []
@@ -94,14 +91,16 @@ def test_a_rolled_up_change_is_its_receipt_alone_which_says_all_that_the_rollup_
     assert {name: receipt[name] for name in ("counter", "target", "amount", "rollup")} == {
         "counter": {"S": "pages"}, "target": {"S": VIDEO}, "amount": {"N": "7"}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0, "nobody's change: the day is enough"
+    assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0, (
+        "no drift is judged by this minute, so the day is enough"
+    )
     assert json.loads(receipt["data"]["S"]) == body
     assert int(receipt["expiration"]["N"]) - time.time() > PENDING_KEPT_S - 60
     assert PENDING_KEPT_S >= 8 * 24 * 3600
 
 
 @pytest.mark.parametrize("fault", [faults.THROTTLE, faults.CONFLICT], ids=lambda fault: fault.kind.name.lower())
-def test_a_rolled_up_change_that_meets_others_is_tried_again_within_its_time(world: World, fault: Fault) -> None:
+def test_a_receipt_that_meets_contention_is_retried_until_the_deadline(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"PutItem": [fault] * 4})
     assert world.play("key-1", counter=PAGES)[1] is False
     assert world.tally_after_rollup(PAGES) == 1
@@ -114,14 +113,14 @@ def test_a_rolled_up_change_that_meets_others_is_tried_again_within_its_time(wor
 # Increments that spill
 
 
-@each_busy
-def test_a_change_in_others_way_is_written_alone_after_some_retries_and_a_throttled_one_at_once(
+@each_contention
+def test_a_change_in_conflict_spills_after_some_retries_and_a_throttled_change_at_once(
     world: World, fault: Fault
 ) -> None:
     world.proxy.plan = faults.always(fault, "TransactWriteItems")
     body, replayed = world.play("key-1", amount=5)
     assert (body["visible"], replayed) == ("soon", False)
-    assert len(world.sent("TransactWriteItems")) == tries_of(fault)
+    assert len(world.sent("TransactWriteItems")) == attempts_before_spill(fault)
     assert world.items() == []
     assert world.receipt()["rollup"] == {"BOOL": True}
     assert world.tally_after_rollup() == 5
@@ -129,20 +128,22 @@ def test_a_change_in_others_way_is_written_alone_after_some_retries_and_a_thrott
     assert world.play("key-1", amount=5) == (body, True)
 
 
-def test_a_hot_tally_is_not_tried_until_it_has_cooled_and_then_by_one_change(world: World, now_s: list[float]) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": HOT * 2})
-    seen = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
-    assert len(world.sent("TransactWriteItems")) == len(HOT)
+def test_changes_spill_while_the_breaker_is_open_and_one_change_probes_when_it_is_half_open(
+    world: World, now_s: list[float]
+) -> None:
+    world.proxy.plan = faults.script({"TransactWriteItems": CONFLICTS_UNTIL_SPILL * 2})
+    visible = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
+    assert len(world.sent("TransactWriteItems")) == len(CONFLICTS_UNTIL_SPILL)
     now_s[0] += BREAKER_OPEN_S
-    seen += [world.play(f"b-{number}")[0]["visible"] for number in range(3)]  # the first one tries, in vain
-    assert len(world.sent("TransactWriteItems")) == 2 * len(HOT)
-    assert seen == ["soon"] * 6
+    visible += [world.play(f"b-{number}")[0]["visible"] for number in range(3)]  # the first change probes and fails
+    assert len(world.sent("TransactWriteItems")) == 2 * len(CONFLICTS_UNTIL_SPILL)
+    assert visible == ["soon"] * 6
     now_s[0] += BREAKER_OPEN_S
     assert [world.play(f"c-{number}")[0]["visible"] for number in range(3)] == ["now"] * 3
     assert (world.tally(), world.tally_after_rollup()) == (3, 9)
 
 
-def test_a_refusal_shows_that_a_tally_has_cooled(world: World, now_s: list[float]) -> None:
+def test_a_replay_closes_a_half_open_breaker(world: World, now_s: list[float]) -> None:
     world.play("key-1")
     world.store.breaker.trip(PLAYS)
     now_s[0] += BREAKER_OPEN_S
@@ -150,17 +151,19 @@ def test_a_refusal_shows_that_a_tally_has_cooled(world: World, now_s: list[float
     assert not world.store.breaker.is_open(PLAYS)
 
 
-@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.kind.name.lower())
+@pytest.mark.parametrize("fault", LOST_RESPONSES, ids=lambda fault: fault.kind.name.lower())
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
-def test_a_change_that_landed_before_it_spilled_is_counted_once(world: World, fault: Fault, tokens: bool) -> None:
-    """The first answer is lost, and what the retries meet is busy: the receipt stands, and says what was done."""
+def test_a_change_that_was_committed_before_its_retries_meet_conflicts_is_counted_once(
+    world: World, fault: Fault, tokens: bool
+) -> None:
+    """The first response is lost, and every retry is in conflict. The spill then finds the receipt, and replays it."""
     world.proxy.strip_tokens = not tokens
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault, *HOT]})
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault, *CONFLICTS_UNTIL_SPILL]})
     assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert (world.tally(), world.tally_after_rollup()) == (1, 1)
 
 
-def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) -> None:
+def test_counters_with_limits_numbers_or_one_shard_never_spill(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
         world.store.breaker.trip(counter.partition_start + VIDEO)
@@ -169,12 +172,12 @@ def test_counters_whose_number_decides_or_is_compared_never_spill(world: World) 
     assert world.items() == world.receipts() == []
 
 
-def test_spilled_changes_are_in_a_metric(hot: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metric_counts_spilled_changes(hot: World, capsys: pytest.CaptureFixture[str]) -> None:
     with observe.metrics():
         hot.play("key-1")
         hot.like("ann")
         hot.like("ann")
-        together(hot, VIDEO, "other")
+        count_batch(hot, VIDEO, "other")
     [line] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert line["Spilled"] == [3.0]
 
@@ -183,11 +186,11 @@ def test_spilled_changes_are_in_a_metric(hot: World, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_a_like_that_keeps_meeting_others_is_its_like_item_alone(world: World, key: str | None) -> None:
+def test_a_like_in_lasting_conflict_writes_only_its_child(world: World, key: str | None) -> None:
     world.write_post()
-    world.proxy.plan = faults.script({"TransactWriteItems": HOT})
+    world.proxy.plan = faults.script({"TransactWriteItems": CONFLICTS_UNTIL_SPILL})
     body, replayed = world.like("ann", key=key)
-    assert (body, replayed) == ({"present": True, "changed": True, **SOON}, False)
+    assert (body, replayed) == ({"present": True, "changed": True, "visible": "soon"}, False)
     assert world.likes() == (0, {"ann"})
     (child,) = world.spilled_children()
     assert child["at"]["N"].isdigit()
@@ -197,14 +200,14 @@ def test_a_like_that_keeps_meeting_others_is_its_like_item_alone(world: World, k
 
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-def test_a_hot_like_of_a_missing_post_is_not_found_and_leaves_nothing(hot: World, key: str | None) -> None:
+def test_a_like_of_a_hot_post_that_does_not_exist_is_not_found_and_writes_nothing(hot: World, key: str | None) -> None:
     hot.store.breaker.trip(counters.LIKES.partition_start + "missing")
     with pytest.raises(NotFoundError):
         hot.like("ann", "missing", key=key)
     assert hot.items(counters.LIKES.partition_start + "missing") == hot.receipts() == []
 
 
-def test_making_a_shard_that_keeps_meeting_others_spills_the_like(world: World) -> None:
+def test_a_like_spills_if_the_creation_of_its_shard_is_in_lasting_conflict(world: World) -> None:
     world.write_post()
     world.store.spread.widen(LIKES, 16)
 
@@ -226,7 +229,7 @@ def test_an_unlike_does_not_spill(hot: World) -> None:
     assert hot.likes() == (0, {"ann"})
 
 
-def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either_hot: World) -> None:
+def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_right(either_hot: World) -> None:
     either_hot.like("ann")
     assert either_hot.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
     assert either_hot.likes() == (-1, set())
@@ -239,13 +242,13 @@ def test_a_spilled_like_that_is_unliked_before_it_is_rolled_up_ends_right(either
 
 
 def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> None:
-    """It keeps a late copy of the like out; nobody reads, lists or counts it, and it goes by TTL."""
+    """The tombstone stops a late copy of the like. No read, list or count has it, and it expires by TTL."""
     either_hot.like("ann")
     either_hot.like("bob")
     either_hot.unlike("ann")
-    left = the_like(either_hot)
-    assert left.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
-    assert int(left["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
+    tombstone = stored_child(either_hot)
+    assert tombstone.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
+    assert int(tombstone["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
     assert children.has_child(either_hot.call(), either_hot.child_counter, POST, "ann") is False
     first, following = children.list_children(either_hot.call(), either_hot.child_counter, POST, 1, None)
     assert (first, following is not None) == ([], True)
@@ -258,8 +261,8 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> Non
     assert either_hot.likes() == (-1, {"bob"})
 
 
-def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_once(either_hot: World) -> None:
-    """The rollup reads new items only, so this like does not spill."""
+def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(either_hot: World) -> None:
+    """The rollup reads new items only, so such a like does not spill."""
     either_hot.like("ann")
     either_hot.unlike("ann")
     assert either_hot.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
@@ -268,28 +271,29 @@ def test_a_like_over_what_an_unlike_left_is_visible_at_once_and_moves_the_tally_
     assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
 
 
-def test_two_likes_over_what_an_unlike_left_count_once(hot: World) -> None:
+def test_two_likes_over_a_tombstone_count_once(hot: World) -> None:
     hot.like("ann")
     hot.unlike("ann")
-    wish = children._ChildRequest(hot.call(), counters.LIKES, POST, "ann", True, {}, replaces=the_like(hot))
+    request = children._ChildRequest(hot.call(), counters.LIKES, POST, "ann", True, {}, replaces=stored_child(hot))
     hot.like("ann")
     with pytest.raises(ChangeRefusedError):
-        children._put(wish, None)
+        children._put(request, None)
     assert hot.likes() == (0, {"ann"})
 
 
-def test_an_unlike_of_an_old_spilled_like_leaves_nothing(hot: World) -> None:
+def test_an_unlike_of_an_old_spilled_like_leaves_no_tombstone(hot: World) -> None:
     hot.like("ann")
     put_at = tallies.minute_now(hot.call()) - TOMBSTONE_KEPT_S // 60 - 1
-    hot.put(the_like(hot) | {"at": {"N": str(put_at)}})
+    hot.put(stored_child(hot) | {"at": {"N": str(put_at)}})
     hot.unlike("ann")
     assert [item["SK"]["S"] for item in hot.items(LIKES) if "LIKE" in item["SK"]["S"]] == []
 
 
-# What is booked
+# Stamps of writes
 
 
-def the_like(world: World) -> Item:
+def stored_child(world: World) -> Item:
+    """Returns the child of ann, or its tombstone."""
     key = f"{world.child_counter.child}ann"
     (item,) = (item for item in world.items(world.child_counter.partition_start + POST) if item["SK"]["S"] == key)
     return item
@@ -299,7 +303,7 @@ def without(item: Item, *names: str) -> Item:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def test_each_of_what_names_a_like_changes_the_pair_key() -> None:
+def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_child() -> None:
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
     others = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
     lacking = [without(child, "at"), without(child, "nonce"), {}]
@@ -308,103 +312,105 @@ def test_each_of_what_names_a_like_changes_the_pair_key() -> None:
     assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
 
-@pytest.mark.parametrize("before", STAMPED)
-@pytest.mark.parametrize("after", [*STAMPED, None])
-def test_an_unlike_is_stamped_with_its_own_minute_and_the_like_that_it_takes_back_also_if_that_changes_meanwhile(
+@pytest.mark.parametrize("before", STAMPS)
+@pytest.mark.parametrize("after", [*STAMPS, None])
+def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_it_removes(
     world: World, before: tuple[str, ...], after: tuple[str, ...] | None
 ) -> None:
+    """Another like may replace the first one before the write of the unlike. `after`: its stamps, if it does."""
     world.write_post()
     world.like("ann")
-    bare = without(the_like(world), "at", "nonce")
+    bare = without(stored_child(world), "at", "nonce")
     first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in before}
     world.put(first)
     if after is None:
-        taken = first
+        removed = first
     else:
-        taken = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after}
-        world.proxy.plan = acting_before({0: lambda: world.put(taken)})
+        removed = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after}
+        world.proxy.plan = acting_before({0: lambda: world.put(removed)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
     (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
     assert time.time() // 60 - 1 <= int(meta["at"]["N"]) <= time.time() // 60
-    assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(taken)}.")
+    assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(removed)}.")
 
 
-def test_every_write_of_a_tally_has_a_nonce_of_its_own(world: World) -> None:
-    seen: list[str] = []
+def test_every_write_of_a_tally_has_a_new_nonce(world: World) -> None:
+    nonces: list[str] = []
     for counter, amount in ((counters.PLAYS, 1), (counters.STOCK, 1), (counters.TICKET, 1)):
         for number in range(3):
             world.play(
                 f"{counter.name}-{number}", amount=amount, counter=counter, operation="increment", call=world.call()
             )
             (item,) = world.items(counter.partition_start + VIDEO)
-            seen.append(item["nonce"]["S"])
-    assert len(set(seen)) == 9
-    assert {len(nonce) for nonce in seen} == {8}
+            nonces.append(item["nonce"]["S"])
+    assert len(set(nonces)) == 9
+    assert {len(nonce) for nonce in nonces} == {8}
 
 
-# Many changes under one key
+# Batches
 
 
-def together(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
-    """Three plays of each video under one key, and a change of `also`."""
-    sent = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
-    sent += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
+def count_batch(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
+    """Counts a batch: three plays of each video, and a change of `also`."""
+    entries = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
+    entries += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
     declared = counters.COUNTERS | ({also.name: also} if also else {})
-    wanted = batch.parse_batch(sent, declared, time.time(), soon=False)
-    return batch.count(call or world.call("ann"), wanted, operation="change", key=f"of {videos} {also}", soon=False)
+    changes = batch.parse_batch(entries, declared, time.time(), soon=False)
+    return batch.count(call or world.call("ann"), changes, operation="change", key=f"of {videos} {also}", soon=False)
 
 
-def visible(counted: ChangeAnswer) -> str:
-    return str(counted.body["visible"])
+def visible(answer: ChangeAnswer) -> str:
+    return str(answer.body["visible"])
 
 
-def test_of_both_kinds_those_that_are_visible_now_move(world: World) -> None:
-    assert visible(together(world, VIDEO, also=PAGES)) == "soon"
+def test_in_a_batch_of_both_kinds_the_tallies_that_are_visible_now_move_at_once(world: World) -> None:
+    assert visible(count_batch(world, VIDEO, also=PAGES)) == "soon"
     assert (world.tally(), world.tally(PAGES), world.tally_after_rollup(PAGES)) == (3, 0, 2)
 
 
-@each_busy
-def test_changes_that_keep_meeting_others_are_written_alone_and_throttled_ones_at_once(
+@each_contention
+def test_a_batch_in_conflict_spills_after_some_retries_and_a_throttled_batch_at_once(
     world: World, fault: Fault
 ) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * tries_of(fault)})
-    first = together(world, VIDEO)
+    world.proxy.plan = faults.script({"TransactWriteItems": [fault] * attempts_before_spill(fault)})
+    first = count_batch(world, VIDEO)
     assert visible(first) == "soon"
-    assert len(world.sent("TransactWriteItems")) == tries_of(fault)
+    assert len(world.sent("TransactWriteItems")) == attempts_before_spill(fault)
     assert world.items() == []
     assert world.tally_after_rollup() == 3
     assert world.store.breaker.is_open(PLAYS)
-    assert together(world, VIDEO) == (first.body, True)
+    assert count_batch(world, VIDEO) == (first.body, True)
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.error_answer("TransactionConflictException")], ids=str)
-def test_changes_that_meet_others_are_tried_again_and_spread(world: World, fault: Fault) -> None:
+def test_a_batch_in_a_short_conflict_is_retried_and_spreads_its_tally(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
-    assert visible(together(world, VIDEO)) == "now"
+    assert visible(count_batch(world, VIDEO)) == "now"
     assert world.tally() == 3
     assert world.store.spread.width(PLAYS) > 1
 
 
-def test_a_hot_tally_waits_from_the_start(hot: World) -> None:
-    assert visible(together(hot, VIDEO, "cold")) == "soon"
+def test_a_batch_spills_the_change_of_a_hot_tally_without_a_try(hot: World) -> None:
+    assert visible(count_batch(hot, VIDEO, "cold")) == "soon"
     assert len(hot.sent("TransactWriteItems")) == 1
     assert (hot.tally(), hot.tally_after_rollup(), hot.tally(id_="cold")) == (0, 3, 3)
 
 
-def test_only_the_tally_that_was_in_the_way_is_hot(world: World) -> None:
-    world.proxy.plan = faults.script({"TransactWriteItems": HOT})  # the last write is in conflict: the other video's
-    assert visible(together(world, VIDEO, "other")) == "soon"
+def test_a_batch_opens_the_breaker_only_of_the_tally_in_conflict(world: World) -> None:
+    # The last write of the transaction is in conflict: the one of the other video.
+    world.proxy.plan = faults.script({"TransactWriteItems": CONFLICTS_UNTIL_SPILL})
+    assert visible(count_batch(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other")) == (0, 0)
     assert world.store.breaker.is_open("VID#other")
     assert not world.store.breaker.is_open(PLAYS)
 
 
-def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
+def test_a_batch_spills_only_the_change_of_the_throttled_tally_whose_breaker_stays_open_for_long(
     world: World, now_s: list[float]
 ) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION]})
-    assert visible(together(world, VIDEO, "other")) == "soon"
+    assert visible(count_batch(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other"), world.tally_after_rollup(id_="other")) == (3, 0, 3)
     assert world.store.spread.width("VID#other") == 1
     assert not world.store.breaker.is_open(PLAYS)
@@ -412,26 +418,26 @@ def test_only_the_tally_that_was_throttled_is_written_alone_and_rests_for_long(
     assert world.store.breaker.is_open("VID#other")
 
 
-def test_a_receipt_that_is_throttled_waits_and_heats_no_tally(world: World) -> None:
+def test_a_throttled_receipt_is_retried_and_opens_no_breaker(world: World) -> None:
     receipt = Fault(faults.FaultKind.THROTTLED_TRANSACTION, at=0)
     world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
-    rushed, call = world.with_deadline(9, "ann")
-    assert visible(together(rushed, VIDEO, call=call)) == "now"
-    assert rushed.store.clock() > 0
+    timed, call = world.with_deadline(9, "ann")
+    assert visible(count_batch(timed, VIDEO, call=call)) == "now"
+    assert timed.store.clock() > 0
     world.proxy.plan = faults.always(receipt, "TransactWriteItems")
-    assert visible(together(world, "other")) == "soon"
+    assert visible(count_batch(world, "other")) == "soon"
     assert not world.store.breaker.is_open(PLAYS)
     assert not world.store.breaker.is_open("VID#other")
 
 
-def test_a_change_that_may_not_be_spilled_waits(world: World) -> None:
+def test_a_throttled_change_that_may_not_spill_is_retried(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.THROTTLED_TRANSACTION] * SPILL_RETRIES_MAX * 2})
-    assert visible(together(world, also=ONE_SHARD)) == "now"
+    assert visible(count_batch(world, also=ONE_SHARD)) == "now"
     assert world.tally(ONE_SHARD) == 2
 
 
-def test_changes_that_get_through_close_the_breaker_of_their_tally(world: World, now_s: list[float]) -> None:
+def test_a_committed_batch_closes_the_half_open_breaker_of_its_tally(world: World, now_s: list[float]) -> None:
     world.store.breaker.trip(PLAYS)
     now_s[0] += BREAKER_OPEN_S
-    assert visible(together(world, VIDEO)) == "now"
+    assert visible(count_batch(world, VIDEO)) == "now"
     assert world.play("next")[0]["visible"] == "now"

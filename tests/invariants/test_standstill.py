@@ -1,4 +1,4 @@
-"""The first minutes of a stack: an edit in them is found, and a late first sweep makes no drift."""
+"""In the first minutes of a stack an edit is found, and a late first sweep makes no drift."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.invariants.simulation import UNDISTURBED, Clock, seed_randomness
 
 
 @pytest.mark.parametrize("after_s", [0, 8, 70])
-def test_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
-    """A5: the judge began some minutes after the first sweep, and nobody looked at those before."""
+def test_an_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
+    """The judge begins some minutes after the first sweep, but judges the minutes before it, too."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
         world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
@@ -31,8 +31,8 @@ def test_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
         world.wire.close()
 
 
-def test_sweep_that_comes_late_for_the_first_time_makes_no_drift() -> None:
-    """One half of a change was booked before there was a judge, the other one after it had begun."""
+def test_a_late_first_sweep_makes_no_drift() -> None:
+    """One half of a change is booked before the judge begins, and the other half after that."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
         world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
@@ -51,14 +51,14 @@ def test_sweep_that_comes_late_for_the_first_time_makes_no_drift() -> None:
 
 
 def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
-    """Each consumer books its half on the minute in which it comes to it: half an hour lies between the two."""
+    """Each consumer books its half on the minute in which it reads the record. Here the two are half an hour apart."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
         world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.stall()
         world.play(times=3)
         world.sleep(10 * 60)
-        watermark.ensure_begun(Call(world.store), world.now_s)  # a record of now, in another shard
+        watermark.ensure_begun(Call(world.store), world.now_s)  # a new record in another shard
         world.resume()
         world.stall("bookkeeper", "counts")
         world.sweep_each_minute()
@@ -77,8 +77,8 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
         world.wire.close()
 
 
-def test_a_conflict_over_the_beginning_of_the_ledger_books_nothing_before_it() -> None:
-    """Receipts were booked without a beginning. The sweep began the ledger after their minute, which nobody judged."""
+def test_a_bookkeeper_that_cannot_begin_the_ledger_books_nothing() -> None:
+    """If it booked receipts, a sweep could begin the ledger after their minute, which nobody would judge."""
 
     def conflict() -> None:
         raise ClientError({"Error": {"Code": "TransactionConflictException"}}, "UpdateItem")

@@ -1,4 +1,4 @@
-"""What a stream consumer does with one batch: its runs, its checkpoint, what it sets aside and what it reports."""
+"""What a stream consumer does with one batch: runs, checkpoint, dead letters and metrics."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tests.invariants.streaming import (
 OTHER_SHARD = "shardId-4"
 
 
-def test_a_fault_of_the_configuration_is_said(stream: StreamWorld, store: Store) -> None:
+def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, store: Store) -> None:
     event = stream.event("receipts", SHARD, [play(1)])
-    other = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
-    for broken, why in ((event | {"shardId": None}, "tumbling window"), (event | other, "not of the counts")):
-        with pytest.raises(ConfigurationError, match=why):
-            stream.handler("rollup")(broken, LambdaContext())
+    other_table = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
+    for wrong, message in ((event | {"shardId": None}, "tumbling window"), (event | other_table, "not of the counts")):
+        with pytest.raises(ConfigurationError, match=message):
+            stream.handler("rollup")(wrong, LambdaContext())
     with pytest.raises(ConfigurationError, match="TALLY_DEAD_LETTER_BUCKET"):
         streams.Handler(rollup.CONSUMER, counters.COUNTERS, store)
 
@@ -65,27 +65,30 @@ def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: 
     assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
 
 
-def test_a_batch_is_one_write_for_each_tally_and_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
-    for number, tallied, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
+def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
+    for plays, tallies_moved, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
         store, client = stream.watched()
-        records = [play(one, f"{tallied} {one % tallied}") for one in range(1, number + 1)]
-        assert stream.deliver("rollup", "receipts", f"shardId-{tallied}", records, store=store) is None
+        records = [play(number, f"{tallies_moved} {number % tallies_moved}") for number in range(1, plays + 1)]
+        assert stream.deliver("rollup", "receipts", f"shardId-{tallies_moved}", records, store=store) is None
         assert [len(sent["TransactItems"]) for _, sent in client.sent] == sizes
-    wanted = {("plays", f"{tallied} {one}"): each for tallied, each in ((10, 100), (250, 2)) for one in range(tallied)}
-    assert stream.tallies() == wanted
+    assert stream.tallies() == {
+        ("plays", f"{tallies_moved} {number}"): amount
+        for tallies_moved, amount in ((10, 100), (250, 2))
+        for number in range(tallies_moved)
+    }
 
 
-def test_a_tally_is_stamped_with_the_minute_of_the_records_whatever_the_clocks_of_their_writers(
+def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their_writers_have(
     stream: StreamWorld,
 ) -> None:
-    """Around the edge of a minute the writers' stamps go back and forth: that splits no batch."""
+    """At the edge of a minute the writers' stamps alternate. The batch is not split for each of them."""
     store, client = stream.watched()
     numbers = range(1, 1001)
     records = [play(number, record_minute=MINUTE - (number <= 400), at=MINUTE - number % 2) for number in numbers]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
     stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
-    wanted = [(400, MINUTE - 1), (600, MINUTE)]
-    assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == wanted
+    expected = [(400, MINUTE - 1), (600, MINUTE)]
+    assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == expected
     assert {item["nonce"]["S"][0] for item in stream.scan("counts")} == {tallies.ROLLUP_NONCE_START}
 
 
@@ -93,8 +96,10 @@ def test_a_tally_is_stamped_with_the_minute_of_the_records_whatever_the_clocks_o
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:
-    """Around midnight the writers' stamps go back and forth. An item takes no note of today and removes that of last
-    week in one write, so a stamp that is far off has a write of its own."""
+    """Around midnight the writers' stamps alternate.
+
+    One write cannot note today and remove the note of last week. So a stamp that is far off needs its own write.
+    """
     store, client = stream.watched()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
@@ -110,7 +115,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
     assert stream.tallies() == {("plays", "v"): 1000}
 
 
-def test_what_comes_to_nothing_over_two_days_is_noted_on_each(stream: StreamWorld) -> None:
+def test_amounts_of_two_days_whose_sum_is_0_are_noted_on_both_days(stream: StreamWorld) -> None:
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
         play(1, record_minute=midnight, at=midnight - 1),
@@ -131,19 +136,19 @@ def test_two_stream_shards_add_to_different_tally_items(stream: StreamWorld) -> 
     assert stream.tallies() == {("plays", "v"): 2}
 
 
-def test_stream_shards_use_all_buckets_and_each_has_the_same_one_in_every_process() -> None:
+def test_stream_shards_use_all_buckets_and_each_shard_has_the_same_bucket_in_every_process() -> None:
     assert {bucket_of(f"shardId-{number}") for number in range(200)} == set(range(fold.BUCKETS))
     assert [bucket_of(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
 
-def test_a_spilled_like_never_makes_a_post(stream: StreamWorld) -> None:
+def test_the_rollup_of_a_spilled_like_never_creates_a_post(stream: StreamWorld) -> None:
     for number in range(40):
         stream.deliver("rollup", "counts", f"shardId-{number}", [like(1, f"u{number}")])
     assert "META" not in {item["SK"]["S"] for item in stream.scan("counts")}
     assert stream.tallies() == {("likes", "p"): 40}
 
 
-def test_the_checkpoint_says_how_far_and_names_the_newest_heartbeat_and_record_for_the_rollup(
+def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rollup(
     stream: StreamWorld,
 ) -> None:
     began_s = time.time()
@@ -157,18 +162,18 @@ def test_the_checkpoint_says_how_far_and_names_the_newest_heartbeat_and_record_f
     for name in CONSUMERS:
         for batch, (sequence, through, key, note) in batches:
             assert stream.deliver(name, "receipts", SHARD, batch) is None
-            found = stream.checkpoint(name, "receipts", SHARD)
-            assert [found[fact] for fact in ("sequence", "heartbeat", "note")] == [sequence, key, note]
-            assert int(found["through"]) == through
-            assert began_s - 1 <= int(found["expiration"]) - keys.CHECKPOINT_KEPT_S <= time.time()
+            checkpoint = stream.checkpoint(name, "receipts", SHARD)
+            assert [checkpoint[fact] for fact in ("sequence", "heartbeat", "note")] == [sequence, key, note]
+            assert int(checkpoint["through"]) == through
+            assert began_s - 1 <= int(checkpoint["expiration"]) - keys.CHECKPOINT_KEPT_S <= time.time()
 
 
 POISON = (
     POISON_PLAY,
     play(50, amount="1234567890" * 4),
-    play(50, video=LONG_TEXT),  # DynamoDB refuses it
+    play(50, video=LONG_TEXT),  # DynamoDB rejects it
     play(50, counter={"S": "retired"}),  # not declared
-    play(50, counter={"S": "stock"}),  # it has limits
+    play(50, counter={"S": "stock"}),  # the counter has limits
     play(50, counter={}),
     {"dynamodb": {"SequenceNumber": "50"}},
     record(50, "UPSERT", {"NewImage": {}}),
@@ -182,31 +187,33 @@ POISON = (
 )
 
 
-def test_a_poison_record_becomes_a_dead_letter_and_holds_up_nothing(stream: StreamWorld) -> None:
-    """The first of a batch, the last, in the middle, and alone."""
+def test_a_poison_record_becomes_a_dead_letter_and_delays_no_other_record(stream: StreamWorld) -> None:
+    """The poison record is the first of its batch, the last, in the middle, or alone."""
     for number, (bad, place) in enumerate(zip(POISON, itertools.cycle(("first", "last", "middle", "alone"))), 1):
         shard, video = f"shardId-{number}", f"v{number}"
         before = [] if place in ("first", "alone") else [play(at, video) for at in range(40, 50)]
         after = [] if place in ("last", "alone") else [play(at, video) for at in range(51, 61)]
         assert stream.deliver("rollup", "receipts", shard, [*before, bad, *after]) is None
         assert stream.tallies().get(("plays", video), 0) == len(before) + len(after)
-        kept = json.loads(stream.bucket.objects[f"rollup/receipts/{shard}/50.json"])
-        assert kept["record"]["dynamodb"]["SequenceNumber"] == "50"
-        assert (kept["consumer"], kept["table"], kept["shard"]) == ("rollup", "receipts", shard)
-        assert kept["reason"]
+        dead_letter = json.loads(stream.bucket.objects[f"rollup/receipts/{shard}/50.json"])
+        assert dead_letter["record"]["dynamodb"]["SequenceNumber"] == "50"
+        assert (dead_letter["consumer"], dead_letter["table"], dead_letter["shard"]) == ("rollup", "receipts", shard)
+        assert dead_letter["reason"]
         assert stream.checkpoint("rollup", "receipts", shard)["sequence"] == str(50 + len(after))
     assert len(stream.rows("DEADLETTER")) == len(POISON)
 
 
-def test_dead_letters_of_two_streams_are_two_though_shard_and_number_are_the_same(stream: StreamWorld) -> None:
+def test_dead_letters_of_two_tables_are_kept_apart_though_shard_and_sequence_number_are_equal(
+    stream: StreamWorld,
+) -> None:
     for table in ("receipts", "counts"):
         assert stream.deliver("bookkeeper", table, SHARD, [record(50, "INSERT", {"NewImage": None})]) is None
-    kept = [json.loads(body)["table"] for body in stream.bucket.objects.values()]
-    assert (kept, len(stream.rows("DEADLETTER"))) == (["receipts", "counts"], 2)
+    tables = [json.loads(body)["table"] for body in stream.bucket.objects.values()]
+    assert (tables, len(stream.rows("DEADLETTER"))) == (["receipts", "counts"], 2)
 
 
 def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_dead_letter(stream: StreamWorld) -> None:
-    """DynamoDB takes 4 MB at once, and the items that stand there may be large."""
+    """A transaction has at most 4 MB, to which the stored items count, too."""
     store, client = stream.watched()
 
     def before(_: int, name: str, parameters: dict[str, Any]) -> None:
@@ -220,14 +227,18 @@ def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_de
     assert stream.dead_letter_sequences()["rollup"] == set()
 
 
-def test_with_no_time_left_nothing_is_begun_and_the_first_record_is_reported(stream: StreamWorld) -> None:
+def test_with_no_time_left_a_consumer_applies_nothing_and_reports_the_first_record_as_failed(
+    stream: StreamWorld,
+) -> None:
     handler = stream.handler("rollup")
     context = LambdaContext(int(streams.RESERVE_S * 1000) - 100)
     assert failed_sequence(handler(stream.event("receipts", SHARD, [play(3), play(4)]), context)) == "3"
     assert stream.tallies() == {}
 
 
-def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(proxied_stream: StreamWorld, proxy: FaultProxy) -> None:
+def test_a_truncated_response_is_not_mistaken_for_a_missing_checkpoint(
+    proxied_stream: StreamWorld, proxy: FaultProxy
+) -> None:
     assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) is None
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
     proxy.forget()
@@ -236,22 +247,22 @@ def test_a_checkpoint_whose_answer_is_cut_is_not_taken_for_none(proxied_stream: 
     assert proxied_stream.tallies() == {("plays", "v"): 1}
 
 
-def test_conflicts_and_throttling_are_tried_again(proxied_stream: StreamWorld, proxy: FaultProxy) -> None:
+def test_a_consumer_retries_after_conflicts_and_throttling(proxied_stream: StreamWorld, proxy: FaultProxy) -> None:
     plan = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE]
     proxy.plan = faults.script({"TransactWriteItems": plan, "UpdateItem": [faults.CONFLICT]})
-    for one in (play(1), record(2, "REMOVE", {})):
-        assert proxied_stream.deliver("rollup", "receipts", SHARD, [one]) is None
+    for new_record in (play(1), record(2, "REMOVE", {})):
+        assert proxied_stream.deliver("rollup", "receipts", SHARD, [new_record]) is None
     assert proxied_stream.tallies() == {("plays", "v"): 1}
 
 
-def test_a_table_that_is_missing_is_an_error_of_the_function(stream: StreamWorld) -> None:
+def test_a_missing_table_fails_the_function_and_makes_no_dead_letter(stream: StreamWorld) -> None:
     settings = stream.store.settings._replace(counts_table="tally-no-such-table")
     with pytest.raises(StoreRefusedError):
         stream.deliver("rollup", "receipts", SHARD, [play(1)], store=replace(stream.store, settings=settings))
     assert stream.dead_letter_sequences()["rollup"] == set()
 
 
-def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(
+def test_a_metric_counts_dead_letters_and_is_not_printed_without_any(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream.deliver("rollup", "receipts", SHARD, [play(1), record(2, "REMOVE", {})])
@@ -262,12 +273,12 @@ def test_a_metric_says_what_became_a_dead_letter_and_nothing_if_nothing_was(
     assert (metrics["consumer"], metrics["DeadLetters"]) == ("rollup", [1.0])
 
 
-def test_the_bookkeeper_meters_each_change_once_in_a_line_for_each_counter(
+def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_change_once(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Delivered again it is no other change, nor if the checkpoint moved meanwhile. An import is no traffic."""
+    """A record that is delivered twice, or that another process has applied, does not count. Imports do not count."""
 
-    def metered(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
+    def counted_changes(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
         stream.deliver(consumer, table, SHARD, records, store=store)
         printed = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
         assert all(len(line) + cost.EVENT == pytest.approx(cost.METRICS_LINE, rel=0.15) for line in printed)
@@ -278,18 +289,18 @@ def test_the_bookkeeper_meters_each_change_once_in_a_line_for_each_counter(
 
     imported = {"imported": {"BOOL": True}}
     receipts = [play(1, amount=5), play(2, amount=-2), play(3, "w"), play(4, **imported), heartbeat(5)]
-    assert metered("rollup", "receipts", receipts) == {}
+    assert counted_changes("rollup", "receipts", receipts) == {}
     store, client = stream.watched()
-    first = iter([receipts[:2]])
+    first_two = iter([receipts[:2]])
 
-    def meanwhile(*_: object) -> None:
-        for records in first:
-            assert metered("bookkeeper", "receipts", records) == {"plays": 2}
+    def apply_first_two(*_: object) -> None:
+        for records in first_two:
+            assert counted_changes("bookkeeper", "receipts", records) == {"plays": 2}
 
-    client.before = meanwhile
-    assert metered("bookkeeper", "receipts", receipts, store) == {"plays": 1}
-    assert metered("bookkeeper", "receipts", receipts) == {}
+    client.before = apply_first_two
+    assert counted_changes("bookkeeper", "receipts", receipts, store) == {"plays": 1}
+    assert counted_changes("bookkeeper", "receipts", receipts) == {}
     key = tallies.key(counters.PLAYS, "v", 0)
     moved = record(5, "INSERT", {"Keys": key, "NewImage": key | {"play_count": {"N": "7"}}})
     likes = [like(1, "ann"), like(2, "bob"), like(3, "ann", "REMOVE"), like(4, "cy", **imported), moved]
-    assert metered("bookkeeper", "counts", likes) == {"likes": 3}
+    assert counted_changes("bookkeeper", "counts", likes) == {"likes": 3}

@@ -1,4 +1,4 @@
-"""The records that the engine itself streams are read as the synthetic ones are: their wire form is the right one."""
+"""The consumers read the engine's own stream records, so the synthetic records of other tests have the right form."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ def world(store: Store, engine: Engine) -> Iterator[EngineStreams]:
     wire.close()
 
 
-def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(
+def test_consumers_read_the_records_that_the_engine_streams(
     world: EngineStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: now_s)  # no minute ends meanwhile
+    monkeypatch.setattr(time, "time", lambda: now_s)  # no minute ends during the test
     store, client, at = world.store, world.store.client, int(now_s // 60)
     item: dict[str, Any] = {}
     for number in range(11):  # past the number at which sequence numbers gain a digit
         facts = tallies.receipt_facts(counters.PLAYS, "9f3a", 2, at)
         item = {"id": {"S": f"tally#{number}"}, "status": {"S": "COMPLETED"}, "rollup": {"BOOL": True}, **facts}
         client.put_item(TableName=store.settings.receipts_table, Item=item)
-    client.put_item(TableName=store.settings.receipts_table, Item=item | {"nonce": {"S": "over"}})  # an expired one
+    client.put_item(
+        TableName=store.settings.receipts_table, Item=item | {"nonce": {"S": "over"}}
+    )  # a new receipt over an expired one
     client.delete_item(TableName=store.settings.receipts_table, Key={"id": {"S": "tally#0"}})
     post = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}, "likeTally": {"N": "0"}}
     client.put_item(TableName=store.settings.counts_table, Item=post)
@@ -53,18 +55,19 @@ def test_what_the_engine_streams_of_receipts_likes_and_tallies_is_read(
     children.set_child(Call(store), counters.LIKES, "p", "ann", False)
     spilled = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#cy"}, "likedAt": {"N": "1"}, "at": {"N": str(at)}}
     client.put_item(TableName=store.settings.counts_table, Item=spilled | {"rollup": {"BOOL": True}})
-    seen: dict[str, list[Record]] = {table: [] for table in TABLES}
+    records: dict[str, list[Record]] = {table: [] for table in TABLES}
     for consumer in CONSUMERS:
         for table in TABLES[::-1]:
-            seen[table] += world.records(table)  # the rollup writes for the bookkeeper
+            records[table] += world.records(table)  # the bookkeeper also reads what the rollup wrote
             for _ in range(2):
                 assert (
-                    world.delivery(consumer, table, f"shard-{table}", []).invoke(seen[table], LambdaContext()) is None
+                    world.delivery(consumer, table, f"shard-{table}", []).invoke(records[table], LambdaContext())
+                    is None
                 )
     assert world.tallies() == {("plays", "9f3a"): 24, ("likes", "p"): 2}
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for (counter, target, _), amounts in world.ledger().items():
-        sums[counter, target] = [there + one for there, one in zip(sums[counter, target], amounts, strict=True)]
+        sums[counter, target] = [first + second for first, second in zip(sums[counter, target], amounts, strict=True)]
     assert sums == {("plays", "9f3a"): [24, 24], ("likes", "p"): [2, 2]}
     assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
     minutes = {minute for minute, _, _ in world.segments()}

@@ -92,7 +92,7 @@ def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_a
         "counter": {"S": "pages"}, "target": {"S": VIDEO}, "amount": {"N": "7"}, "rollup": {"BOOL": True},
     }  # fmt: skip
     assert int(receipt["at"]["N"]) % tallies.MINUTES_PER_DAY == 0, (
-        "no drift is judged by this minute, so the day is enough"
+        "the call has no caller, so the receipt has only the day"
     )
     assert json.loads(receipt["data"]["S"]) == body
     assert int(receipt["expiration"]["N"]) - time.time() > PENDING_KEPT_S - 60

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Ends the process at Ctrl-C during imports: CPython makes a TypeError of an exception that meets an import."""
+def _exit_now(number: int, frame: FrameType | None) -> None:
+    """Ends the process at Ctrl-C during imports, because CPython turns an exception in an import into a TypeError."""
     os.write(sys.stderr.fileno(), b"tally: stopped\n")
     os._exit(INTERRUPTED)
 
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str]) -> int:
     _load(arguments)
     try:
         return run_to_exit_status(lambda: _command(arguments))
-    except Exception as error:  # an answer that is not DynamoDB's fails anywhere; a user needs one line
+    except Exception as error:  # if another program answers, any line may fail; the user gets one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # for `main`
         what = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
@@ -88,8 +88,8 @@ def _command(arguments: Sequence[str]) -> int:
 
     names = commands.needed_commands(arguments)
     if not commands.takes_counters(arguments):
-        given = commands.parse_arguments(arguments, commands.parser({}, names))
-        return commands.COMMANDS[given.command].run(given)
+        args = commands.parse_arguments(arguments, commands.parser({}, names))
+        return commands.COMMANDS[args.command].run(args)
     from tally.builtin import BUILTIN
     from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
@@ -98,7 +98,7 @@ def _command(arguments: Sequence[str]) -> int:
     from . import connection, folder
     from .terminal import CommandError, note
 
-    file, needs_stack = folder.counters(), commands.looks_at_a_stack(arguments)
+    file, needs_stack = folder.counters(), commands.uses_stack(arguments)
     exists = file.is_file()  # `tally init` makes the file
     app = CountersFile(file, {} if exists else {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
     try:
@@ -108,19 +108,19 @@ def _command(arguments: Sequence[str]) -> int:
             raise
     for line in app.warnings if needs_stack else ():
         note(line)
-    given = commands.parse_arguments(arguments, commands.parser(app.counters, names))
-    command = commands.COMMANDS[given.command]
-    if not command.needs_stack or getattr(given, command.no_stack_option, None):
-        return command.run(given)
+    args = commands.parse_arguments(arguments, commands.parser(app.counters, names))
+    command = commands.COMMANDS[args.command]
+    if not command.needs_stack or getattr(args, command.no_stack_option, None):
+        return command.run(args)
     if not exists:
         raise CommandError(folder.missing(file))
-    local, counters = given.local, app.counters
-    stack = connection.local_stack(given.port, counters) if local else connection.deployed_stack(given.stack, counters)
+    local, counters = args.local, app.counters
+    stack = connection.local_stack(args.port, counters) if local else connection.deployed_stack(args.stack, counters)
     if command.write_option is not None:  # the command may write
         from tally.streams import forms
 
         forms.check(forms.noted(stack.store), counters)
-    return command.run(given, stack)
+    return command.run(args, stack)
 
 
 def _run_bare(arguments: Sequence[str]) -> int:
@@ -139,7 +139,7 @@ def _run_bare(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, _exit_now)
     if not _is_bare():
         _load(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -169,11 +169,11 @@ def _parse_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def read_context(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def read_context(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Returns the context of the deployment: `cdk.json`, and the pairs of the command line, which win."""
     file = folder() / "cdk.json"
     try:
-        return {**json.loads(file.read_text(encoding="utf-8")).get("context", {}), **dict(given)}
+        return {**json.loads(file.read_text(encoding="utf-8")).get("context", {}), **dict(pairs)}
     except OSError:
         raise CommandError(f"{file} is missing: go to the folder of your app, or run `tally init`") from None
     except (ValueError, AttributeError):

@@ -18,13 +18,13 @@ from rich.text import Text
 
 from tally.series.progress import HOUR_S
 
-from .terminal import Gap, Point, WatchedValue, format_utc_offset
+from .terminal import ComparedSpan, Point, WatchedValue, format_utc_offset
 
 SPACE = (0, 1, 0, 0)  # right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: a span that is known in part
 
 CHANGES_MAX = 20  # the last changes of a tally that is watched; fewer on a low terminal
-AROUND = 6  # lines around them
+OTHER_LINES = 6  # of the drawing: title, number, state and space
 
 
 def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: bool) -> None:
@@ -44,23 +44,23 @@ def draw_series(title: str, points: Sequence[Point], zone: tzinfo, *, by_hour: b
     console.print(table)
 
 
-def draw_gaps(title: str, spans: Sequence[Gap], zone: tzinfo) -> None:
+def draw_comparison(title: str, spans: Sequence[ComparedSpan], zone: tzinfo) -> None:
     """Draws a row for each span between two readings, with a bar for the excess of the old number."""
-    console, offs = Console(highlight=False), [gap.excess for gap in spans if gap.excess is not None]
-    low = min([0, *offs])
-    size = max(1, *(off - low for off in [0, *offs]))
+    console, excesses = Console(highlight=False), [span.excess for span in spans if span.excess is not None]
+    low = min([0, *excesses])
+    size = max(1, *(excess - low for excess in [0, *excesses]))
     console.print(Text(title, style="bold"))
     table = _table("left", "left", "right", "right", "right")
     table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "off")), "")
-    for gap in spans:
-        at = datetime.fromtimestamp(gap.from_s, zone).strftime("%a %m-%d %H:%M %z")
-        hours = (gap.to_s - gap.from_s) // HOUR_S
-        longer = Text(f"{hours} hours" if hours > 1 else "", style=OPEN)
-        if gap.excess is None:
-            table.add_row(at, longer, f"{gap.old:,}", *[Text("unknown", style=OPEN)] * 2, "")
+    for span in spans:
+        at = datetime.fromtimestamp(span.from_s, zone).strftime("%a %m-%d %H:%M %z")
+        hours, excess = (span.to_s - span.from_s) // HOUR_S, span.excess
+        length = Text(f"{hours} hours" if hours > 1 else "", style=OPEN)
+        if excess is None:
+            table.add_row(at, length, f"{span.old:,}", *[Text("unknown", style=OPEN)] * 2, "")
         else:
-            bar = Bar(size, min(gap.excess, 0) - low, max(gap.excess, 0) - low, color=DOWN if gap.excess else UP)
-            table.add_row(at, longer, f"{gap.old:,}", f"{gap.tally:,}", f"{gap.excess:+,}", _bar_cell(console, bar))
+            bar = Bar(size, min(excess, 0) - low, max(excess, 0) - low, color=DOWN if excess else UP)
+            table.add_row(at, length, f"{span.old:,}", f"{span.tally:,}", f"{excess:+,}", _bar_cell(console, bar))
     console.print(table)
 
 
@@ -92,26 +92,26 @@ def draw_top(title: str, listed: Sequence[tuple[str, int]]) -> None:
     console.print(table)
 
 
-def draw_watch(title: str, interval_s: int, looks: Iterable[WatchedValue], zone: tzinfo) -> None:
+def draw_watch(title: str, interval_s: int, values_read: Iterable[WatchedValue], zone: tzinfo) -> None:
     """Draws a live number with its last changes, until the reads end."""
     console, lost_s = Console(highlight=False), 0
     changes: deque[WatchedValue] = deque(maxlen=CHANGES_MAX)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for look in looks:
-            lost_s = (lost_s or look.at_s) if look.error else 0
-            if look.change:
-                changes.appendleft(look)
-            shown = list(changes)[: max(1, console.height - AROUND)]
+        for read in values_read:
+            lost_s = (lost_s or read.at_s) if read.error else 0
+            if read.change:
+                changes.appendleft(read)
+            shown = list(changes)[: max(1, console.height - OTHER_LINES)]
             lines = [Text(f"{_clock(each.at_s, zone)}  {each.change:+,}") for each in shown]
-            as_of = f"{_clock(look.at_s, zone)} ({format_utc_offset(look.at_s, zone)})"
+            as_of = f"{_clock(read.at_s, zone)} ({format_utc_offset(read.at_s, zone)})"
             state = f"as of {as_of}, every {interval_s} s; Ctrl-C ends"
-            if look.error:
-                state = f"connection lost at {_clock(lost_s, zone)}, trying again: {look.error}"
+            if read.error:
+                state = f"connection lost at {_clock(lost_s, zone)}, trying again: {read.error}"
             drawn = Group(
                 Text(title, style="bold"),
-                Text(f"{look.value:,}", style="dim" if look.error else f"bold {UP}"),
+                Text(f"{read.value:,}", style="dim" if read.error else f"bold {UP}"),
                 *(lines or [Text("no change yet", style="dim")]),
-                Text(state, style=DOWN if look.error else "dim"),
+                Text(state, style=DOWN if read.error else "dim"),
             )
             live.update(drawn, refresh=True)
 

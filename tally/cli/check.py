@@ -77,9 +77,9 @@ class CheckedNumber(NamedTuple):
         if counted and self.missing_by_count is not None:
             parts.append(f"children {counted.children}")
         if row.drift:
-            part = f"{finding.confirmed:+d} of it " if finding.confirmed != row.drift else ""
-            when = f"{part}confirmed" if finding.confirmed else "not confirmed yet"
-            parts.append(f"drift {row.drift:+d} since {format_time(row.since)}, {when}")
+            amount = f"{finding.confirmed:+d} of it " if finding.confirmed != row.drift else ""
+            state = f"{amount}confirmed" if finding.confirmed else "not confirmed yet"
+            parts.append(f"drift {row.drift:+d} since {format_time(row.since)}, {state}")
         if counted and counted.unproven_reason:
             bounds = f"{counted.low:+d}" if counted.low == counted.high else f"{counted.low:+d} to {counted.high:+d}"
             parts.append(f"by its children {bounds}, but {counted.unproven_reason}")
@@ -109,34 +109,34 @@ def add_number_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--only", choices=PARTS, help="do one part of the work; with an ID, drift or children")
 
 
-def complete_numbers(given: argparse.Namespace) -> None:
+def complete_numbers(args: argparse.Namespace) -> None:
     """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
-    of_items = given.counter is not None and given.counter.items is not None
-    if given.counter and not (given.ids or of_items):
-        raise UsageError(f"{given.command} takes COUNTER and at least one ID, or neither")
-    given.named = [Number(given.counter, values.resolve_id(given.counter, id_)) for id_ in dict.fromkeys(given.ids)]
-    if given.named and given.only == LETTERS:
+    of_items = args.counter is not None and args.counter.items is not None
+    if args.counter and not (args.ids or of_items):
+        raise UsageError(f"{args.command} takes COUNTER and at least one ID, or neither")
+    args.named = [Number(args.counter, values.resolve_id(args.counter, id_)) for id_ in dict.fromkeys(args.ids)]
+    if args.named and args.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
-    if of_items and given.only not in (None, DRIFT):
-        raise UsageError(f"{given.counter.name} counts items: there is only --only drift")
-    alone = (DRIFT,) if of_items else (DRIFT, CHILDREN)
-    given.parts = (given.only,) if given.only else alone if given.counter else PARTS
+    if of_items and args.only not in (None, DRIFT):
+        raise UsageError(f"{args.counter.name} counts items: there is only --only drift")
+    of_counter = (DRIFT,) if of_items else (DRIFT, CHILDREN)
+    args.parts = (args.only,) if args.only else of_counter if args.counter else PARTS
 
 
-def read_dead_letters(given: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
+def read_dead_letters(args: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
     """Returns the dead letters, if the command is to check them."""
-    return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in given.parts else []
+    return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in args.parts else []
 
 
-def find_wrong_numbers(given: argparse.Namespace, stack: Stack) -> CheckResult:
+def find_wrong_numbers(args: argparse.Namespace, stack: Stack) -> CheckResult:
     """Returns the numbers that drift or differ from their children. Prints a note for each id without a number."""
     reconciler = Reconciler(stack.store)
-    missing = [one for one in given.named if not _exists(stack.store, *one)]
+    missing = [one for one in args.named if not _exists(stack.store, *one)]
     for counter, id_ in missing:
         note(f"there is no {counter.name} {id_}")
-    numbers = [one for one in given.named if one not in missing] if given.named else _suspects(given, stack)
+    numbers = [one for one in args.named if one not in missing] if args.named else _suspects(args, stack)
     checked = []
-    if DRIFT in given.parts or CHILDREN in given.parts:
+    if DRIFT in args.parts or CHILDREN in args.parts:
         with progress_bar(numbers, "number", "checked") as each:
             for counter, id_ in each:
                 counted = reconciler.count(counter, id_) if counter.child else None
@@ -155,16 +155,16 @@ def _exists(store: Store, counter: Counter, id_: str) -> bool:
     return bool(stored) or rows.read_row(store, counter.name, id_).last_minute >= 0
 
 
-def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
+def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
     """Returns every number that drifts, and every number that differs from its children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
-    if CHILDREN in given.parts:
+    if CHILDREN in args.parts:
         with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
             for counter, id_, number, children in families:
                 if number != children:
                     suspects[counter.name, id_] = Number(counter, id_)
-    for row in rows.all_rows(stack.store) if DRIFT in given.parts else ():
-        if given.counter and row.counter != given.counter.name:
+    for row in rows.all_rows(stack.store) if DRIFT in args.parts else ():
+        if args.counter and row.counter != args.counter.name:
             continue
         if row.counter in stack.counters:
             suspects[row.counter, row.target] = Number(stack.counters[row.counter], row.target)
@@ -174,11 +174,12 @@ def _suspects(given: argparse.Namespace, stack: Stack) -> list[Number]:
     return [suspects[name] for name in sorted(suspects)]
 
 
-def read_shortfalls(given: argparse.Namespace, stack: Stack) -> Shortfalls | None:
-    """Returns what numbers lack by their receipts; None without this part, or on a stack that is too new."""
-    if RECEIPTS not in given.parts:
+def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None:
+    """Returns the numbers that are lower than their receipts; None if the command does not check this part, or if the
+    stack is too new."""
+    if RECEIPTS not in args.parts:
         return None
-    for counter, _ in given.named:
+    for counter, _ in args.named:
         if not rebuild.rebuildable(counter):
             hint = "a repair counts its children" if counter.child else "its changes are never rolled up"
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
@@ -186,73 +187,74 @@ def read_shortfalls(given: argparse.Namespace, stack: Stack) -> Shortfalls | Non
     try:
         days = rebuild.rebuild_window(store, watermark.read(store), CLOCK.now_s())
     except RepairNotReadyError:
-        if given.only:
+        if args.only:
             raise
         note("receipts: not checked: the stack is younger than two whole days")
         return None
     with progress_bar(rebuild.sum_receipts(store, stack.counters, days, accepted), "page", "scanned") as pages:
         for _ in pages:
             pass
-    only = {(counter.name, id_) for counter, id_ in given.named} or set(accepted)
+    only = {(counter.name, id_) for counter, id_ in args.named} or set(accepted)
     with progress_bar(sorted(only.intersection(accepted)), "number", "checked") as each:
-        losses = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
-    return Shortfalls([loss for loss in losses if loss.difference], days)
+        findings = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
+    return Shortfalls([finding for finding in findings if finding.difference], days)
 
 
-def say_dead_letters(given: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
+def say_dead_letters(args: argparse.Namespace, markers: list[DeadLetterMarker]) -> None:
     """Prints a line for each dead letter."""
     for marker in markers:
         body = {"found": "dead letter", "object": marker.object, "at": marker.at_s, "reason": marker.reason}
         what = f"{marker.object}, a dead letter since {format_time(marker.at_s)}: {marker.reason}"
-        print_json_or_line(given, body, f"waits    {what}: a repair applies it")
+        print_json_or_line(args, body, f"waits    {what}: a repair applies it")
 
 
-def unwatched_reasons(given: argparse.Namespace, stack: Stack) -> list[str]:
-    """Returns why team numbers cannot be compared. For the others prints a note with how many are compared."""
-    counters = [given.counter] if given.counter else list(stack.counters.values())
-    watching = [one for one in counters if one.watch and DRIFT in given.parts]
-    if given.named:
-        whys = ((one, watch.unproven_reason(stack.store, *one)) for one in given.named if watching)
-        return [f"{one.counter.name} {one.id} {why}" for one, why in whys if why]
+def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
+    """Returns why team numbers cannot be compared. For each counter whose team numbers are compared, prints a note with
+    their count."""
+    counters = [args.counter] if args.counter else list(stack.counters.values())
+    watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
+    if args.named:
+        reasons = ((number, watch.unproven_reason(stack.store, *number)) for number in args.named if watching)
+        return [f"{number.counter.name} {number.id} {why}" for number, why in reasons if why]
     waiting, unknown = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
-    for one in watching:
-        assert one.watch is not None
-        if why := health.why_not_comparable(stack.store, one):
-            unknown.append(f"{one.name}: {why}")
+    for counter in watching:
+        assert counter.watch is not None
+        if why := health.why_not_comparable(stack.store, counter):
+            unknown.append(f"{counter.name}: {why}")
             continue
-        late, have = waiting.get(one.name, 0), health.count_team_numbers(stack.store, one)
-        late_ones = f", {late:,} of them changed within {one.watch.within_s} s and wait to be compared" if late else ""
-        line = f"{one.name}: {have:,} groups have {one.watch.attribute}{late_ones}"
-        if late >= have:
+        late, groups = waiting.get(counter.name, 0), health.count_team_numbers(stack.store, counter)
+        line = f"{counter.name}: {groups:,} groups have {counter.watch.attribute}"
+        line += f", {late:,} of them changed within {counter.watch.within_s} s and wait to be compared" if late else ""
+        if late >= groups:
             unknown.append(line)
         else:
             note(line)
     return unknown
 
 
-def read_losses(given: argparse.Namespace, stack: Stack) -> list[Loss]:
+def read_losses(args: argparse.Namespace, stack: Stack) -> list[Loss]:
     """Returns the losses that are not acknowledged, if the command checks every part."""
-    return list_losses(stack.store) if given.parts == PARTS else []
+    return list_losses(stack.store) if args.parts == PARTS else []
 
 
-def say_losses(given: argparse.Namespace, gaps: list[Loss]) -> None:
+def say_losses(args: argparse.Namespace, losses: list[Loss]) -> None:
     """Prints a line for each loss."""
-    for gap in gaps:
-        times = {"since": gap.since_s, "until": gap.until_s}
-        when = f"from {format_time(gap.since_s)} to {format_time(gap.until_s)}"
-        what = "a dead letter" if gap.name.startswith(LETTER) else "records"
-        line = f"gap      {gap.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
-        print_json_or_line(given, {"found": "gap", "consumer": gap.consumer, **times}, line)
+    for loss in losses:
+        times = {"since": loss.since_s, "until": loss.until_s}
+        when = f"from {format_time(loss.since_s)} to {format_time(loss.until_s)}"
+        what = "a dead letter" if loss.name.startswith(LETTER) else "records"
+        line = f"gap      {loss.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
+        print_json_or_line(args, {"found": "gap", "consumer": loss.consumer, **times}, line)
 
 
-def say_numbers(given: argparse.Namespace, stack: Stack, checked: CheckResult) -> None:
+def say_numbers(args: argparse.Namespace, stack: Stack, checked: CheckResult) -> None:
     """Prints a line for each number that is wrong or unclear."""
     for number in checked.unclear:
         body = {"found": "unclear", **_number_members(number.finding)}
-        print_json_or_line(given, body, f"unclear  {number.line}: run this again when the number changes less often")
+        print_json_or_line(args, body, f"unclear  {number.line}: run this again when the number changes less often")
     for number in checked.wrong:
         if number.finding.counter.watch:
-            team_numbers.print_difference(given, stack, number.finding)
+            team_numbers.print_difference(args, stack, number.finding)
             continue
         row, is_confirmed = number.finding.drift, number.finding.confirmed != 0
         drift = {"drift": row.drift, "since": row.since, "confirmed": is_confirmed} if row.drift else {}
@@ -260,79 +262,80 @@ def say_numbers(given: argparse.Namespace, stack: Stack, checked: CheckResult) -
         effect = f"a repair adds {number.repair_amount:+d}" if number.repair_amount else "a repair accepts the number"
         if row.drift and not number.finding.confirmed:
             effect = "a repair waits until the drift is confirmed"
-        print_json_or_line(given, body, f"differs  {number.line}: {effect}")
+        print_json_or_line(args, body, f"differs  {number.line}: {effect}")
 
 
-def say_shortfalls(given: argparse.Namespace, store: Store, gone: Shortfalls) -> None:
+def say_shortfalls(args: argparse.Namespace, store: Store, shortfalls: Shortfalls) -> None:
     """Prints a line for each number that lacks accepted changes."""
-    for loss in gone.findings:
-        days = ", ".join(f"{_day(store, day)} {amount}" for day, amount in loss.days.items())
-        repaired = sum(loss.days.values()) - loss.difference
-        known = f", of which {repaired} was repaired" if repaired else ""
-        first = f", drifts by {loss.drift.drift:+d}, which is repaired first" if loss.has_drift else ""
-        body = {"found": "lost", **_number_members(loss), "repair": loss.difference}
-        line = f"{loss.name}: {loss.tally}, its receipts say more: {days}{known}{first}"
-        if loss.unproven_reason:
+    for finding in shortfalls.findings:
+        days = ", ".join(f"{_format_day(store, day)} {amount}" for day, amount in finding.days.items())
+        repaired = sum(finding.days.values()) - finding.difference
+        line = f"{finding.name}: {finding.tally}, its receipts say more: {days}"
+        line += f", of which {repaired} was repaired" if repaired else ""
+        line += f", drifts by {finding.drift.drift:+d}, which is repaired first" if finding.has_drift else ""
+        body = {"found": "lost", **_number_members(finding), "repair": finding.difference}
+        if finding.unproven_reason:
             body["found"] = "unclear"
-            print_json_or_line(given, body, f"unclear  {line}: cannot tell: {loss.unproven_reason}")
+            print_json_or_line(args, body, f"unclear  {line}: cannot tell: {finding.unproven_reason}")
         else:
-            print_json_or_line(given, body, f"lost     {line}: a repair adds {loss.difference:+d}")
+            print_json_or_line(args, body, f"lost     {line}: a repair adds {finding.difference:+d}")
 
 
 def _number_members(finding: Finding) -> Mapping[str, object]:
     return {"counter": finding.counter.name, **periods.answer_members(finding.target), "value": finding.tally}
 
 
-def _day(store: Store, day: int) -> str:
+def _format_day(store: Store, day: int) -> str:
     begins_s = day * tallies.MINUTES_PER_DAY * store.settings.minute_s
     return format_time(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else format_time(begins_s)[:10]
 
 
-def check(given: argparse.Namespace, stack: Stack) -> int:
+def check(args: argparse.Namespace, stack: Stack) -> int:
     """Prints what is wrong. Returns 0 if all is well, 1 if something differs or is unclear, 2 without an answer."""
-    scan.recount_named(given, stack)
-    waiting, gaps = read_dead_letters(given, stack), read_losses(given, stack)
-    checked, gone = find_wrong_numbers(given, stack), read_shortfalls(given, stack)
-    unknown = unwatched_reasons(given, stack)
+    scan.recount_named(args, stack)
+    letters, losses = read_dead_letters(args, stack), read_losses(args, stack)
+    checked, shortfalls = find_wrong_numbers(args, stack), read_shortfalls(args, stack)
+    unknown = reasons_not_compared(args, stack)
     for why in unknown:
         note(f"cannot tell: {why}")
-    say_dead_letters(given, waiting)
-    say_losses(given, gaps)
-    say_numbers(given, stack, checked)
-    problems = [f"{len(waiting)} wait"] * bool(waiting) + ["records may be lost"] * bool(gaps)
+    say_dead_letters(args, letters)
+    say_losses(args, losses)
+    say_numbers(args, stack, checked)
+    problems = [f"{len(letters)} wait"] * bool(letters) + ["records may be lost"] * bool(losses)
     problems += [f"{len(checked.wrong)} differ"] * bool(checked.wrong)
-    if gone:
-        say_shortfalls(given, stack.store, gone)
-        problems += [f"{len(gone.findings)} lost something"] * bool(gone.findings)
-        note(f"receipts: of {_day(stack.store, gone.days.first)} to {_day(stack.store, gone.days.last)}")
+    if shortfalls:
+        say_shortfalls(args, stack.store, shortfalls)
+        problems += [f"{len(shortfalls.findings)} lost something"] * bool(shortfalls.findings)
+        first, last = (_format_day(stack.store, day) for day in (shortfalls.days.first, shortfalls.days.last))
+        note(f"receipts: of {first} to {last}")
     unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
     until = watermark.read(stack.store).judged_up_to(stack.store.settings)
     clock = f"checked up to {format_clock(until, UTC, now_s)} UTC" if until else ""
     note(f"drift: {clock or 'not checked yet: a new stack needs some minutes'}")
-    if problems and not given.json:
+    if problems and not args.json:
         only_yours = len(problems) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong)
-        what_to_do = "the commands above set your numbers" if only_yours else f"to repair it: {repair_command(given)}"
+        what_to_do = "the commands above set your numbers" if only_yours else f"to repair it: {repair_command(args)}"
         say(f"{', '.join(problems + unclear)}; {what_to_do}")
-    elif not given.json:
+    elif not args.json:
         is_known = until and not (checked.missing or unknown)
-        say(", ".join(unclear) or (all_is_well_text(given) if is_known else "nothing is known to be wrong"))
+        say(", ".join(unclear) or (all_is_well_text(args) if is_known else "nothing is known to be wrong"))
     if checked.missing or not (until or problems):
         return CANNOT_TELL
     return WRONG if problems or unclear else CANNOT_TELL if unknown else 0
 
 
-def all_is_well_text(given: argparse.Namespace) -> str:
+def all_is_well_text(args: argparse.Namespace) -> str:
     """Returns the line for a check that found nothing."""
-    return f"all is well: {given.only}" if given.only else "all is well"
+    return f"all is well: {args.only}" if args.only else "all is well"
 
 
-def repair_command(given: argparse.Namespace) -> str:
+def repair_command(args: argparse.Namespace) -> str:
     """Returns the command that repairs what `check` found."""
-    named = [given.counter.name, *given.ids] if given.counter else []
-    only = ["--only", given.only] if given.only else []
-    where = ["--local"] if given.local else ["--stack", given.stack]
-    port = ["--port", str(given.port)] if given.port else []
+    named = [args.counter.name, *args.ids] if args.counter else []
+    only = ["--only", args.only] if args.only else []
+    where = ["--local"] if args.local else ["--stack", args.stack]
+    port = ["--port", str(args.port)] if args.port else []
     return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
 
 

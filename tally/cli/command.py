@@ -33,13 +33,13 @@ class Parser(argparse.ArgumentParser):
     """The text of --help; empty: the text of argparse."""
     passes_unknown_options = True
     """Whether unknown options go to another program."""
-    _given: Sequence[str] = ()
+    _args: Sequence[str] = ()
 
     def parse_known_args(  # type: ignore[override]  # argparse overloads this for other namespaces
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Keeps the arguments for `error`."""
-        self._given = args or ()
+        self._args = args or ()
         return super().parse_known_args(args, namespace)
 
     def _parse_optional(self, arg_string: str) -> Any:
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message and exits with 2."""
-        unknown = {one.partition("=")[0] for one in self._given} - self._option_string_actions.keys() - {"--"}
+        unknown = {one.partition("=")[0] for one in self._args} - self._option_string_actions.keys() - {"--"}
         if "required" in message and any(one.startswith("--") for one in unknown):
             message += "; write an id that begins with -- at the end, behind a separate --"
         self.exit(2, f"tally: {message}; --help says more\n")
@@ -71,8 +71,8 @@ class Command:
     """The key of COMMAND_SUMMARIES."""
     run: Callable[..., int]
     """Gets the options, and the stack if the command needs one. Returns the exit status."""
-    arguments: Callable[[Parser, Counters], object] = lambda made, counters: None
-    check: Callable[[argparse.Namespace], None] = lambda given: None
+    arguments: Callable[[Parser, Counters], object] = lambda parser, counters: None
+    check: Callable[[argparse.Namespace], None] = lambda args: None
     """Checks the options against each other, and completes them. Raises UsageError or InvalidInputError."""
     examples: str = ""
     json: bool = False
@@ -128,17 +128,17 @@ class Command:
             port, text = values.whole_number(1, 65535), f"the port of {DEV}, with --local"
             parser.add_argument("--port", type=port, help=f"{text} (default: PORT, or {PORT_DEFAULT})")
 
-    def check_options(self, given: argparse.Namespace) -> None:
+    def check_options(self, args: argparse.Namespace) -> None:
         """Checks the options against each other. Raises UsageError or InvalidInputError."""
-        if self.needs_stack and given.port and not given.local:  # --port means `make dev`, not AWS
+        if self.needs_stack and args.port and not args.local:  # --port means `make dev`, not AWS
             raise UsageError("--port goes with --local")
         if self.write_option:
-            writes = getattr(given, self.write_option.strip("-"))
-            if writes and not (given.by and given.why):
+            writes = getattr(args, self.write_option.strip("-"))
+            if writes and not (args.by and args.why):
                 raise UsageError(f"{self.write_option} needs --by NAME and --why TEXT, for the history")
-            if not writes and (given.by or given.why):
+            if not writes and (args.by or args.why):
                 raise UsageError(f"--by and --why go with {self.write_option}")
-        self.check(given)
+        self.check(args)
 
 
 def add_counter(

@@ -15,13 +15,13 @@ from .command_summaries import COMMAND_SUMMARIES, SUMMARIES_BY_PURPOSE
 from .terminal import say
 
 
-def _help(given: argparse.Namespace) -> int:
+def _help(args: argparse.Namespace) -> int:
     """Prints the help of one command or of all, and exits."""
-    given.parser.parse_args([given.topic, "--help"] if given.topic else ["--help"])
+    args.parser.parse_args([args.topic, "--help"] if args.topic else ["--help"])
     return 0
 
 
-def _version(given: argparse.Namespace) -> int:
+def _version(args: argparse.Namespace) -> int:
     """Prints the version and the folder of the package."""
     say(f"tally {version()} ({PACKAGE})")
     return 0
@@ -57,8 +57,8 @@ _REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
 _ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
 
 
-def looks_at_a_stack(arguments: Sequence[str]) -> bool:
-    """Returns whether this command line needs a stack, and does not only ask for help."""
+def uses_stack(arguments: Sequence[str]) -> bool:
+    """Returns whether the command needs a stack, and the command line does not ask for help."""
     summary = COMMAND_SUMMARIES.get(next(iter(arguments), ""))
     return summary is not None and summary.needs_stack and not {"-h", "--help"} & set(arguments)
 
@@ -72,7 +72,7 @@ def needed_commands(arguments: Sequence[str]) -> list[str]:
 
 
 def takes_counters(arguments: Sequence[str]) -> bool:
-    """Returns whether this command line may name or list counters, so that the file of counters is read."""
+    """Returns whether this command line may name or list counters, and therefore needs `counters.py`."""
     needed = [COMMAND_SUMMARIES[name] for name in needed_commands(arguments)]
     return any(summary.needs_stack or summary.needs_counters for summary in needed)
 
@@ -100,14 +100,14 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
         near = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, COMMAND_SUMMARIES, 1)]
         hints = [_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near
         parser.error(": ".join([f"there is no command {name!r}", *hints]))
-    given, others = parser.parse_known_args(arguments)
-    command = COMMANDS[given.command]
+    args, others = parser.parse_known_args(arguments)
+    command = COMMANDS[args.command]
     if others and not command.passes_unknown_options:
         hint = command.unknown_option_hint and f": {command.unknown_option_hint}"
         parser.error(f"unrecognized arguments: {' '.join(others)}{hint}")
-    given.others = others
+    args.others = others
     try:
-        command.check_options(given)
+        command.check_options(args)
     except UsageError as error:
         parser.error(str(error))
     except Exception as error:
@@ -116,4 +116,4 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
         if not isinstance(error, InvalidInputError):
             raise
         parser.error(f"argument ID: {error.detail}")
-    return given
+    return args

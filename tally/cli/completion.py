@@ -10,14 +10,14 @@ from .command import Command
 from .terminal import say
 
 
-def _print_completion(given: argparse.Namespace) -> int:
+def _print_completion(args: argparse.Namespace) -> int:
     """Prints the script, with the counters that the app declares now."""
-    names = " ".join(given.declared)
+    names = " ".join(args.declared)
     listed = {
         "bash": f"_tally_counters() {{ compgen -W '{names}' -- \"$1\"; }}",
         "zsh": f"_tally_counters() {{ _values counter {names}; }}",
     }
-    say(shtab.complete(given.parser, given.shell, preamble=listed[given.shell]))
+    say(shtab.complete(args.parser, args.shell, preamble=listed[args.shell]))
     return 0
 
 

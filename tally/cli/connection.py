@@ -66,9 +66,9 @@ class Stack:
             scan_state.as_of(self.store, counter)
 
 
-def local_stack(given: int | None, counters: Mapping[str, Counter]) -> Stack:
-    """Returns the stack of `make dev`. `given`: the port; None: PORT or the default. Raises CommandError."""
-    port = given or os.environ.get("PORT") or PORT_DEFAULT
+def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Stack:
+    """Returns the stack of `make dev`. `port_option`: None: PORT or the default. Raises CommandError."""
+    port = port_option or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
     os.environ["no_proxy"] = "*"  # through a proxy, `localhost` is another machine
     try:

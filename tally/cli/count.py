@@ -32,46 +32,46 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--key", type=values.idempotency_key, help=key)
 
 
-def _check(given: argparse.Namespace) -> None:
-    named, counter = given.visitor is not None, given.counter
+def _check(args: argparse.Namespace) -> None:
+    named, counter = args.visitor is not None, args.counter
     if named and not counter.unique:
         raise UsageError(f"{counter.name} does not count visitors: leave out --visitor")
     if counter.unique and not named:
         raise UsageError(f"{counter.name} counts visitors: add --visitor NAME")
-    if named and (given.amount is not None or given.key or given.used):
+    if named and (args.amount is not None or args.key or args.used):
         raise UsageError("--visitor excludes --amount, --key and --used: a visitor is the key, and counts once")
-    if given.used and not counter.debt:
+    if args.used and not counter.debt:
         raise UsageError(f"{counter.name} has no debt, so no change may pass its limit: leave out --used")
 
 
-def _count(given: argparse.Namespace, stack: Stack) -> int:
+def _count(args: argparse.Namespace, stack: Stack) -> int:
     """Counts a change or a visitor, and prints the key, or whether the visitor is new. Returns 1 if a limit refuses."""
-    key = given.key or str(uuid.uuid4())
+    key = args.key or str(uuid.uuid4())
     try:
-        tally = make_client(given, stack, *FUNCTIONS, anyone=given.counter.changes == ANYONE)
-        if given.visitor is not None:
-            visit = tally.add_visitor(given.counter.name, given.id, given.visitor)
+        tally = make_client(args, stack, *FUNCTIONS, anyone=args.counter.changes == ANYONE)
+        if args.visitor is not None:
+            visit = tally.add_visitor(args.counter.name, args.id, args.visitor)
             how = "counted" if visit["new"] else "was counted before, and not again"
-            print_json_or_line(given, {**visit}, f"{given.counter.name} {given.id} {visit['period']}: {how}")
+            print_json_or_line(args, {**visit}, f"{args.counter.name} {args.id} {visit['period']}: {how}")
             return 0
-        answer = _send(tally, given, key)
+        answer = _send(tally, args, key)
     except LimitReachedError as error:
         note(error.detail)
         return 1
     number = f", and is {answer['value']}" if "value" in answer else ", visible within seconds"
     how = "was counted before, and not again" if answer["replayed"] else f"counted{number}"
     how += ", beyond the limit" if answer.get("over") else ""
-    print_json_or_line(given, {**answer, "key": key}, f"{given.counter.name} {given.id}: {how} (--key {key})")
+    print_json_or_line(args, {**answer, "key": key}, f"{args.counter.name} {args.id}: {how} (--key {key})")
     return 0
 
 
-def _send(tally: Tally, given: argparse.Namespace, key: str) -> dict[str, Any]:
+def _send(tally: Tally, args: argparse.Namespace, key: str) -> dict[str, Any]:
     """Sends the change and returns the answer."""
-    counter, id_, amount = given.counter, given.id, given.amount
+    counter, id_, amount = args.counter, args.id, args.amount
     if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}
     by = amount if amount is not None or counter.delta is not None else 1
-    return {**tally.increment(counter.name, id_, amount=by, used=given.used, value=True, idempotency_key=key)}
+    return {**tally.increment(counter.name, id_, amount=by, used=args.used, value=True, idempotency_key=key)}
 
 
 COUNT = Command(

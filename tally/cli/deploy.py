@@ -31,7 +31,7 @@ from .strangers import worst_day
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
-# Two consumers read four shards in each of two streams, once a minute at the same time; a sweep; a few callers.
+# Two consumers, which once a minute read four shards of two streams at the same time; the sweep; and a few callers.
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
@@ -65,27 +65,27 @@ class AssemblyStack(NamedTuple):
 
 
 @account.option_errors_as_command_errors()
-def deploy(given: argparse.Namespace) -> int:
+def deploy(args: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
-    others: Sequence[str] = given.others  # options for `cdk deploy` alone
-    at, declared = _introduce(given)
-    assembly = Path(given.app) if given.app else ASSEMBLY
-    pairs = [part for key, value in given.context for part in ("-c", f"{key}={value}")]
-    if not given.app and _run_cdk(at, "synth", "--quiet", "--output", str(assembly), *pairs):
+    others: Sequence[str] = args.others  # options for `cdk deploy` alone
+    target, declared = _introduce(args)
+    assembly = Path(args.app) if args.app else ASSEMBLY
+    pairs = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
+    if not args.app and _run_cdk(target, "synth", "--quiet", "--output", str(assembly), *pairs):
         return 1
-    stacks = stacks_of(assembly, at.region)
+    stacks = stacks_of(assembly, target.region)
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
     importing = [option for option in others if option.startswith(ADOPT)]
-    described = [at.describe_stack(stack.name, stack.region) for stack in stacks]
+    described = [target.describe_stack(stack.name, stack.region) for stack in stacks]
     running = described[0]
     known = zip(stacks, described, strict=True)
     failed = [stack for stack, description in known if description and description["StackStatus"] in _NEVER_DEPLOYED]
-    check_reservations(stacks[0], at, there=running is not None and stacks[0] not in failed)
-    say_low_concurrency(stacks[0], at)
+    check_reservations(stacks[0], target, has_functions=running is not None and stacks[0] not in failed)
+    say_low_concurrency(stacks[0], target)
     if failed:
-        adopted = _delete_failed_stacks(given, at, failed)
+        adopted = _delete_failed_stacks(args, target, failed)
         if adopted is None:
             return 1
         if adopted and not importing:
@@ -93,48 +93,48 @@ def deploy(given: argparse.Namespace) -> int:
             others = [*others, ADOPT]
         running = None if stacks[0] in failed else running
     if running:
-        _check_running(at, stacks[0], running, may_change_tables=bool(importing))
-    _check_forms(at, stacks[0], declared)
-    if _run_cdk(at, "diff", "--app", str(assembly), *importing):
+        _check_running(target, stacks[0], running, may_change_tables=bool(importing))
+    _check_forms(target, stacks[0], declared)
+    if _run_cdk(target, "diff", "--app", str(assembly), *importing):
         return 1
-    if not confirm(given, "Deploy this?"):
+    if not confirm(args, "Deploy this?"):
         print("nothing is deployed")
         return 1
     if running:
-        _delete_stale_throttles(at, stacks[0].name)
-    return _deploy(assembly, stacks, at, others)
+        _delete_stale_throttles(target, stacks[0].name)
+    return _deploy(assembly, stacks, target, others)
 
 
-def _introduce(given: argparse.Namespace) -> tuple[Account, Declarations]:
+def _introduce(args: argparse.Namespace) -> tuple[Account, Declarations]:
     """Checks what the deploy needs, and prints its target, options and warnings."""
-    context = account.read_context(given.context)
+    context = account.read_context(args.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
         raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
     account.cdk_command()  # raises if something is missing
-    at = Account.from_environment(given.profile, given.region)
-    options.check_region(at.region, at.id)
+    target = Account.from_environment(args.profile, args.region)
+    options.check_region(target.region, target.id)
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
     edge = [EDGE_REGION] if options.cdn else []
-    for region in dict.fromkeys([at.region, *edge]):
-        at.check_bootstrap(region, qualifier)
-    check_answerable(given.yes)
+    for region in dict.fromkeys([target.region, *edge]):
+        target.check_bootstrap(region, qualifier)
+    check_answerable(args.yes)
     # CDK's own settings have `:` or `@` in their names.
     settings = {key: value for key, value in context.items() if ":" not in key and "@" not in key}
     pairs = [f"{key}={value}" for key, value in settings.items() if value not in (None, "")]
-    shown = f"those of {given.app}" if given.app else ", ".join(pairs) or "none: the defaults of docs/reference.md"
-    print(f"to account {at.id}, region {at.region}, as {at.caller_arn}\noptions: {shown}", flush=True)
+    shown = f"those of {args.app}" if args.app else ", ".join(pairs) or "none: the defaults of docs/reference.md"
+    print(f"to account {target.id}, region {target.region}, as {target.caller_arn}\noptions: {shown}", flush=True)
     declared = Declarations.load(counters())
-    for warning in warnings(options, declared, at):
+    for warning in warnings(options, declared, target):
         print(f"note: {warning}", flush=True)
-    return at, declared
+    return target, declared
 
 
-def _delete_stale_throttles(at: Account, stack: str) -> None:
+def _delete_stale_throttles(target: Account, stack: str) -> None:
     """Deletes the throttles of deleted routes. A deploy that deletes a route leaves its throttle in the stage. Then API
     Gateway refuses every update of the stage: "Unable to find Route by key"."""
-    apis = [one["PhysicalResourceId"] for one in at.resources(stack) if one["ResourceType"] == _API]
-    client = at.client("apigatewayv2")
+    apis = [one["PhysicalResourceId"] for one in target.resources(stack) if one["ResourceType"] == _API]
+    client = target.client("apigatewayv2")
     for api in filter(None, apis):
         stage = {"ApiId": api, "StageName": "$default"}
         pages = client.get_paginator("get_routes").paginate(ApiId=api)
@@ -144,18 +144,18 @@ def _delete_stale_throttles(at: Account, stack: str) -> None:
             client.delete_route_settings(RouteKey=key, **stage)
 
 
-def check_reservations(stack: AssemblyStack, at: Account, there: bool) -> None:
+def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
     """If AWS would refuse the reservations of the stack during the deploy, raises CommandError.
 
-    `there`: the stack has functions, and their reservations count as free.
+    `has_functions`: the stack has functions, and their reservations count as free.
     """
     if not stack.reserved_concurrency:
         return
-    resources = at.resources(stack.name) if there else []
+    resources = target.resources(stack.name) if has_functions else []
     functions = [one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION]
-    left = at.reservable_concurrency(functions)
+    left = target.reservable_concurrency(functions)
     if left is not None and left < stack.reserved_concurrency:
-        request = _quota_request(at, stack.reserved_concurrency - left)
+        request = _quota_request(target, stack.reserved_concurrency - left)
         raise CommandError(
             f"{stack.name} reserves {stack.reserved_concurrency} of the functions that Lambda runs at once in this"
             f" account and region, and can reserve {left}: others reserved some, and AWS keeps the last"
@@ -164,28 +164,26 @@ def check_reservations(stack: AssemblyStack, at: Account, there: bool) -> None:
         )
 
 
-def _quota_request(at: Account, missing: int = 0) -> str:
-    wanted = max(1000, (at.concurrency_limit() or 0) + missing)
-    return (
-        "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
-        f" --desired-value {wanted} --region {at.region}"
-    )
+def _quota_request(target: Account, missing: int = 0) -> str:
+    wanted = max(1000, (target.concurrency_limit() or 0) + missing)
+    request = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384"
+    return f"{request} --desired-value {wanted} --region {target.region}"
 
 
-def say_low_concurrency(stack: AssemblyStack, at: Account) -> None:
+def say_low_concurrency(stack: AssemblyStack, target: Account) -> None:
     """Prints a note if Lambda runs fewer functions at once than the stack needs."""
-    runs, reserved = at.concurrency_limit(), stack.reserved_concurrency
+    runs, reserved = target.concurrency_limit(), stack.reserved_concurrency
     needed = CONCURRENCY_MIN + (reserved + UNRESERVED if reserved else 0)
     if runs is not None and runs < needed:
         print(
             f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}. With"
             " fewer, numbers and drift checks are late, and callers get 503. Ask AWS for more, which is free:"
-            f" {_quota_request(at)}",
+            f" {_quota_request(target)}",
             flush=True,
         )
 
 
-def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[str]:
+def warnings(options: Options, declared: Declarations, target: Account) -> Iterator[str]:
     """Yields the warnings that a user reads before the question."""
     if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
         yield "users sign in without a second factor: -c mfa=required requires one"
@@ -195,15 +193,17 @@ def warnings(options: Options, declared: Declarations, at: Account) -> Iterator[
     yield f"strangers who use every public route to its limit cost up to ${usd:,.0f} a day: AWS Budgets can mail you"
 
 
-def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequence[AssemblyStack]) -> list[str] | None:
+def _delete_failed_stacks(
+    args: argparse.Namespace, target: Account, failed: Sequence[AssemblyStack]
+) -> list[str] | None:
     """Deletes stacks whose first deploy failed: CloudFormation cannot update them. Prints the reasons, and asks.
 
     Returns the names of the tables that exist, which the next deploy adopts; None if the user said no.
     """
-    tables = at.existing_tables(table for stack in failed for table in stack.tables)
+    tables = target.existing_tables(table for stack in failed for table in stack.tables)
     for stack in failed:
         print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
-        events = at.events(stack.name, stack.region)
+        events = target.events(stack.name, stack.region)
         failures = [event for event in reversed(events) if event["ResourceStatus"].endswith("_FAILED")]
         reasons = [f"  {one['LogicalResourceId']}: {one.get('ResourceStatusReason', '')}\n" for one in failures]
         print("".join(one for one in dict.fromkeys(reasons) if _CANCELLED not in one), end="")
@@ -213,36 +213,36 @@ def _delete_failed_stacks(given: argparse.Namespace, at: Account, failed: Sequen
             print(f"the deploy below replaces these resources, so you may delete them:\n{''.join(left)}", end="")
     kept_tables = ", ".join(tables) or "none"
     print(f"Tally deletes the stack first, keeps these tables and adopts them: {kept_tables}", flush=True)
-    if not confirm(given, "Delete it, and deploy again?"):
+    if not confirm(args, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
     for stack in reversed(failed):  # the edge before the API behind it
-        client = at.client("cloudformation", stack.region)
+        client = target.client("cloudformation", stack.region)
         client.update_termination_protection(EnableTerminationProtection=False, StackName=stack.name)
-        if rolled_back := destroy.find_stack(at, stack.name, stack.region):
-            destroy.delete(rolled_back, at)
+        if rolled_back := destroy.find_stack(target, stack.name, stack.region):
+            destroy.delete(rolled_back, target)
     return tables
 
 
-def _check_running(at: Account, stack: AssemblyStack, running: Any, *, may_change_tables: bool) -> None:
+def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_change_tables: bool) -> None:
     """If the running stack has another format, or would get new, empty tables, raises CommandError. `running`:
     CloudFormation's description of the stack."""
     outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
     connection.check_format(stack.name, outputs.get("Format", stack.format), stack.format)
-    counting = {one.get("PhysicalResourceId", "") for one in at.resources(stack.name) if one["ResourceType"] == _TABLE}
-    counting -= {""}  # a table that does not exist yet
+    tables = [one for one in target.resources(stack.name) if one["ResourceType"] == _TABLE]
+    counting = {one.get("PhysicalResourceId", "") for one in tables} - {""}  # empty: the table does not exist yet
     if counting and not stack.tables <= counting and not may_change_tables:
         present = f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}"
         hint = "see docs/restore.md for a stack that changes its tables"
         raise CommandError(f"{present}, and would get new, empty tables: {hint}")
 
 
-def _check_forms(at: Account, stack: AssemblyStack, declared: Declarations) -> None:
+def _check_forms(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. A first deploy,
     too, may adopt tables. If the user may not read the ledger, the deploy goes on: the sweep checks the same."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        noted = forms.noted(connection.store_of_tables(names, at.region, at.client("dynamodb")))
+        noted = forms.noted(connection.store_of_tables(names, target.region, target.client("dynamodb")))
     except StoreRefusedError as error:
         why = explain_error(error)
         if "ResourceNotFoundException" not in why:
@@ -251,24 +251,24 @@ def _check_forms(at: Account, stack: AssemblyStack, declared: Declarations) -> N
     forms.check(noted, declared.counters)
 
 
-def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], at: Account, others: Sequence[str]) -> int:
+def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:
     """Deploys the assembly, and prints what to call."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
         options = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
-        if _run_cdk(at, "deploy", "--all", "--app", str(assembly), *options, *others):
+        if _run_cdk(target, "deploy", "--all", "--app", str(assembly), *options, *others):
             print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}
     if stacks[0].name in outputs:  # not with --no-execute
-        print(what_to_call(stacks, outputs, at))
+        print(what_to_call(stacks, outputs, target))
     return 0
 
 
-def _run_cdk(at: Account, *arguments: str) -> int:
+def _run_cdk(target: Account, *arguments: str) -> int:
     """Runs `cdk`, which prints its output to the user, and returns its exit status."""
-    command = [*account.cdk_command(), *arguments, *at.profile_options]
-    region = {"AWS_REGION": at.region, "AWS_DEFAULT_REGION": at.region}  # so that `cdk` uses this region
+    command = [*account.cdk_command(), *arguments, *target.profile_options]
+    region = {"AWS_REGION": target.region, "AWS_DEFAULT_REGION": target.region}  # so that `cdk` uses this region
     # The app runs with the Python that has its packages, whether or not its environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
@@ -300,12 +300,12 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
     return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
 
 
-def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
+def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:
     """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by its name."""
     main, of_main = stacks[0], outputs[stacks[0].name]
     url, names = of_main["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
-    cnames = [f"  # {stack.descriptions['CnameTarget']}: {target}" for stack, target in names if target]
-    tally = f"{at.environment_prefix}{'.venv/bin/' if lambdas() else ''}tally"
+    cnames = [f"  # {stack.descriptions['CnameTarget']}: {cname}" for stack, cname in names if cname]
+    tally = f"{target.environment_prefix}{'.venv/bin/' if lambdas() else ''}tally"
     stack = shlex.quote(main.name)
     counters = of_main["Counters"].split(", ")
     if "plays" in counters:
@@ -321,7 +321,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
             f"  # {about}",
             *(f"  {call}" for call in calls),
             "",
-            *_token_commands(of_main, at),
+            *_token_commands(of_main, target),
             f"  # see the numbers in a browser (docs/operate.md says who may): {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",
@@ -329,12 +329,13 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
     )
 
 
-def _token_commands(outputs: Mapping[str, str], at: Account) -> list[str]:
+def _token_commands(outputs: Mapping[str, str], target: Account) -> list[str]:
     """Returns the commands that get a token, from the pool's client for programs or from the issuer of the options."""
     if "TokenUrl" not in outputs:
         return ["  # your issuer makes the tokens: TOKEN=…"]
-    client, profile = outputs["MachineClientId"], f" {shlex.join(at.profile_options)}" if at.profile_options else ""
-    secret = _SECRET.format(region=at.region, pool=outputs["UserPoolId"], client=client, profile=profile)
+    client = outputs["MachineClientId"]
+    profile = f" {shlex.join(target.profile_options)}" if target.profile_options else ""
+    secret = _SECRET.format(region=target.region, pool=outputs["UserPoolId"], client=client, profile=profile)
     token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
     about = "get a token for a program, with the scopes tally/read and tally/write, for an hour; then call them all"
     return [f"  # {about}", f"  {token}"]

@@ -20,7 +20,7 @@ from .command import Command
 from .folder import lambdas
 from .terminal import CommandError, ask, check_answerable, note
 
-LOOK_S, LOOKS_MAX = 5, 1440  # two hours; CloudFront deletes a distribution in minutes
+POLL_S, POLLS_MAX = 5, 1440  # two hours; CloudFront deletes a distribution in minutes
 _KEEPING_POLICIES = ("Retain", "RetainExceptOnCreate")
 _KINDS = {
     "AWS::DynamoDB::Table": "table", "AWS::S3::Bucket": "bucket", "AWS::Cognito::UserPool": "user pool",
@@ -54,35 +54,35 @@ class DeployedStack(NamedTuple):
 
 
 @account.option_errors_as_command_errors()
-def destroy(given: argparse.Namespace) -> int:
+def destroy(args: argparse.Namespace) -> int:
     """Shows the stack, asks, deletes it, and prints what remains. If the stack is protected, raises CommandError."""
-    stage = Options.from_context(account.read_context(given.context)).stage
-    at = Account.from_environment(given.profile, given.region)
-    name, edge = stack_names(stage, at.region)
+    stage = Options.from_context(account.read_context(args.context)).stage
+    target = Account.from_environment(args.profile, args.region)
+    name, edge = stack_names(stage, target.region)
     # Only the partition `aws` has CloudFront: other credentials do not know us-east-1.
-    edge_stack = find_stack(at, edge, EDGE_REGION) if at.caller_arn.startswith("arn:aws:") else None
-    stacks = [deployed for deployed in (edge_stack, find_stack(at, name, at.region)) if deployed]
+    edge_stack = find_stack(target, edge, EDGE_REGION) if target.caller_arn.startswith("arn:aws:") else None
+    stacks = [deployed for deployed in (edge_stack, find_stack(target, name, target.region)) if deployed]
     if not stacks:
-        raise CommandError(f"there is no stack {name} in account {at.id}, region {at.region}")
+        raise CommandError(f"there is no stack {name} in account {target.id}, region {target.region}")
     protected = [deployed for deployed in stacks if deployed.protected]
     if protected:
         unprotect = "aws cloudformation update-termination-protection --no-enable-termination-protection --region"
-        commands = [[unprotect, one.region, "--stack-name", one.name, *at.profile_options] for one in protected]
+        commands = [[unprotect, one.region, "--stack-name", one.name, *target.profile_options] for one in protected]
         names = " and ".join(deployed.name for deployed in protected)
         first = " && ".join(map(" ".join, commands))
         raise CommandError(f"{names}: protected from deletion. To delete, run first: {first}")
-    check_answerable(given.yes)
-    print(f"in account {at.id}, as {at.caller_arn}")
+    check_answerable(args.yes)
+    print(f"in account {target.id}, as {target.caller_arn}")
     for deployed in stacks:
         print(f"deletes {deployed.name} in {deployed.region}: keeps {len(deployed.kept) or 'nothing'}")
         print("".join(f"  keeps {kept.kind} {kept.name}\n" for kept in deployed.kept), end="", flush=True)
-    if not given.yes and ask(f"Type {name} to delete it: ") != name:
+    if not args.yes and ask(f"Type {name} to delete it: ") != name:
         print("nothing is deleted")
         return 1
     for deployed in stacks:
         note(f"deleting {deployed.name} in {deployed.region}: Ctrl-C stops the wait, not the deletion")
-        delete(deployed, at)
-    print(what_remains(stage, stacks, at))
+        delete(deployed, target)
+    print(what_remains(stage, stacks, target))
     return 0
 
 
@@ -91,39 +91,40 @@ def stack_names(stage: str, region: str) -> tuple[str, str]:
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 
-def find_stack(at: Account, name: str, region: str) -> DeployedStack | None:
+def find_stack(target: Account, name: str, region: str) -> DeployedStack | None:
     """Returns the deployed stack of this name, and what a deletion keeps of it; None if there is no such stack."""
-    described = at.describe_stack(name, region)
+    described = target.describe_stack(name, region)
     if described is None:
         return None
-    template = at.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
+    template = target.client("cloudformation", region).get_template(StackName=name)["TemplateBody"]
     kept = {id for id, resource in template["Resources"].items() if resource.get("DeletionPolicy") in _KEEPING_POLICIES}
-    existing = [one for one in at.resources(name, region) if one.get("PhysicalResourceId")]
+    existing = [one for one in target.resources(name, region) if one.get("PhysicalResourceId")]
     remaining = {KeptResource.of(one) for one in existing if one["LogicalResourceId"] in kept}
     protected = bool(described.get("EnableTerminationProtection"))
     return DeployedStack(name, described["StackId"], region, protected, tuple(sorted(remaining)))
 
 
-def delete(stack: DeployedStack, at: Account) -> None:
+def delete(stack: DeployedStack, target: Account) -> None:
     """Deletes a stack and waits. If that fails, raises CommandError with the reasons."""
-    client = at.client("cloudformation", stack.region)
+    client = target.client("cloudformation", stack.region)
     client.delete_stack(StackName=stack.id)
     try:
-        looks = {"Delay": LOOK_S, "MaxAttempts": LOOKS_MAX}
-        client.get_waiter("stack_delete_complete").wait(StackName=stack.id, WaiterConfig=looks)
+        polls = {"Delay": POLL_S, "MaxAttempts": POLLS_MAX}
+        client.get_waiter("stack_delete_complete").wait(StackName=stack.id, WaiterConfig=polls)
     except WaiterError as error:
-        failed = [event for event in at.events(stack.id, stack.region) if event["ResourceStatus"] == "DELETE_FAILED"]
+        events = target.events(stack.id, stack.region)
+        failed = [event for event in events if event["ResourceStatus"] == "DELETE_FAILED"]
         of_resources = [event for event in failed if event["PhysicalResourceId"] != stack.id]
         why = {f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', '')}" for event in of_resources}
         raise CommandError(f"{stack.name} is not deleted: {'; '.join(sorted(why)) or error}") from None
 
 
-def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> str:
+def what_remains(stage: str, stacks: Sequence[DeployedStack], target: Account) -> str:
     """Returns the names of the resources that remain, and the command that adopts the tables."""
     kept = [(stack.region, *resource) for stack in stacks for resource in stack.kept]
     if not kept:
         return "deleted; nothing remains"
-    lines = [f"deleted; in account {at.id} remain, and are billed:"]
+    lines = [f"deleted; in account {target.id} remain, and are billed:"]
     lines += [f"  {kind:9}  {name}  ({region})" for region, kind, name in kept]
     tables = [name for _, kind, name in kept if kind == "table"]
     if tables:
@@ -131,7 +132,7 @@ def what_remains(stage: str, stacks: Sequence[DeployedStack], at: Account) -> st
         restored = "".join(f" -c tables={moment}" for moment in moments)
         lines += [
             "to get the stack back with these tables, run this with the same options as before (docs/restore.md):",
-            f"  {at.environment_prefix}{deploy_command(f'-c stage={stage}{restored} --import-existing-resources')}",
+            f"  {target.environment_prefix}{deploy_command(f'-c stage={stage}{restored} --import-existing-resources')}",
         ]
     return "\n".join(lines)
 

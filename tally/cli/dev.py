@@ -14,12 +14,12 @@ from .folder import counters, folder, missing
 from .terminal import CommandError
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Replaces this process by the local stack, which handles Ctrl-C. Does not return. Raises CommandError."""
     if not counters().is_file():
         raise CommandError(missing(counters()))
-    passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(given, name))]
-    passed += ["--verbose"] if given.verbose else []
+    passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(args, name))]
+    passed += ["--verbose"] if args.verbose else []
     os.chdir(folder())
     # -P: Python must not take a file of the team for a module of the same name.
     os.execv(sys.executable, [sys.executable, "-P", "-m", dev.__name__, *passed])

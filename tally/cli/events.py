@@ -25,22 +25,22 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
 
 
-def _events(given: argparse.Namespace, stack: Stack) -> int:
+def _events(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the events, the newest first. Returns 0."""
-    name, mark, period = (given.id or "").partition("#")
-    id_ = f"{id_of(name)}{mark}{period}" if given.id else ""
+    name, mark, period = (args.id or "").partition("#")
+    id_ = f"{id_of(name)}{mark}{period}" if args.id else ""
     newest = ((event.detail, sent) for event, sent in events.newest_events(stack.store))
-    of_counter = (one for one in newest if given.counter is None or one[0]["counter"] == given.counter.name)
-    of_id = (one for one in of_counter if given.id is None or id_ in (one[0]["id"], _id_with_period(one[0])))
-    shown = list(islice(of_id, given.limit))
+    of_counter = (one for one in newest if args.counter is None or one[0]["counter"] == args.counter.name)
+    of_id = (one for one in of_counter if args.id is None or id_ in (one[0]["id"], _id_with_period(one[0])))
+    shown = list(islice(of_id, args.limit))
     for detail, sent in shown:
         of = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
         moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
         by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
         crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
         line = f"{format_time(detail['at'])}  {detail['counter']} {_id_with_period(detail)} {crossed}"
-        print_json_or_line(given, {**detail, "sent": sent}, line if sent else f"{line}; not sent yet")
-    if not shown and not given.json:
+        print_json_or_line(args, {**detail, "sent": sent}, line if sent else f"{line}; not sent yet")
+    if not shown and not args.json:
         say("there are no events: Tally keeps each for nine days after it is sent")
     return 0
 

@@ -44,32 +44,32 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--format", choices=files.FORMATS, help=text)
 
 
-def _check(given: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
     """Completes the format. Raises UsageError."""
-    if given.format is None and Path(given.file or "").suffix == ".parquet":
+    if args.format is None and Path(args.file or "").suffix == ".parquet":
         raise UsageError("export does not write Parquet: export to .csv or .jsonl, and convert the file")
-    given.format = files.format_of(given.file, given.format)
-    if given.limits and not given.counter.limit_overrides:
-        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so no id has an override")
+    args.format = files.format_of(args.file, args.format)
+    if args.limits and not args.counter.limit_overrides:
+        raise UsageError(f"{args.counter.name} is declared without limit_overrides, so no id has an override")
 
 
-def _run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(args: argparse.Namespace, stack: Stack) -> int:
     """Writes the numbers, the children or the limits of a counter. It scans the counts table."""
-    counter, store = given.counter, stack.store
-    if given.children and not counter.child:
+    counter, store = args.counter, stack.store
+    if args.children and not counter.child:
         where = "" if counter.items is None else f": export the table {counter.items.table}"
         raise CommandError(f"{counter.name} has no children{where}")
     stack.check_counted(counter)
-    names = ("id", "limit") if given.limits else (files.CHILDREN if given.children else files.NUMBERS).columns(counter)
-    rows = _limits if given.limits else _children if given.children else _numbers
+    names = ("id", "limit") if args.limits else (files.CHILDREN if args.children else files.NUMBERS).columns(counter)
+    rows = _limits if args.limits else _children if args.children else _numbers
     written = 0
-    with _open_output(given.file) as file:
-        write_csv = _csv_writer(file, names) if given.format == files.CSV else None
+    with _open_output(args.file) as file:
+        write_csv = _csv_writer(file, names) if args.format == files.CSV else None
         for row in rows(store, counter):
             if write_csv is None:
                 file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
             else:
-                if given.children:
+                if args.children:
                     _check_importable(counter, names, row)
                 write_csv(row)
             written += 1

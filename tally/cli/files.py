@@ -41,7 +41,7 @@ SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
 hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
 DATE_DIGITS = 8
-BEGINS = 16  # first bytes of a file, which show its type
+FIRST_BYTES = 16  # of a file: they show its type
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
@@ -79,9 +79,9 @@ class Layout(NamedTuple):
     """Whether the second column names a child. Only a child may contain line breaks."""
 
 
-def format_of(name: str | None, given: str | None) -> str:
-    """Returns the given format, or the format of the file's name."""
-    return given or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
+def format_of(name: str | None, format_option: str | None) -> str:
+    """Returns the format that --format names, or else the format of the file's name."""
+    return format_option or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
 
 
 def format_rows(number: int) -> str:
@@ -89,7 +89,7 @@ def format_rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
 
 
-def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> Iterator[Any]:
+def read(lines: Iterable[str], file_format: str, layout: Layout, counter: Counter) -> Iterator[Any]:
     """Yields the rows, with ids as the counter stores them, and a RefusedRow for a row that cannot be read.
 
     If the first line of a CSV does not name the columns, raises CommandError.
@@ -103,7 +103,7 @@ def read(lines: Iterable[str], form: str, layout: Layout, counter: Counter) -> I
             return False
         return True
 
-    is_csv = form == CSV
+    is_csv = file_format == CSV
     for record in _from_csv(lines, needed, layout, is_row) if is_csv else _from_json(lines, needed, layout.optional):
         if isinstance(record, RefusedRow):
             yield record
@@ -126,7 +126,7 @@ def open_input(name: str) -> IO[bytes]:
             shutil.copyfileobj(file, copy)
             copy.seek(0)
             file = copy
-        begins = file.read(BEGINS)
+        begins = file.read(FIRST_BYTES)
         file.seek(0)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
@@ -205,43 +205,44 @@ def _from_csv(
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
     may have line breaks, and none of its lines may read as a row, with or without quotes."""
-    ahead = _LineBuffer(lines)
-    places, width = _read_header(ahead, needed, layout.optional)
-    while ahead.more():
-        number, first = ahead.number, ahead.first()
+    buffer = _LineBuffer(lines)
+    places, width = _read_header(buffer, needed, layout.optional)
+    while buffer.more():
+        number = buffer.number
         try:
-            row = next(csv.reader(ahead.take_row(), strict=True), [])
+            row = next(csv.reader(buffer.take_row(), strict=True), [])
         except csv.Error as error:
-            ahead.push_back_rest()
-            too_long = len(first) > csv.field_size_limit() and "limit" in str(error)  # else an open quote joined lines
+            buffer.push_back_rest()
+            too_long = len(buffer.taken[0]) > csv.field_size_limit() and "limit" in str(error)  # else a quote is open
             yield RefusedRow(number, _TOO_LONG if too_long else "a quote is not closed, or has text behind its end")
             continue
         if not row:
             continue
         if len(row) != width:
-            ahead.push_back_rest()
+            buffer.push_back_rest()
             yield RefusedRow(number, f"the row has {len(row)} columns, and the first line has {width}")
             continue
         read = [row[place] for place in places]
         broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
-        inner_rows = [inner for inner in ahead.inner_rows(bool(broken)) if len(inner) == width]
+        inner_rows = [inner for inner in buffer.inner_rows(bool(broken)) if len(inner) == width]
         may_break = not broken or (layout.names_child and broken == [1])
         if not may_break or any(is_row([inner[place] for place in places]) for inner in inner_rows):
-            ahead.push_back_rest()
+            buffer.push_back_rest()
             yield RefusedRow(number, "a quote is not closed on its line")
-        elif '"' in read[0] and read[0].replace('"', '""') not in ahead.text():
+        elif '"' in read[0] and read[0].replace('"', '""') not in "".join(buffer.taken):
             yield RefusedRow(number, "an id contains a quote, and is not quoted itself")
         else:
             yield number, read
 
 
 class _LineBuffer:
-    """The lines of a file. The lines of a wrong row can be read twice. `number`: the number of the next line."""
+    """The lines of a file. The lines of a wrong row can be read twice. `number`: the number of the next line. `taken`:
+    the lines of the last row."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
         self._again: deque[str] = deque()
-        self._taken: list[str] = []
+        self.taken: list[str] = []
         self.number = 1
 
     def more(self) -> bool:
@@ -250,39 +251,31 @@ class _LineBuffer:
             self._again.extend(islice(self._lines, 1))
         return bool(self._again)
 
-    def first(self) -> str:
-        """Returns the next line, and does not take it."""
-        return self._again[0]
-
     def take_row(self) -> Iterator[str]:
         """Yields the lines of one row, and takes them."""
-        self._taken = []
+        self.taken = []
         while self.more():
-            self._taken.append(self._again.popleft())
+            self.taken.append(self._again.popleft())
             self.number += 1
-            yield self._taken[-1]
-
-    def text(self) -> str:
-        """Returns the text of the last row."""
-        return "".join(self._taken)
+            yield self.taken[-1]
 
     def inner_rows(self, ends: bool) -> Iterator[Sequence[str]]:
-        """Yields the inner lines of the last row, each read as a row. `ends`: the first and the last line, too, without
+        """Yields the inner lines of the last row, each read as a row. `ends`: also the first and the last line, without
         their quotes."""
-        for line in self._taken[1:-1] + [self._taken[end].replace('"', "") for end in (0, -1) if ends]:
+        for line in self.taken[1:-1] + [self.taken[end].replace('"', "") for end in (0, -1) if ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
 
     def push_back_rest(self) -> None:
         """Puts the lines of the last row back, except the first."""
-        back = self._taken[1:]
-        self._again.extendleft(reversed(back))
-        self.number -= len(back)
+        rest = self.taken[1:]
+        self._again.extendleft(reversed(rest))
+        self.number -= len(rest)
 
 
-def _read_header(ahead: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
+def _read_header(buffer: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
     """Returns the places of the columns to read, and the number of columns. Raises CommandError."""
-    line = next((one for one in ahead.take_row() if one.strip()), "")
+    line = next((one for one in buffer.take_row() if one.strip()), "")
     try:
         names = next(csv.reader([line], strict=True), [])
     except csv.Error:

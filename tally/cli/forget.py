@@ -30,24 +30,24 @@ _REMAINS = (
 NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces that it removed after its last note
 
 
-def _check(given: argparse.Namespace) -> None:
-    if re.search(rf"(?<!\w){re.escape(given.user)}(?!\w)", f"{given.by} {given.why}"):
+def _check(args: argparse.Namespace) -> None:
+    if re.search(rf"(?<!\w){re.escape(args.user)}(?!\w)", f"{args.by} {args.why}"):
         raise UsageError("--by and --why must not name the user, because the history keeps both")
 
 
-def _forget(given: argparse.Namespace, stack: Stack) -> int:
+def _forget(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the data of a user, and erases it with --yes. Returns 1 if something is left."""
-    user = fields.user(given.user, "--user")
+    user = fields.user(args.user, "--user")
     traces: list[Trace] = []
     with progress_bar(forgetting.find_traces(stack.store, stack.counters, user), "page", "scanned") as pages:
         for page in pages:
             traces += page
     traces.sort(key=lambda trace: trace.kind is TraceKind.POST)  # posts last: the sweep removes a deleted post's likes
-    if not given.yes:
+    if not args.yes:
         counts = _counts(Multiset(trace.kind for trace in traces))
         say(f"found    {counts}" if traces else "there is no data of this user")
         return 1 if traces else 0
-    run = ForgetRun(stack.store, given.user, given.by, given.why, int(clock.now_s()), len(traces))
+    run = ForgetRun(stack.store, args.user, args.by, args.why, int(clock.now_s()), len(traces))
     left = _remove_traces(stack, user, traces, run)
     say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
@@ -81,15 +81,15 @@ def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: For
     return left
 
 
-def print_runs(given: argparse.Namespace, stack: Stack) -> int:
+def print_runs(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the runs that erased a user."""
-    runs = list(history.forget_runs(stack.store, given.user))
+    runs = list(history.forget_runs(stack.store, args.user))
     for entry in runs:
         done = _counts({kind: entry[kind.plural] for kind in TraceKind})
         unfinished = "" if entry["finished"] else f", not finished, of {entry['found']}"
         line = f"{format_time(entry['at'])}  removed {done}{unfinished}, by {entry['by']}: {entry['why']}"
-        print_json_or_line(given, entry, line)
-    if not runs and not given.json:
+        print_json_or_line(args, entry, line)
+    if not runs and not args.json:
         say("this user was never erased")
     return 0
 

@@ -16,20 +16,20 @@ from .connection import Stack
 from .terminal import iso, print_json_or_line
 
 
-def _get(given: argparse.Namespace, stack: Stack) -> int:
+def _get(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the number. Returns 0."""
-    counter: Counter = given.counter
+    counter: Counter = args.counter
     stack.check_counted(counter)
     call = Call(stack.store)
-    shards = recount.shards_of(call, counter, given.id)
-    row = rows.read_row(stack.store, counter.name, given.id)
+    shards = recount.shards_of(call, counter, args.id)
+    row = rows.read_row(stack.store, counter.name, args.id)
     numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.stored_sum(counter, shards)
-    id_members = {"counter": counter.name, **periods.answer_members(given.id)}
-    its_limits = limits.limits_from_item(call, counter, given.id, shards.get(0, {}))
-    limited = limits.answer_members(counter, given.id, number, its_limits)
+    id_members = {"counter": counter.name, **periods.answer_members(args.id)}
+    its_limits = limits.limits_from_item(call, counter, args.id, shards.get(0, {}))
+    limited = limits.answer_members(counter, args.id, number, its_limits)
     body = {**id_members, "value": number, **limited, "shards": numbers, "drift": row.drift}
-    line = f"{counter.name} {given.id}: {number}"
+    line = f"{counter.name} {args.id}: {number}"
     line += f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     if row.drift and counter.items and counter.watched:
         line += f", and {counter.watched} is {counter.items.shown(row.drift, '+')} off"
@@ -40,7 +40,7 @@ def _get(given: argparse.Namespace, stack: Stack) -> int:
         line += f", {-left} beyond its limit of {limit}" if left < 0 else f", {left} left to its limit of {limit}"
     if "resets_at" in limited:
         line += f", until {iso(limited['resets_at'], UTC)}"
-    print_json_or_line(given, body, line)
+    print_json_or_line(args, body, line)
     return 0
 
 

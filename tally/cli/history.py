@@ -29,20 +29,20 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--losses", action="store_true", help="list acknowledged stream losses")
 
 
-def _check(given: argparse.Namespace) -> None:
-    if (given.id is not None) + (given.user is not None) + given.imports + given.losses != 1:
+def _check(args: argparse.Namespace) -> None:
+    if (args.id is not None) + (args.user is not None) + args.imports + args.losses != 1:
         raise UsageError("history takes ID, --user ID, --imports, or --losses")
 
 
-def _print_history(given: argparse.Namespace, stack: Stack) -> int:
+def _print_history(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the repairs and imports of an id, the oldest first, or the history that an option selects."""
-    if given.user is not None:
-        return forget.print_runs(given, stack)
-    if given.imports:
-        return imports.print_runs(given, stack)
-    if given.losses:
-        return _print_losses(given, stack)
-    tallies = _tallies_of_id(stack, given.id)
+    if args.user is not None:
+        return forget.print_runs(args, stack)
+    if args.imports:
+        return imports.print_runs(args, stack)
+    if args.losses:
+        return _print_losses(args, stack)
+    tallies = _tallies_of_id(stack, args.id)
     entries: list[tuple[int, dict[str, Any], str]] = []  # each with its time, its JSON object and its line
     for name, id_ in tallies:
         for repair in history.read_repairs(stack.store, name, id_):
@@ -53,18 +53,18 @@ def _print_history(given: argparse.Namespace, stack: Stack) -> int:
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():
         entries += _import_entries(name, id_, read.ever_imported(stack.store, name, id_, series_progress))
     for at_s, body, line in sorted(entries, key=itemgetter(0)):
-        print_json_or_line(given, body, f"{format_time(at_s)}  {line}")
-    if not entries and not given.json:
-        say(f"{given.id} has no repairs and no imports")
+        print_json_or_line(args, body, f"{format_time(at_s)}  {line}")
+    if not entries and not args.json:
+        say(f"{args.id} has no repairs and no imports")
     return 0
 
 
-def _print_losses(given: argparse.Namespace, stack: Stack) -> int:
+def _print_losses(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the acknowledged losses of stream records. Returns 0."""
     for entry in history.acknowledged_losses(stack.store):
         what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
         line = f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
-        print_json_or_line(given, entry, line)
+        print_json_or_line(args, entry, line)
     return 0
 
 

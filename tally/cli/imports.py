@@ -101,26 +101,26 @@ class RowSource:
         return imports.child_chunks(good) if self.children else imports.number_chunks(self.counter, good)
 
 
-def _run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(args: argparse.Namespace, stack: Stack) -> int:
     """Checks a file, and imports it with --yes; else prints what it would import, and the earlier runs. Returns 1 if a
     row was refused, 2 if rows cannot be read."""
-    counter: Counter = given.children or given.counter
-    if wrong := imports.refusal_of_import(counter, children=bool(given.children)):
+    counter: Counter = args.children or args.counter
+    if wrong := imports.refusal_of_import(counter, children=bool(args.children)):
         raise CommandError(wrong)
     store = stack.store
-    with files.open_input(given.file) as file:
-        source = RowSource(file, files.format_of(given.file, given.format), counter, bool(given.children))
+    with files.open_input(args.file) as file:
+        source = RowSource(file, files.format_of(args.file, args.format), counter, bool(args.children))
         check = _check(source, store)
-        name = given.run or check.digest[:RUN_CHARACTERS]
+        name = args.run or check.digest[:RUN_CHARACTERS]
         for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
         if check.expired:
             note(f"{format_rows(check.expired)} of periods that {counter.name} does not keep: nobody can read them")
-        if check.bad_rows and not given.skip_bad:
+        if check.bad_rows and not args.skip_bad:
             more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
             note(f"{format_rows(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
             return BAD_INPUT
-        if not given.yes:
+        if not args.yes:
             total = "" if source.children else f", {check.total} in all"
             skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
             rows = f"{counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
@@ -128,7 +128,7 @@ def _run(given: argparse.Namespace, stack: Stack) -> int:
             for entry in history.import_runs(store, counter.name):
                 note(_format_run(entry))
             return 0
-        begun = ImportRun(store, counter.name, name, given.by, given.why, int(clock.now_s()), check.digest, check.rows)
+        begun = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), check.digest, check.rows)
         return _import(source, store, begun)
 
 
@@ -224,10 +224,10 @@ def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[lis
     raise CommandError("the store is busy: run this again later, and the import goes on")
 
 
-def print_runs(given: argparse.Namespace, stack: Stack) -> int:
+def print_runs(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the runs, by counter."""
     for entry in history.import_runs(stack.store):
-        print_json_or_line(given, entry, _format_run(entry))
+        print_json_or_line(args, entry, _format_run(entry))
     return 0
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from .command import Command
 from .terminal import CommandError
 
-_BUNDLED_CDK_JSON = Path(__file__).with_name("cdk.json")
-# a wheel brings it
+_BUNDLED_CDK_JSON = Path(__file__).with_name("cdk.json")  # only a wheel has this file
 CDK_JSON = _BUNDLED_CDK_JSON if _BUNDLED_CDK_JSON.is_file() else Path(__file__).parents[2] / "cdk.json"
 COUNTERS = '''"""The counters of this deployment. `tally dev` loads a change at once; `tally deploy` deploys it.
 
@@ -41,12 +40,12 @@ stack = Stack(app, "Tally", stack_name=f"Tally-{options.stage}", termination_pro
 Tally(stack, "Default", counters="counters.py", options=options)
 app.synth()
 '''
-NEXT = """next{where}:
+NEXT_STEPS_TEXT = """next{where}:
   tally dev      # runs the whole stack on this machine, until Ctrl-C
   tally deploy   # deploys it to the AWS account of your credentials (needs Node, and tallystick[cdk])"""
-OF_AN_APP = ("app.py", "cdk.json")
+APP_FILES = ("app.py", "cdk.json")
 EXISTING_APP_TEXT = """\
-this folder has your {there}, which stays. Add these lines to a stack of your app, in Python (needs tallystick[cdk]):
+this folder has your {files}, which stays. Add these lines to a stack of your app, in Python (needs tallystick[cdk]):
   from tally.cdk import Tally
   Tally(self, "Tally", counters="counters.py")
 then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machine"""
@@ -64,15 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
     parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="the folder (default: this one)")
 
 
-def init(given: argparse.Namespace) -> int:
+def init(args: argparse.Namespace) -> int:
     """Writes the files, all or none; beside an app only counters.py. If a file exists, raises CommandError."""
-    folder = Path(given.folder)
+    folder = Path(args.folder)
     try:
-        of_app = [name for name in OF_AN_APP if os.path.lexists(folder / name)]
+        of_app = [name for name in APP_FILES if os.path.lexists(folder / name)]
         if of_app == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
             hint = "`tally init NAME` makes a folder beside it"
             raise CommandError(f"nothing is written: {folder / 'app.py'} exists, and is not an app of the CDK: {hint}")
-        written = {folder / name: text for name, text in file_texts().items() if not of_app or name not in OF_AN_APP}
+        written = {folder / name: text for name, text in file_texts().items() if not of_app or name not in APP_FILES}
         existing = [str(path) for path in written if os.path.lexists(path)]
         if existing:
             raise CommandError(f"nothing is written: {', '.join(existing)} already exists")
@@ -82,8 +81,8 @@ def init(given: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"the files cannot be written to {folder}: {error.strerror or error}") from None
     print(f"wrote {', '.join(map(str, written))}")
-    where = "" if given.folder == "." else f", in {folder}"
-    print(EXISTING_APP_TEXT.format(there=" and ".join(of_app)) if of_app else NEXT.format(where=where))
+    where = "" if args.folder == "." else f", in {folder}"
+    print(EXISTING_APP_TEXT.format(files=" and ".join(of_app)) if of_app else NEXT_STEPS_TEXT.format(where=where))
     return 0
 
 
@@ -91,9 +90,9 @@ def init_bare(arguments: Sequence[str]) -> int:
     """Runs `uvx tallystick init [FOLDER]`, without the extras that other commands need. Raises CommandError."""
     parser = argparse.ArgumentParser(prog="tallystick init", description=INIT.description)
     add_arguments(parser)
-    ended = init(parser.parse_args(arguments))
+    status = init(parser.parse_args(arguments))
     print("The command `tally` comes with: uv tool install 'tallystick[cdk,dev]'")
-    return ended
+    return status
 
 
 INIT = Command("init", init, add_arguments, examples="  tally init shop && cd shop && tally dev")

@@ -34,25 +34,25 @@ def _limit(value: str) -> int:
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number within ±{AMOUNT_MAX}") from None
 
 
-def _check(given: argparse.Namespace) -> None:
-    given.id = fields.identifier(id_of(given.id), "ID")
-    if not given.counter.limit_overrides:
-        raise UsageError(f"{given.counter.name} is declared without limit_overrides, so all ids have one limit")
-    if given.key and given.limit is None and not given.declared:
+def _check(args: argparse.Namespace) -> None:
+    args.id = fields.identifier(id_of(args.id), "ID")
+    if not args.counter.limit_overrides:
+        raise UsageError(f"{args.counter.name} is declared without limit_overrides, so all ids have one limit")
+    if args.key and args.limit is None and not args.declared:
         raise UsageError("--key goes with LIMIT or --declared")
 
 
-def _run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the limit. Returns 0."""
-    tally, name, key = make_client(given, stack, "increments"), given.counter.name, given.key or str(uuid.uuid4())
-    if given.declared:
-        answer = tally.delete_limit(name, given.id, idempotency_key=key)
-    elif given.limit is not None:
-        answer = tally.put_limit(name, given.id, given.limit, idempotency_key=key)
+    tally, name, key = make_client(args, stack, "increments"), args.counter.name, args.key or str(uuid.uuid4())
+    if args.declared:
+        answer = tally.delete_limit(name, args.id, idempotency_key=key)
+    elif args.limit is not None:
+        answer = tally.put_limit(name, args.id, args.limit, idempotency_key=key)
     else:
-        answer = tally.get_limit(name, given.id)
+        answer = tally.get_limit(name, args.id)
     kind = "its own" if answer["own"] else "as declared"
-    print_json_or_line(given, {**answer}, f"{name} {given.id}: {answer['limit']}, {kind}")
+    print_json_or_line(args, {**answer}, f"{name} {args.id}: {answer['limit']}, {kind}")
     return 0
 
 

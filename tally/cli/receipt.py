@@ -29,23 +29,23 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--caller", metavar="NAME", help="the caller: the `sub` of the token (default: not signed in)")
 
 
-def _check(given: argparse.Namespace) -> None:
-    values.complete_id(given)
-    if given.counter.counts == ITEMS and (refusal := fields.counts_otherwise(given.counter)):
+def _check(args: argparse.Namespace) -> None:
+    values.complete_id(args)
+    if args.counter.counts == ITEMS and (refusal := fields.counts_otherwise(args.counter)):
         raise UsageError(refusal.detail)
-    if given.counter.unique:
+    if args.counter.unique:
         hint = "send the visit again, and the answer says if it is new"
-        raise UsageError(f"{given.counter.name} counts visitors, not keys: {hint}")
+        raise UsageError(f"{args.counter.name} counts visitors, not keys: {hint}")
     try:
-        given.caller = None if given.caller is None else fields.user(given.caller, "--caller")
+        args.caller = None if args.caller is None else fields.user(args.caller, "--caller")
     except InvalidInputError as error:
         raise UsageError(error.detail) from None
 
 
-def _receipt(given: argparse.Namespace, stack: Stack) -> int:
+def _receipt(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
-    call, key, counter = Call(stack.store, given.caller), given.key, given.counter
-    target = given.id if counter.pages else f"{counter.name}/{given.id.partition('#')[0]}"  # without the period
+    call, key, counter = Call(stack.store, args.caller), args.key, args.counter
+    target = args.id if counter.pages else f"{counter.name}/{args.id.partition('#')[0]}"  # without the period
     if counter.pages or counter.counts_children:
         targets = dict.fromkeys(PAGE_OPERATIONS if counter.pages else CHILD_OPERATIONS, target)
     else:
@@ -57,9 +57,9 @@ def _receipt(given: argparse.Namespace, stack: Stack) -> int:
             body = {"state": "counted", **voided, "operation": operation, "target": target, "key": key}
             later = ", and voided later" if receipt.voided else ""
             line = f"counted  {operation} {target}, once{later}; the answer was {json.dumps(receipt.body)}"
-            print_json_or_line(given, {**body, "answer": receipt.body}, line)
+            print_json_or_line(args, {**body, "answer": receipt.body}, line)
             return 0
-    print_json_or_line(given, {"state": "unknown", "key": key}, f"unknown  {NO_RECEIPT}")
+    print_json_or_line(args, {"state": "unknown", "key": key}, f"unknown  {NO_RECEIPT}")
     return 1
 
 

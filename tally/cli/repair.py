@@ -40,45 +40,45 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def repair(given: argparse.Namespace, stack: Stack) -> int:
+def repair(args: argparse.Namespace, stack: Stack) -> int:
     """Shows, asks and repairs, part by part. Returns 0 if nothing is left, 2 if an id has no number, else 1."""
-    check_answerable(given.yes)
-    given.json = False
-    waiting = check.read_dead_letters(given, stack)
-    check.say_dead_letters(given, waiting)
-    left = _redrive(given, stack, waiting) if waiting and confirm(given, f"Apply {len(waiting)}?") else len(waiting)
+    check_answerable(args.yes)
+    args.json = False
+    letters = check.read_dead_letters(args, stack)
+    check.say_dead_letters(args, letters)
+    left = _redrive(args, stack, letters) if letters and confirm(args, f"Apply {len(letters)}?") else len(letters)
     if left:
         say(f"{left} dead letters are not applied. Resolve them first; nothing else was repaired")
         return WRONG
     reconciler = Reconciler(stack.store)
-    if waiting and given.only != LETTERS:
+    if letters and args.only != LETTERS:
         _wait_until_judged(reconciler)  # then the drift includes what the dead letters moved
-    if given.counter is not None and given.counter.items is not None:
-        note(f"a repair removes the drift that `tally check {given.counter.name}` found")
-    checked = check.find_wrong_numbers(given, stack)
-    check.say_numbers(given, stack, checked)
+    if args.counter is not None and args.counter.items is not None:
+        note(f"a repair removes the drift that `tally check {args.counter.name}` found")
+    checked = check.find_wrong_numbers(args, stack)
+    check.say_numbers(args, stack, checked)
     left += len(checked.unclear)
     if wrong := checked.wrong:
-        left += _repair_numbers(given, reconciler, wrong) if confirm(given, "Repair this?") else len(wrong)
-    gone = check.read_shortfalls(given, stack)
-    if gone and gone.findings:
-        check.say_shortfalls(given, stack.store, gone)
-        left += _rebuild_numbers(given, reconciler, gone) if confirm(given, "Add this?") else len(gone.findings)
-    left += _forget_drift(given, stack)
-    gaps = check.read_losses(given, stack)
-    check.say_losses(given, gaps)
-    if gaps and given.acknowledge and confirm(given, "Acknowledge this?"):
-        _wait_until_judged(reconciler, max(gap.resume_minute for gap in gaps) - 1)
-        losses.acknowledge(stack.store, gaps, given.by, given.why)
-        say(f"acknowledged {len(gaps)}: as_of advances with the next sweep")
+        left += _repair_numbers(args, reconciler, wrong) if confirm(args, "Repair this?") else len(wrong)
+    shortfalls = check.read_shortfalls(args, stack)
+    if shortfalls and (findings := shortfalls.findings):
+        check.say_shortfalls(args, stack.store, shortfalls)
+        left += _rebuild_numbers(args, reconciler, findings) if confirm(args, "Add this?") else len(findings)
+    left += _forget_drift(args, stack)
+    unacknowledged = check.read_losses(args, stack)
+    check.say_losses(args, unacknowledged)
+    if unacknowledged and args.acknowledge and confirm(args, "Acknowledge this?"):
+        _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)
+        losses.acknowledge(stack.store, unacknowledged, args.by, args.why)
+        say(f"acknowledged {len(unacknowledged)}: as_of advances with the next sweep")
     else:
-        left += len(gaps)
+        left += len(unacknowledged)
     unrepaired = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
-    say(", ".join(unrepaired) or check.all_is_well_text(given))
+    say(", ".join(unrepaired) or check.all_is_well_text(args))
     return CANNOT_TELL if checked.missing else WRONG if left else 0
 
 
-def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLetterMarker]) -> int:
+def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
     """Applies each dead letter once; with --drop, discards lost ones. Returns how many are left."""
     objects = stack.objects
     if objects is None:
@@ -87,28 +87,28 @@ def _redrive(given: argparse.Namespace, stack: Stack, waiting: Sequence[DeadLett
     declared = CounterIndex(stack.counters, stack.store.settings.minute_s)
     appliers = (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))
     consumers = {one.name: one for one in appliers}
-    with progress_bar(waiting, "dead letter", "applied") as markers:
+    with progress_bar(letters, "dead letter", "applied") as markers:
         for marker in markers:
             _give_up_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
-            if outcome is RedriveOutcome.STILL_BLOCKED and of_items and given.drop:
+            if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
                 outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item in its present state
             done[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"kept     {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
-            if outcome is RedriveOutcome.OBJECT_LOST and given.drop:
+            if outcome is RedriveOutcome.OBJECT_LOST and args.drop:
                 _give_up_scans(stack, marker, lost=True)
                 dead_letters.discard(Call(stack.store), marker)
                 say(f"dropped  {marker.object}, a dead letter since {format_time(marker.at_s)}: {why}")
             elif outcome is RedriveOutcome.OBJECT_LOST:
                 since = format_time(marker.at_s)
                 say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
-    applied, gone = done[RedriveOutcome.APPLIED], done[RedriveOutcome.ALREADY_APPLIED]
+    applied, already = done[RedriveOutcome.APPLIED], done[RedriveOutcome.ALREADY_APPLIED]
     blocked, lost = done[RedriveOutcome.STILL_BLOCKED], done[RedriveOutcome.OBJECT_LOST]
-    ended = f", {lost} {'dropped' if given.drop else 'lost'}" if lost else ""
-    say(f"{applied} applied, {gone} already gone, {blocked} kept{ended}")
-    return blocked + (0 if given.drop else lost)
+    ended = f", {lost} {'dropped' if args.drop else 'lost'}" if lost else ""
+    say(f"{applied} applied, {already} already gone, {blocked} kept{ended}")
+    return blocked + (0 if args.drop else lost)
 
 
 def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
@@ -126,7 +126,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
             note(f"the scan for {name} was abandoned: start it again")
 
 
-def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
+def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
     """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
     required_minute = _wait_until_judged(reconciler)
     counted = []
@@ -143,7 +143,7 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
     def repair_one(number: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
         checked, counts = number
         counter, id_ = checked.finding.counter, checked.finding.target
-        done = reconciler.repair(counter, id_, given.by, given.why, required_minute=required_minute, counted=counts)
+        done = reconciler.repair(counter, id_, args.by, args.why, required_minute=required_minute, counted=counts)
         if done is None:
             say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
@@ -152,28 +152,29 @@ def _repair_numbers(given: argparse.Namespace, reconciler: Reconciler, wrong: Se
     return _fix_each(counted, repair_one)
 
 
-def _forget_drift(given: argparse.Namespace, stack: Stack) -> int:
+def _forget_drift(args: argparse.Namespace, stack: Stack) -> int:
     """Forgets the drift of counters of items that are not declared any more, because no repair can end it. Returns how
     many rows are left. The drift of numbers that count changes stays."""
-    if given.counter or check.DRIFT not in given.parts:
+    if args.counter or check.DRIFT not in args.parts:
         return 0
     known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
-    gone = [row for row in rows.all_rows(stack.store) if row.counter not in known]
-    if not gone or not confirm(given, f"Forget the drift of {len(gone)} numbers of items that no counter declares?"):
-        return len(gone)
-    return sum(not try_commit(stack.store, [rows.drift_write(stack.store, row, 0, clock.now_s())]) for row in gone)
+    orphans = [row for row in rows.all_rows(stack.store) if row.counter not in known]
+    question = f"Forget the drift of {len(orphans)} numbers of items that no counter declares?"
+    if not orphans or not confirm(args, question):
+        return len(orphans)
+    return sum(not try_commit(stack.store, [rows.drift_write(stack.store, row, 0, clock.now_s())]) for row in orphans)
 
 
-def _rebuild_numbers(given: argparse.Namespace, reconciler: Reconciler, gone: check.Shortfalls) -> int:
+def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings: Sequence[Finding]) -> int:
     """Adds the missing changes. Returns how many numbers still lack changes."""
     required_minute = _wait_until_judged(reconciler)
 
     def rebuild_one(loss: Finding) -> None:
-        done = rebuild.rebuild(reconciler, loss, given.by, given.why, required_minute)
+        done = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
         if done:
             say(f"rebuilt  {_format_move(done)}")
 
-    return _fix_each(gone.findings, rebuild_one)
+    return _fix_each(findings, rebuild_one)
 
 
 def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:

@@ -39,8 +39,8 @@ from .vault import TABLES, Vault
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-LOOK_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
-LOOKS_MAX = 48 * 360  # two days
+POLL_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
+POLLS_MAX = 48 * 360  # two days
 _SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
 WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
 _STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
@@ -74,59 +74,59 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--from-vault", metavar="ARN", type=values.vault_arn, help=vault)
 
 
-def _check(given: argparse.Namespace) -> None:
-    if given.from_vault and given.local:
+def _check(args: argparse.Namespace) -> None:
+    if args.from_vault and args.local:
         raise UsageError(f"--from-vault does not go with --local: {DEV} has no vault")
 
 
-def _restore(given: argparse.Namespace, stack: Stack | None = None) -> int:
+def _restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
     """Makes the tables, repairs their numbers, and prints the command that adopts them. Returns 0."""
-    if given.local:
+    if args.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:
-        prefix = _restore_from_vault(given, Vault(given.from_vault))
+        prefix = _restore_from_vault(args, Vault(args.from_vault))
     else:
-        prefix = _restore_from_backups(boto3.client("dynamodb", config=PATIENT), given, stack)
+        prefix = _restore_from_backups(boto3.client("dynamodb", config=PATIENT), args, stack)
     if stage := _STAGE.fullmatch(prefix):
         say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
         say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
     return 0
 
 
-def _restore_from_backups(client: DynamoDBClient, given: argparse.Namespace, stack: Stack) -> str:
+def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stack: Stack) -> str:
     """Makes the tables, repairs their numbers, and returns the prefix of their names."""
-    old, when = stack.store.settings, datetime.fromtimestamp(given.to, UTC)
+    old, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
     prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
     tables = dict(zip(_tables(old), _tables(new), strict=True))
-    missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, given.to)]
+    missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, args.to)]
     for source in missing:
-        _check_moment(client, source, given.to)
+        _check_moment(client, source, args.to)
     for source in missing:
         target = tables[source]
         client.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, RestoreDateTime=when)
     _wait(client, list(tables.values()))
-    _repair_tallies(given, stack.counters, replace(stack.store, settings=new), given.to)
+    _repair_tallies(args, stack.counters, replace(stack.store, settings=new), args.to)
     for source, target in tables.items():
         _apply_settings(client, target, _settings_of(client, source))
         say(f"ready    {target}")
     return prefix
 
 
-def _restore_from_vault(given: argparse.Namespace, vault: Vault) -> str:
+def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
     """Makes the tables from a vault, repairs their numbers, and returns the prefix of their names."""
-    base, copies = vault.copies(given.stack, given.to)
+    base, copies = vault.copies(args.stack, args.to)
     to_s = max(int(copy.made_s) for copy in copies.values())
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
     client = boto3.client("dynamodb", config=PATIENT, region_name=vault.region)
     names = {table: f"{prefix}-{table}" for table in TABLES}
-    there = {table: _describe_table(client, name) is not None for table, name in names.items()}
+    exists = {table: _describe_table(client, name) is not None for table, name in names.items()}
     for table, copy in copies.items():
         say(f"copy     {table}: {format_time(int(copy.made_s))}")
-    jobs = [vault.begin_restore(copies[table], name, there=there[table]) for table, name in names.items()]
+    jobs = [vault.begin_restore(copies[table], name, exists=exists[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
     new = connection.store_of_tables(names, vault.region)
-    _repair_tallies(given, given.declared, new, to_s, apart=True)
+    _repair_tallies(args, args.declared, new, to_s, apart=True)
     for table, name in names.items():
         _apply_settings(client, name, TEMPLATE_SETTINGS[table])
         say(f"ready    {name}")
@@ -170,7 +170,7 @@ def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
 def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] = lambda: None) -> None:
     """Waits until every table is active. Ctrl-C stops only the wait. `check`: raises CommandError if a job failed."""
     with progress_bar(None, "table", "restored", len(names)) as shown:
-        for look in range(LOOKS_MAX):
+        for poll in range(POLLS_MAX):
             check()
             tables = [_describe_table(client, name) for name in names]
             active = sum(table is not None and table["TableStatus"] == "ACTIVE" for table in tables)
@@ -178,13 +178,13 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
             shown.refresh()
             if active == len(names):
                 return
-            if not look:
+            if not poll:
                 note("DynamoDB needs minutes to hours for the tables. After Ctrl-C the same command continues the wait")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     raise CommandError("the tables are not ready: run the same command again")
 
 
-def _repair_tallies(given: argparse.Namespace, counters: Counters, new: Store, to_s: int, apart: bool = False) -> None:
+def _repair_tallies(args: argparse.Namespace, counters: Counters, new: Store, to_s: int, apart: bool = False) -> None:
     """Repairs the numbers of the new tables. Tables with a stream are repaired already. `apart`: the times differ."""
     names = (new.settings.counts_table, new.settings.receipts_table)
     tables = [_describe_table(new.client, name) or {} for name in names]
@@ -193,10 +193,10 @@ def _repair_tallies(given: argparse.Namespace, counters: Counters, new: Store, t
     forms.check(forms.noted(new), counters)
     if apart and not restored.is_repaired(new, to_s):
         _say_times(new)
-    audit_note = restored.AuditNote(given.by, given.why)
+    audit_note = restored.AuditNote(args.by, args.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
-            options: dict[str, Any] = {"without_dead_letters": given.without_dead_letters, "tell": scanned.update}
+            options: dict[str, Any] = {"without_dead_letters": args.without_dead_letters, "tell": scanned.update}
             for one in restored.repair_restored(new, counters, audit_note, to_s, clock.now_s(), apart=apart, **options):
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")

@@ -39,7 +39,7 @@ UNITS_MAX = 10**6
 BURST_S = 1.0  # a throttled scan may use the units of this time at once
 SWEEP_DELAY_MINUTES = 2  # until the sweep stores the watermark of the consumer
 WAIT_MINUTES_MAX = 20  # for the consumer to catch up
-LOOKS_PER_MINUTE = 12
+POLLS_PER_MINUTE = 12
 TRIES_MAX = 50  # at one group: a change of its number at the same time fails a try
 PAUSE_S = 0.05  # between two tries: a conflicting transaction ends within 30 ms
 
@@ -76,20 +76,20 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_pace(parser)
 
 
-def _scan(given: argparse.Namespace, stack: Stack) -> int:
+def _scan(args: argparse.Namespace, stack: Stack) -> int:
     """Counts the items and sets the numbers, unless they are counted already."""
-    counter, name = given.counter, given.counter.name
+    counter, name = args.counter, args.counter.name
     stack.team_table(counter)
-    if given.dry_run:
+    if args.dry_run:
         recount = Recount(stack.store, counter, scan_state.read_scan(stack.store, name))
         _check_table(recount)
-        for line in scan_plan.ScanPlan(recount, sets_numbers=True, units_per_s_max=given.units).lines():
+        for line in scan_plan.ScanPlan(recount, sets_numbers=True, units_per_s_max=args.units).lines():
             say(line)
         return 0
-    if scan_state.read_scan(stack.store, name).counted_by == counter.items_digest and not given.again:
+    if scan_state.read_scan(stack.store, name).counted_by == counter.items_digest and not args.again:
         say(f"{name} is counted already: `tally check {name}` shows what differs, --again starts a new scan")
         return 0
-    recount = _finish_scan(given, stack, again=given.again)
+    recount = _finish_scan(args, stack, again=args.again)
     groups, wrong = _set_all(recount)
     recount.close(counted=True, found=groups)
     read = scan_state.read_scan(stack.store, name).items
@@ -123,15 +123,15 @@ def _set_all(recount: Recount) -> tuple[int, int]:
     return groups, wrong
 
 
-def recount_named(given: argparse.Namespace, stack: Stack) -> None:
+def recount_named(args: argparse.Namespace, stack: Stack) -> None:
     """Recounts the items that `check` names, and stores the excess of each number as drift."""
-    counter, store = given.counter, stack.store
-    if counter is None or counter.items is None or given.only:
+    counter, store = args.counter, stack.store
+    if counter is None or counter.items is None or args.only:
         return
     stack.team_table(counter)
     stack.check_counted(counter)
     try:
-        _compare(_finish_scan(given, stack, [one.id for one in given.named]))
+        _compare(_finish_scan(args, stack, [one.id for one in args.named]))
     except KeyboardInterrupt:  # an open scan costs the consumer writes
         with suppress(TallyError):
             scan_state.close(store, scan_state.read_scan(store, counter.name))
@@ -159,38 +159,38 @@ def _compare(recount: Recount) -> None:
                 watch.check_group_now(recount.store, recount.counter, group, clock.now_s())
 
 
-def _finish_scan(given: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
+def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
     """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all.
 
     Raises ScanAbandonedError, UncountableError, CommandError.
     """
     forms.check(forms.noted(stack.store), stack.counters)
-    recount = _resume_or_begin(given, stack.store, groups, again=again)
+    recount = _resume_or_begin(args, stack.store, groups, again=again)
     if not recount.scan.ended_s:
         half, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
-        throttle = Throttle(given.units or half)
+        throttle = Throttle(args.units or half)
         with progress_bar(None, "item", "scanned", None if groups else items) as shown:
             shown.update(recount.scan.items)
             for step in recount.run_steps():
                 shown.update(step.read)
-                throttle.wait_for(step.units if given.units else step.read_units)
+                throttle.wait_for(step.units if args.units else step.read_units)
     minute_s = recount.store.settings.minute_s
-    for look in range(WAIT_MINUTES_MAX * LOOKS_PER_MINUTE):  # until the consumer has passed what was written meanwhile
+    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed what was written meanwhile
         _check_dead_letters(recount)
         if recount.is_complete():
             return recount
-        if not look:
+        if not poll:
             about_s = (scan_state.CLOCK_SLACK + SWEEP_DELAY_MINUTES) * minute_s
             table = recount.items_declaration.table
             note(f"read everything. Waiting for the consumer to catch up with {table}: about {about_s} s")
-        time.sleep(minute_s / LOOKS_PER_MINUTE)
+        time.sleep(minute_s / POLLS_PER_MINUTE)
     hint = "Check that the functions items and sweep run, then run this again"
     raise CommandError(f"timed out waiting for the consumer. {hint}")
 
 
-def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
+def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
     """Returns the open scan, or a new one. Raises CommandError."""
-    counter: Counter = given.counter
+    counter: Counter = args.counter
     scan = scan_state.read_scan(store, counter.name)
     recount = Recount(store, counter, scan)
     _check_dead_letters(recount)
@@ -203,12 +203,12 @@ def _resume_or_begin(given: argparse.Namespace, store: Store, groups: Sequence[s
         if not scan.groups:
             raise CommandError(f"a recount of all groups is open: `tally check {counter.name}` continues it")
     if not groups or recount.items_declaration.group_by is not None:  # else it reads only some partitions
-        check_answerable(given.yes)
-        sets = given.command == "scan"
-        plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=given.units)
+        check_answerable(args.yes)
+        sets = args.command == "scan"
+        plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=args.units)
         for line in plan.lines():
             note(line)
-        if not confirm(given, "Scan it?"):
+        if not confirm(args, "Scan it?"):
             raise CommandError("nothing is scanned")
     if again:
         scan_state.invalidate(store, scan)  # the numbers are invalid from here, so setting them needs no history

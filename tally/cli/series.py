@@ -53,49 +53,49 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
     add_output_formats(parser)
 
 
-def _check_top(given: argparse.Namespace) -> None:
+def _check_top(args: argparse.Namespace) -> None:
     """Completes `by`. Raises UsageError."""
-    require_series(given.counter)
+    require_series(args.counter)
     named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
-    given.by = given.by or named.get(len(given.span or ""), lists.DAY)
+    args.by = args.by or named.get(len(args.span or ""), lists.DAY)
     try:
-        given.span = given.span and lists.checked_span(given.span, given.by)
+        args.span = args.span and lists.checked_span(args.span, args.by)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'span'}: {error.detail}") from None
 
 
-def _check_series(given: argparse.Namespace) -> None:
+def _check_series(args: argparse.Namespace) -> None:
     """Completes the id, `zone` and `range`. Raises UsageError or InvalidInputError."""
-    require_series(given.counter)
-    values.complete_id(given)
-    own = values.time_zone(given.counter.timezone or "UTC") if given.counter.unique else viewers_zone()
-    now_s, given.zone = time.time(), given.tz or own
-    of_days = getattr(given.zone, "key", None) if given.by == reading.DAY else None
+    require_series(args.counter)
+    values.complete_id(args)
+    own = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
+    now_s, args.zone = time.time(), args.tz or own
+    of_days = getattr(args.zone, "key", None) if args.by == reading.DAY else None
     try:
-        since, to = (values.to_epoch_seconds(when, given.zone) for when in (given.since, given.to))
+        since, to = (values.to_epoch_seconds(when, args.zone) for when in (args.since, args.to))
         try:
-            given.range = reading.range_of(given.by, since, to, of_days, now_s)
+            args.range = reading.range_of(args.by, since, to, of_days, now_s)
         except InvalidInputError as error:
-            if given.tz or error.field != "tz":
+            if args.tz or error.field != "tz":
                 raise
-            given.range = reading.range_of(given.by, since, to, None, now_s)  # days of UTC
+            args.range = reading.range_of(args.by, since, to, None, now_s)  # days of UTC
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
-    if given.by == reading.DAY:
-        given.zone = given.range.zone
+    if args.by == reading.DAY:
+        args.zone = args.range.zone
 
 
-def _series(given: argparse.Namespace, stack: Stack) -> int:
+def _series(args: argparse.Namespace, stack: Stack) -> int:
     """Prints a series. Returns 2 if nothing is summed up yet."""
-    body = reading.read_series(Call(stack.store), given.counter, given.id or TOTAL_ID, given.range)
-    if body["as_of"] is None or given.json:
-        return _print_answer(body, given)
-    zone: tzinfo = given.zone
+    body = reading.read_series(Call(stack.store), args.counter, args.id or TOTAL_ID, args.range)
+    if body["as_of"] is None or args.json:
+        return _print_answer(body, args)
+    zone: tzinfo = args.zone
     points = list(_points(body, zone))
-    if may_draw(given):
+    if may_draw(args):
         from . import charts  # importing it takes a tenth of a second
 
-        which = f"{body['counter']} {body['id']}" if given.id else f"all {body['counter']}"
+        which = f"{body['counter']} {body['id']}" if args.id else f"all {body['counter']}"
         title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
         charts.draw_series(title, points, zone, by_hour=body["by"] == reading.HOUR)
         if days := body["imports"]:
@@ -111,18 +111,18 @@ def _series(given: argparse.Namespace, stack: Stack) -> int:
         rows += [(iso(day["from"], UTC), day["value"], IMPORT) for day in body["imports"]]
         rows += [(iso(repair["at"], zone), repair["value"], REPAIR) for repair in body["repairs"]]
         print_csv(("from", "value", "kind"), rows)
-    unit = " first visits" if given.counter.unique else ""
-    remark(_series_remarks(body, points, zone, unit), drawn=may_draw(given))
+    unit = " first visits" if args.counter.unique else ""
+    remark(_series_remarks(body, points, zone, unit), drawn=may_draw(args))
     return 0
 
 
-def _top(given: argparse.Namespace, stack: Stack) -> int:
+def _top(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the numbers of a counter that moved most. Returns 2 if nothing is summed up yet."""
-    body = lists.top_list(Call(stack.store), given.counter, given.by, given.span, given.limit)
-    if body["as_of"] is None or given.json:
-        return _print_answer(body, given)
+    body = lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
+    if body["as_of"] is None or args.json:
+        return _print_answer(body, args)
     listed = [(tally["id"], tally["value"]) for tally in body["top"]]
-    if may_draw(given):
+    if may_draw(args):
         from . import charts
 
         charts.draw_top(f"{body['counter']} that moved up most, {_span(body)}", listed)
@@ -135,13 +135,13 @@ def _top(given: argparse.Namespace, stack: Stack) -> int:
         exactness = f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
     else:
         exactness = "each value is exact"
-    remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(given))
+    remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(args))
     return 0
 
 
-def _print_answer(body: Mapping[str, Any], given: argparse.Namespace) -> int:
+def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
     """Prints the answer with --json, and a note if nothing is summed up yet. Returns 2 then."""
-    if given.json:
+    if args.json:
         say(json.dumps(body))
     if body["as_of"] is None:
         note("nothing is summed up yet: a new stack needs some minutes")

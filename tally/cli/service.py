@@ -14,10 +14,10 @@ CALLER = "tally"
 """The caller of a change of a counter that is not public."""
 
 
-def make_client(given: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
+def make_client(args: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
     """Returns a client for these functions of the stack. `anyone`: without a caller."""
     caller = None if anyone else CALLER
-    if given.local:
+    if args.local:
         client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)
         return Tally({name: name for name in functions}, caller=caller, lambda_client=client)
     arns = {name: stack.outputs.get(f"{name.capitalize()}FunctionArn", "") for name in functions}

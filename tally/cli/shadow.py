@@ -30,7 +30,7 @@ from .connection import Stack
 from .files import OldReading
 from .terminal import (
     CommandError,
-    Gap,
+    ComparedSpan,
     format_clock,
     format_utc_offset,
     iso,
@@ -91,7 +91,7 @@ class Comparison:
     """The result of a comparison."""
 
     counter: str
-    rows: list[Gap]
+    rows: list[ComparedSpan]
     ids: list[dict[str, Any]]
     alone: int
     """How many ids have fewer than two readings at full hours, and are in no row."""
@@ -110,45 +110,45 @@ class Comparison:
         return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
 
 
-def _run(given: argparse.Namespace, stack: Stack) -> int:
+def _run(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
-    counter: Counter = given.counter
+    counter: Counter = args.counter
     if counter.period is not None:
         why = "its series joins them all: an old number cannot be compared"
         raise CommandError(f"{counter.name} has periods, and {why}")
-    old = _read(given, counter)
+    old = _read(args, counter)
     if old.bad:
         note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
     compared = _compare(stack.store, counter, old)
-    zone = given.tz or viewers_zone()
-    if given.json:
+    zone = args.tz or viewers_zone()
+    if args.json:
         say(json.dumps(compared.body()))
-    elif may_draw(given):
+    elif may_draw(args):
         from . import charts  # it takes a tenth of a second to load
 
         name = getattr(zone, "key", None) or zone
-        charts.draw_gaps(f"the old number beside {counter.name}, {name}", compared.rows, zone)
+        charts.draw_comparison(f"the old number beside {counter.name}, {name}", compared.rows, zone)
     else:
         spans = [(iso(row.from_s, zone), iso(row.to_s, zone), row) for row in compared.rows]
         lines = ([*span, row.ids, row.old, row.tally, row.excess] for *span, row in spans)
         print_csv(("from", "to", "ids", "old", "tally", "off"), lines)
-    remark(_remarks(compared, given, zone), drawn=may_draw(given))
+    remark(_remarks(compared, args, zone), drawn=may_draw(args))
     if all(row.excess is None for row in compared.rows):
         return BAD_INPUT
     return DIFFERS if any(one["over"] or one["under"] for one in compared.ids) else 0
 
 
-def _read(given: argparse.Namespace, counter: Counter) -> OldReadings:
+def _read(args: argparse.Namespace, counter: Counter) -> OldReadings:
     """Returns the readings of the files, and prints the first lines that cannot be read. Raises CommandError."""
     old = OldReadings()
-    for name in given.files:
+    for name in args.files:
         with files.open_input(name) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             try:
-                form = files.format_of(name, given.format)
+                form = files.format_of(name, args.format)
                 for row in progress_bar(files.read(text, form, files.READINGS, counter), "row", "read"):
-                    wrong = row if isinstance(row, RefusedRow) else old.add(row, given.within)
+                    wrong = row if isinstance(row, RefusedRow) else old.add(row, args.within)
                     if wrong is None:
                         continue
                     old.bad += 1
@@ -165,7 +165,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
     at = progress.read(store)
     since = as_of = at.as_of(store.settings)  # fixed, so that each id has the same end
-    rows: dict[tuple[int, int], Gap] = {}
+    rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
     for id_, read in progress_bar(sorted(old.readings.items()), "id", "compared"):
         spans = list(pairwise(sorted(read)))
@@ -185,34 +185,35 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         for first, end in spans:
             hours = range(first, end)
             tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
-            gap = Gap(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
-            of_id.append(gap)
-            span = gap.from_s, gap.to_s
-            rows[span] = rows[span].plus(gap) if span in rows else gap
+            row = ComparedSpan(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
+            of_id.append(row)
+            span = row.from_s, row.to_s
+            rows[span] = rows[span].plus(row) if span in rows else row
         ids.append({"id": id_, **_sums(of_id)})
     ids.sort(key=lambda sums: (-abs(sums["off"]), sums["under"] - sums["over"]))
     return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 
-def _sums(of_id: Sequence[Gap]) -> dict[str, int]:
+def _sums(of_id: Sequence[ComparedSpan]) -> dict[str, int]:
     """Returns the sums of an id over its known hours. `over`, `under`: the excess of hours above and below Tally."""
-    known = [(gap.old, gap.tally) for gap in of_id if gap.tally is not None]
+    known = [(row.old, row.tally) for row in of_id if row.tally is not None]
     old, tally = sum(old for old, _ in known), sum(tally for _, tally in known)
     over = sum(max(0, old - tally) for old, tally in known)
     sums = {"old": old, "tally": tally, "off": old - tally, "over": over, "under": old - tally - over}
     return {**sums, "unknown": len(of_id) - len(known)}
 
 
-def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
+def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> Iterator[str]:
     """Yields the sum, the ids with the largest excess, and what is unknown."""
-    now_s, known, all_ = time.time(), [row for row in compared.rows if row.excess is not None], compared.sums()
+    now_s, known, total = time.time(), [row for row in compared.rows if row.excess is not None], compared.sums()
     wrong = [one for one in compared.ids if one["over"] or one["under"]]
     if known and not wrong:
-        yield f"the old number is right: {all_['old']:,}, as Tally"
+        yield f"the old number is right: {total['old']:,}, as Tally"
     elif known:
-        share = f" ({all_['off'] / all_['tally']:+.2%})" if all_["tally"] else ""
-        yield f"the old number is off by {all_['off']:+,}{share}: it counted {all_['old']:,}, Tally {all_['tally']:,}"
-        yield f"its hours have {all_['over']:,} too many, and {-all_['under']:,} too few"
+        share = f" ({total['off'] / total['tally']:+.2%})" if total["tally"] else ""
+        counts = f"it counted {total['old']:,}, Tally {total['tally']:,}"
+        yield f"the old number is off by {total['off']:+,}{share}: {counts}"
+        yield f"its hours have {total['over']:,} too many, and {-total['under']:,} too few"
         worst = [f"{one['id']} {one['off']:+,}" for one in wrong[:WORST]]
         yield f"off most: {', '.join(worst)}"
     else:
@@ -225,7 +226,7 @@ def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> I
     if compared.alone:
         yield f"{compared.alone} ids have fewer than two readings at full hours, and are in no row"
     if compared.away:
-        yield f"{compared.away} readings are over {given.within} s from a full hour, and are in no row"
+        yield f"{compared.away} readings are over {args.within} s from a full hour, and are in no row"
     if compared.added:
         yield f"repairs of Tally added {compared.added:+,} that no hour has"
     if compared.as_of is not None and compared.since is not None:
@@ -235,7 +236,7 @@ def _remarks(compared: Comparison, given: argparse.Namespace, zone: tzinfo) -> I
 
 SHADOW = Command(
     "shadow", _run, _arguments,
-    lambda given: require_series(given.counter),
+    lambda args: require_series(args.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/migrate.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -
 """,

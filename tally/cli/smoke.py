@@ -3,9 +3,9 @@
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
 PAGE is a page whose visits the stack counts. The test checks what only AWS can prove: each role allows the calls of its
-function, and tokens pass the authorizer. With WAIT, the seconds that a visit may take to show, and a stack that counts
-visits, it also checks that the streams reach their consumers and that the sweep runs. The test can be repeated: its
-calls are the samples of the operations with ids of their own. An operation that cannot succeed declares its status.
+function, and tokens pass the authorizer. WAIT is how many seconds a visit may take to show. With WAIT, and on a stack
+that counts visits, the test also checks that the streams reach their consumers and that the sweep runs. The test can be
+repeated, because each run has ids of its own. An operation that cannot succeed declares its status.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .folder import counters as counters_file
 TIMEOUT_S = 30  # API Gateway always answers within this time
 PAGE_DEFAULT = "https://example.com/smoke"
 WAIT_S_MAX = 3600
-LOOK_AGAIN_S = 2.0
+RETRY_S = 2.0
 
 
 class HttpAnswer(NamedTuple):
@@ -67,8 +67,8 @@ def make_probes(
     probes: list[Probe] = []
     for route in sorted(declared.routes, key=_turn):
         probes += _probes_of_route(declared, route, page, key, page_given, scopes)
-    closed = next(probe for probe in probes if probe.signed_in and probe.method == "GET")
-    probes.append(Probe("no token", "GET", closed.path, lambda answer: answer.status == 401))
+    signed_in = next(probe for probe in probes if probe.signed_in and probe.method == "GET")
+    probes.append(Probe("no token", "GET", signed_in.path, lambda answer: answer.status == 401))
     return probes
 
 
@@ -129,15 +129,15 @@ def _members(answer: Any) -> Set[str]:
     return frozenset(named[answer.__name__]["required"])
 
 
-def send(url: str, token: str, call: Probe) -> HttpAnswer:
-    """Makes the call. If there is no answer, raises OSError or HTTPException."""
-    headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **call.headers}
+def send(url: str, token: str, probe: Probe) -> HttpAnswer:
+    """Sends the request of a probe. If there is no answer, raises OSError or HTTPException."""
+    headers = {"Accept": "application/json", "User-Agent": "tally-smoke", **probe.headers}
     data = None
-    if call.body is not None:
-        data, headers["Content-Type"] = json.dumps(call.body).encode(), "application/json"
-    if call.signed_in:
+    if probe.body is not None:
+        data, headers["Content-Type"] = json.dumps(probe.body).encode(), "application/json"
+    if probe.signed_in:
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url + call.path, data=data, headers=headers, method=call.method)
+    request = urllib.request.Request(url + probe.path, data=data, headers=headers, method=probe.method)
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
@@ -151,31 +151,31 @@ def send(url: str, token: str, call: Probe) -> HttpAnswer:
     return HttpAnswer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
 
 
-def assess(call: Probe, answer: HttpAnswer) -> tuple[str, str]:
+def assess(probe: Probe, answer: HttpAnswer) -> tuple[str, str]:
     """Returns `ok`, `skipped` or `failed`, and a note."""
     try:
-        if call.expected(answer):
+        if probe.expected(answer):
             return "ok", ""
     except (AttributeError, KeyError, TypeError):
         pass  # the body is of another type
-    if reason := call.skip(answer):
+    if reason := probe.skip(answer):
         return "skipped", reason
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
-def attempt_fails(url: str, token: str, call: Probe, wait_s: float = 0) -> bool:
-    """Makes the call until it works or the time is over, and prints a line. Returns whether it failed."""
+def attempt_fails(url: str, token: str, probe: Probe, wait_s: float = 0) -> bool:
+    """Sends the request until it works or the time is over, and prints a line. Returns whether it failed."""
     began_s = time.monotonic()
     while True:
         try:
-            way, note = assess(call, send(url, token, call))
-        except (OSError, http.client.HTTPException) as error:  # no answer, or one that is not HTTP
-            way, note = "failed", str(error)
+            result, note = assess(probe, send(url, token, probe))
+        except (OSError, http.client.HTTPException) as error:  # no answer, or no answer in HTTP
+            result, note = "failed", str(error)
         took_s = time.monotonic() - began_s
-        if way != "failed" or took_s >= wait_s:
-            print(f"{way:8}{call.name:16}{took_s * 1000:6.0f} ms  {note}".rstrip(), flush=True)
-            return way == "failed"
-        time.sleep(LOOK_AGAIN_S)
+        if result != "failed" or took_s >= wait_s:
+            print(f"{result:8}{probe.name:16}{took_s * 1000:6.0f} ms  {note}".rstrip(), flush=True)
+            return result == "failed"
+        time.sleep(RETRY_S)
 
 
 def rolled_up_probe(page: str) -> Probe:

@@ -28,17 +28,17 @@ EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
 """The parts that `tally check` explains."""
 
 
-def _status(given: argparse.Namespace, stack: Stack) -> int:
+def _status(args: argparse.Namespace, stack: Stack) -> int:
     """Prints every part. Returns 0 if all is well, 1 if a part is wrong, 2 if a part is unknown."""
     has_items = any(counter.items is not None for counter in stack.counters.values())
-    run = {**CHECKS, **(ITEMS_CHECKS if has_items else {})}
+    run = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
     results = {name: _run_check(check, stack) for name, check in run.items()}
     wrong, unknown = ([name for name, one in results.items() if one.failed is way] for way in (True, None))
-    if given.json:
+    if args.json:
         parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in results.items()}
-        say(json.dumps({"stack": _name(given), "well": not (wrong or unknown), "parts": parts}))
+        say(json.dumps({"stack": _name(args), "well": not (wrong or unknown), "parts": parts}))
     else:
-        say(f"{_name(given)}, {format_time(int(time.time()))}")
+        say(f"{_name(args)}, {format_time(int(time.time()))}")
         for name, one in results.items():
             say(f"{one.state:9}{name:14}{one.summary}")
             for place in _runbook(name, one).values():
@@ -58,8 +58,8 @@ def _runbook(name: str, result: Check) -> dict[str, str]:
     return {} if result.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 
 
-def _name(given: argparse.Namespace) -> str:
-    return DEV.strip("`") if given.local else str(given.stack)
+def _name(args: argparse.Namespace) -> str:
+    return DEV.strip("`") if args.local else str(args.stack)
 
 
 def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
@@ -97,7 +97,7 @@ def _check_api(stack: Stack) -> Check:
 
 
 def _counters(stack: Stack) -> Check:
-    """Checks that the counters of this checkout, which the command uses, fit the deployed ones and the stored data."""
+    """Checks that the counters of this checkout, which the command uses, fit the deployed counters and the data."""
     names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
     deployed = [name for name in names if name]
     lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
@@ -148,10 +148,6 @@ def _failed_events(stack: Stack) -> Check:
     return Check(str(messages), {"messages": messages}, messages > 0)
 
 
-ITEMS_CHECKS: Mapping[str, Callable[[Stack], Check]] = {
-    "items": lambda stack: health.items_check(stack.store, stack.counters)
-}
-"""The additional check of a stack that counts items of team tables."""
 CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "version": _version, "API": _check_api, "counters": _counters, "alarms": _alarms,
     "subscribers": _subscribers,
@@ -159,6 +155,7 @@ CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "drift": lambda stack: checks.drift(stack.store), "failed events": _failed_events,
     "dead letters": lambda stack: checks.dead_letters_check(stack.store),
     "lost records": lambda stack: checks.lost_records(stack.store),
+    "items": lambda stack: health.items_check(stack.store, stack.counters),  # if a counter counts items of team tables
 }  # fmt: skip
 
 

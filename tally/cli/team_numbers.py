@@ -17,7 +17,7 @@ from .connection import Stack
 from .terminal import print_json_or_line
 
 
-def print_difference(given: argparse.Namespace, stack: Stack, finding: Finding) -> None:
+def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -> None:
     """Prints a line for a wrong number.
 
     The line has the unit of the team's table: 12.50. JSON has whole numbers in Tally's unit, and `scale`: 1250 and 2.
@@ -42,7 +42,7 @@ def print_difference(given: argparse.Namespace, stack: Stack, finding: Finding) 
         repair = "the number is missing: the sweep will check it"
     else:
         repair = f"to repair it: {_repair_command(recount, group, attribute, -excess)}"
-    print_json_or_line(given, body, f"{line}: it is {shown_excess} off; {repair}")
+    print_json_or_line(args, body, f"{line}: it is {shown_excess} off; {repair}")
 
 
 def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:

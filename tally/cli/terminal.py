@@ -34,8 +34,8 @@ class Point(NamedTuple):
     part: str = ""
 
 
-class Gap(NamedTuple):
-    """The counts of an old counter and of Tally from `from_s` to `to_s`, for some ids. `tally`: None if unknown."""
+class ComparedSpan(NamedTuple):
+    """The counts of `ids` ids by an old counter and by Tally, from `from_s` to `to_s`. `tally`: None if unknown."""
 
     from_s: int
     to_s: int
@@ -45,7 +45,7 @@ class Gap(NamedTuple):
 
     @property
     def excess(self) -> int | None:
-        """How much the old number is too high; None if that is unknown."""
+        """By how much the old number is too high; None if Tally's number is unknown."""
         return None if self.tally is None else self.old - self.tally
 
     @property
@@ -54,8 +54,8 @@ class Gap(NamedTuple):
         known = {"ids": self.ids, "old": self.old, "tally": self.tally, "off": self.excess}
         return {"from": self.from_s, "to": self.to_s, **known}
 
-    def plus(self, other: Gap) -> Gap:
-        """Returns the sum of two gaps of the same time."""
+    def plus(self, other: ComparedSpan) -> ComparedSpan:
+        """Returns the sum of two spans of the same time."""
         tally = None if self.tally is None or other.tally is None else self.tally + other.tally
         return self._replace(ids=self.ids + other.ids, old=self.old + other.old, tally=tally)
 
@@ -72,10 +72,10 @@ class WatchedValue(NamedTuple):
     error: str = ""
 
 
-def progress_bar(things: Iterable[Any] | None, unit: str, does: str, total: int | None = None) -> tqdm[Any]:
-    """Returns the things with a progress bar on stderr, if that is a terminal. None: a bar that the caller moves."""
+def progress_bar(things: Iterable[Any] | None, unit: str, description: str, total: int | None = None) -> tqdm[Any]:
+    """Returns the things with a progress bar on stderr, if that is a terminal. None: the caller moves the bar."""
     hidden = not sys.stderr.isatty()
-    return _tqdm()(things, does, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
+    return _tqdm()(things, description, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
 
 
 def _tqdm() -> Any:
@@ -85,14 +85,14 @@ def _tqdm() -> Any:
     return tqdm
 
 
-def print_json_or_line(given: argparse.Namespace, body: object, line: str) -> None:
+def print_json_or_line(args: argparse.Namespace, body: object, line: str) -> None:
     """Prints the body as JSON with --json, else the line."""
-    say(json.dumps(body) if given.json else line)
+    say(json.dumps(body) if args.json else line)
 
 
-def may_draw(given: argparse.Namespace) -> bool:
+def may_draw(args: argparse.Namespace) -> bool:
     """Returns whether to draw: stdout is a capable terminal, and the options do not ask for CSV or JSON."""
-    return not (given.csv or given.json) and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return not (args.csv or args.json) and sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -103,7 +103,7 @@ def print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def remark(lines: Iterable[str], *, drawn: bool) -> None:
-    """Prints remarks on the numbers, below a drawing or, beside CSV and JSON, on stderr."""
+    """Prints remarks on the numbers: below a drawing on stdout, with CSV and JSON on stderr."""
     sys.stdout.flush()
     for line in lines:
         (say if drawn else note)(line)
@@ -183,9 +183,9 @@ def ask(question: str) -> str:
         return ""
 
 
-def confirm(given: argparse.Namespace, question: str) -> bool:
+def confirm(args: argparse.Namespace, question: str) -> bool:
     """Returns whether the user says yes, here or with --yes."""
-    return given.yes or ask(f"{question} [y/N] ").lower() in ("y", "yes")
+    return args.yes or ask(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
 def viewers_zone() -> tzinfo:

@@ -41,10 +41,10 @@ def resolve_id(counter: Counter, id_: str) -> str:
     return periods.tally_id(counter, _canonical_id(counter, id_), clock.now_s())
 
 
-def complete_id(given: argparse.Namespace) -> None:
+def complete_id(args: argparse.Namespace) -> None:
     """Replaces the ID of a command line by the id as its counter stores it. Raises InvalidInputError."""
-    if given.id is not None:
-        given.id = resolve_id(given.counter, given.id)
+    if args.id is not None:
+        args.id = resolve_id(args.counter, args.id)
 
 
 def stored_id(counter: Counter, id_: object) -> str:

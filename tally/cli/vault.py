@@ -69,14 +69,14 @@ class Vault:
             raise CommandError(f"the newest copies are not of one day ({times}): choose an earlier time")
         return _original_prefix(tables).rpartition("/")[2], copies
 
-    def begin_restore(self, copy: Copy, target: str, *, there: bool) -> str:
+    def begin_restore(self, copy: Copy, target: str, *, exists: bool) -> str:
         """Starts a job that restores a copy, unless there is one, and returns its id.
 
-        `there`: a table of this name exists. If no job of this copy makes or has made it, raises CommandError.
+        `exists`: a table of this name exists. If no job of this copy makes or has made it, raises CommandError.
         """
         pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
         jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]
-        if there:
+        if exists:
             for job in jobs:
                 has_made_target = str(job.get("CreatedResourceArn", "")).endswith(f":table/{target}")
                 if job["Status"] in _AT_WORK or has_made_target:

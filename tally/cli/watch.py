@@ -29,61 +29,61 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     add_output_formats(parser)
 
 
-def _watch(given: argparse.Namespace, stack: Stack) -> int:
+def _watch(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the number whenever it moves. Returns 0 at Ctrl-C. Raises what the first read raises."""
-    values_read = _read_values(given, stack)
+    values_read = _read_values(args, stack)
     try:
-        if may_draw(given):
+        if may_draw(args):
             from . import charts  # importing it takes a tenth of a second
 
-            charts.draw_watch(f"{given.counter.name} {given.id}", given.interval, values_read, viewers_zone())
+            charts.draw_watch(f"{args.counter.name} {args.id}", args.interval, values_read, viewers_zone())
         else:
-            _print(given, values_read)
+            _print(args, values_read)
     except KeyboardInterrupt:
         pass
     return 0
 
 
-def _read_values(given: argparse.Namespace, stack: Stack) -> Iterator[WatchedValue]:
+def _read_values(args: argparse.Namespace, stack: Stack) -> Iterator[WatchedValue]:
     """Reads the number after each interval, for ever. Raises errors of the first read, later only NotCountedError."""
-    last = _read_value(given, stack)
+    last = _read_value(args, stack)
     yield WatchedValue(int(time.time()), last, 0)
     while True:
-        time.sleep(given.interval)
+        time.sleep(args.interval)
         try:
-            value = _read_value(given, stack)
+            value = _read_value(args, stack)
         except NotCountedError:
             raise
         except (TallyError, BotoCoreError) as error:
             why = explain_error(error) if isinstance(error, TallyError) else str(error)
             yield WatchedValue(int(time.time()), last, 0, " ".join(why.split()) or type(error).__name__)
-            if given.local:  # a new `make dev` has other tables
+            if args.local:  # a new `make dev` has other tables
                 with suppress(CommandError):
-                    stack = connection.local_stack(given.port, stack.counters)
+                    stack = connection.local_stack(args.port, stack.counters)
             continue
         yield WatchedValue(int(time.time()), value, value - last)
         last = value
 
 
-def _read_value(given: argparse.Namespace, stack: Stack) -> int:
+def _read_value(args: argparse.Namespace, stack: Stack) -> int:
     """Returns the number. Raises NotCountedError, and what a read raises."""
-    stack.check_counted(given.counter)
-    return tallies.read(Call(stack.store), given.counter, given.id)
+    stack.check_counted(args.counter)
+    return tallies.read(Call(stack.store), args.counter, args.id)
 
 
-def _print(given: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
+def _print(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
     """Prints a line for the first value and for each change, and a note when the connection is lost or restored."""
     lost = False
     for number, one in enumerate(values_read):
         if bool(one.error) != lost:
             lost = bool(one.error)
             note(f"the connection is lost: {one.error}; trying again" if lost else "the connection is restored")
-        if number == 0 and not given.json:
+        if number == 0 and not args.json:
             say("at,value,change")
         if number == 0 or one.change:
             at = datetime.fromtimestamp(one.at_s, UTC).isoformat()
             body = {"at": one.at_s, "value": one.value, "change": one.change}
-            print_json_or_line(given, body, f"{at},{one.value},{one.change}")
+            print_json_or_line(args, body, f"{at},{one.value},{one.change}")
 
 
 WATCH = Command(

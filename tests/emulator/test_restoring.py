@@ -124,7 +124,7 @@ def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> s
     for name, value in stack.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
-    monkeypatch.setattr(restore, "LOOK_S", 0.1)
+    monkeypatch.setattr(restore, "POLL_S", 0.1)
     with traffic(stack, assembly) as counting:
         counting.wait_for("visits", 40)
         older(stack)

@@ -450,7 +450,7 @@ def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
 def test_what_reserves_nothing_asks_for_nothing(aws: Aws, dev: Template) -> None:
     aws.concurrency = 10
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
-    deploy.check_reservations(stack, Account.from_environment(None, None), there=False)
+    deploy.check_reservations(stack, Account.from_environment(None, None), has_functions=False)
     assert stack.reserved_concurrency == 0
 
 

@@ -74,7 +74,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         # moto notes the time of the copy; DynamoDB the moment that was asked for.
         asked = property(lambda _: WHEN.timestamp(), lambda *_: None)
         monkeypatch.setattr(RestoredPITTable, "restore_date_time", asked, raising=False)
-        monkeypatch.setattr(restore, "LOOK_S", 0)
+        monkeypatch.setattr(restore, "POLL_S", 0)
         yield client
 
 

@@ -48,8 +48,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
 
         elsewhere = Vault(made)
         monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=elsewhere.client))
-        monkeypatch.setattr(restore, "LOOK_S", 0)
-        monkeypatch.setattr(restore, "LOOKS_MAX", 20)
+        monkeypatch.setattr(restore, "POLL_S", 0)
+        monkeypatch.setattr(restore, "POLLS_MAX", 20)
         yield elsewhere
 
 

@@ -24,7 +24,7 @@ import app
 from tests.infra.conftest import BEHIND_CDN, LAVISH, UNBUNDLED, context_of_cdk_json
 prod = {"stage": "prod"}
 for name, context in {"dev": {}, "prod": prod, "lavish": {**LAVISH, **prod}, "behind_cdn": BEHIND_CDN}.items():
-    app.build({**context_of_cdk_json(), ***UNBUNDLED, **context}, f"{sys.argv[1]}/{name}").synth()
+    app.build({**context_of_cdk_json(), **UNBUNDLED, **context}, f"{sys.argv[1]}/{name}").synth()
 """
 _HASHES = (
     (re.compile(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}"), r"\1"),  # the logical id of a version of a function

@@ -1,4 +1,4 @@
-"""`make deploy` and `make destroy`: what is missing, what is asked and called. tests/emulator runs them for real."""
+"""`make deploy` and `make destroy`: errors, warnings and questions. tests/emulator runs the commands themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.patience import PATIENCE_S
 Json = dict[str, Any]
 ANN = "arn:aws:iam::123456789012:user/ann"
 Run = Callable[[list[str]], int]
-STRANGERS = " a day: AWS Budgets can mail you"
+COST_WARNING = " a day: AWS Budgets can mail you"
 
 
 def run_deploy(arguments: list[str]) -> int:
@@ -45,12 +45,12 @@ def run_destroy(arguments: list[str]) -> int:
     return main(["destroy", *arguments])
 
 
-def refused(code: str, message: str) -> ClientError:
+def client_error(code: str, message: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}}, "Call")
 
 
 class Aws:
-    """As much of AWS as both commands ask. What is deleted is no longer described."""
+    """A fake of AWS for both commands. Deleted stacks are in `deleted`."""
 
     def __init__(self) -> None:
         self.caller: Json | ClientError = {"Account": "123456789012", "Arn": ANN}
@@ -58,63 +58,64 @@ class Aws:
         self.stacks: dict[tuple[str, str], Json] = {}
         self.deleted: list[str] = []
         self.stuck: list[Json] = []
-        """The events of a deletion that fails."""
+        """The events of a deletion that fails; empty: deletions succeed."""
         self.events: list[Json] = []
-        """Of a stack's life, the newest first."""
+        """The events of a stack, the newest first."""
         self.tables: set[str] = set()
         self.forms: Any = []
-        """The items of the ledger that say in which form counters have counted."""
+        """The items of the ledger with the forms of counters."""
         self.concurrency: int | ClientError = 1000
         self.elsewhere = 0
-        """What functions of other stacks reserve of it."""
+        """The part of `concurrency` that functions of other stacks reserve."""
         self.routes = {"GET /health"}
         self.throttled = {"GET /health"}
-        """The routes that the live stage has settings of."""
+        """The routes for which the deployed stage has settings."""
         self.typed = ""
-        """What the person at the terminal types."""
+        """The text that the person at the terminal types."""
         self.cdk: list[list[str]] = []
-        """The calls of `cdk`, which does nothing."""
+        """The arguments of each call of `cdk`, which does nothing."""
 
     def client(self, service: str, region_name: str, **_: Any) -> Any:
         return getattr(self, f"_{service}")(region_name)
 
     def _sts(self, region: str) -> Any:
-        return Answers(get_caller_identity=lambda: _answer(self.caller))
+        return FakeClient(get_caller_identity=lambda: _answer(self.caller))
 
     def _ssm(self, region: str) -> Any:
         def get_parameter(Name: str) -> Json:
             assert Name == "/cdk-bootstrap/hnb659fds/version"
-            missing = refused("ParameterNotFound", "not found")
+            missing = client_error("ParameterNotFound", "not found")
             return _answer(self.bootstrapped.get(region, missing) or {"Parameter": {"Value": "30"}})
 
-        return Answers(get_parameter=get_parameter)
+        return FakeClient(get_parameter=get_parameter)
 
     def _lambda(self, region: str) -> Any:
-        own = {
-            _named(name, one): one["Properties"].get("ReservedConcurrentExecutions", 0)
+        reserved_by_function = {
+            _physical_name(name, resource): resource["Properties"].get("ReservedConcurrentExecutions", 0)
             for stack in self.stacks.values()
-            for name, one in stack["template"]["Resources"].items()
-            if one["Type"] == "AWS::Lambda::Function"
+            for name, resource in stack["template"]["Resources"].items()
+            if resource["Type"] == "AWS::Lambda::Function"
         }
 
         def settings() -> Json:
             if isinstance(self.concurrency, ClientError):
                 raise self.concurrency
-            left = self.concurrency - self.elsewhere - sum(own.values())
+            left = self.concurrency - self.elsewhere - sum(reserved_by_function.values())
             limits = {"ConcurrentExecutions": self.concurrency, "UnreservedConcurrentExecutions": left}
             return {"AccountLimit": limits}
 
         def reserved(FunctionName: str) -> Json:
-            return {"ReservedConcurrentExecutions": own[FunctionName]} if own[FunctionName] else {}
+            reservation = reserved_by_function[FunctionName]
+            return {"ReservedConcurrentExecutions": reservation} if reservation else {}
 
-        return Answers(get_account_settings=settings, get_function_concurrency=reserved)
+        return FakeClient(get_account_settings=settings, get_function_concurrency=reserved)
 
     def _apigatewayv2(self, region: str) -> Any:
         def pages(ApiId: str) -> list[Json]:
             return [{"Items": [{"RouteKey": route}]} for route in self.routes]
 
-        return Answers(
-            get_paginator=lambda name: Answers(paginate={"get_routes": pages}[name]),
+        return FakeClient(
+            get_paginator=lambda name: FakeClient(paginate={"get_routes": pages}[name]),
             get_stage=lambda ApiId, StageName: {"RouteSettings": {key: {} for key in self.throttled}},
             delete_route_settings=lambda RouteKey, ApiId, StageName: self.throttled.remove(RouteKey),
         )
@@ -122,18 +123,18 @@ class Aws:
     def _dynamodb(self, region: str) -> Any:
         def describe_table(TableName: str) -> Json:
             if TableName not in self.tables:
-                raise refused("ResourceNotFoundException", "not found")
+                raise client_error("ResourceNotFoundException", "not found")
             return {}
 
         def query(**_: Any) -> Json:
             return {"Items": _answer(self.forms)}
 
-        return Answers(describe_table=describe_table, query=query)
+        return FakeClient(describe_table=describe_table, query=query)
 
     def _cloudformation(self, region: str) -> Any:
-        def found(StackName: str) -> Json:
+        def stack(StackName: str) -> Json:
             if (region, StackName) not in self.stacks:
-                raise refused("ValidationError", f"Stack with id {StackName} does not exist")
+                raise client_error("ValidationError", f"Stack with id {StackName} does not exist")
             return self.stacks[region, StackName]
 
         def wait(StackName: str, **_: Any) -> None:
@@ -141,17 +142,21 @@ class Aws:
                 raise WaiterError("StackDeleteComplete", "Waiter encountered a terminal failure state", {})
 
         def resources(StackName: str) -> list[Json]:
-            made = found(StackName)["template"]["Resources"].items()
+            listed = stack(StackName)["template"]["Resources"].items()
             summary = [
-                {"LogicalResourceId": name, "ResourceType": one["Type"], "PhysicalResourceId": _named(name, one)}
-                for name, one in made
+                {
+                    "LogicalResourceId": name,
+                    "ResourceType": resource["Type"],
+                    "PhysicalResourceId": _physical_name(name, resource),
+                }
+                for name, resource in listed
             ]
             return [{"StackResourceSummaries": summary}]
 
         def delete(StackName: str) -> None:
-            [name] = [one for (_, one), stack in self.stacks.items() if stack["StackId"] == StackName]
+            [name] = [name for (_, name), stack in self.stacks.items() if stack["StackId"] == StackName]
             if self.stacks[region, name]["EnableTerminationProtection"]:
-                raise refused(
+                raise client_error(
                     "ValidationError", f"Stack [{name}] cannot be deleted while TerminationProtection is enabled"
                 )
             self.deleted.append(StackName)
@@ -163,16 +168,16 @@ class Aws:
             self.stacks[region, StackName]["EnableTerminationProtection"] = EnableTerminationProtection
 
         pages = {"list_stack_resources": resources, "describe_stack_events": events}
-        return Answers(
-            describe_stacks=lambda StackName: {"Stacks": [found(StackName)]},
-            get_template=lambda StackName: {"TemplateBody": found(StackName)["template"]},
-            get_paginator=lambda name: Answers(paginate=pages[name]),
-            get_waiter=lambda _: Answers(wait=wait),
+        return FakeClient(
+            describe_stacks=lambda StackName: {"Stacks": [stack(StackName)]},
+            get_template=lambda StackName: {"TemplateBody": stack(StackName)["template"]},
+            get_paginator=lambda name: FakeClient(paginate=pages[name]),
+            get_waiter=lambda _: FakeClient(wait=wait),
             delete_stack=delete,
             update_termination_protection=protect,
         )
 
-    def deployed(self, name: str, template: Template, region: str = "eu-west-1", *, protected: bool = False) -> None:
+    def add_stack(self, name: str, template: Template, region: str = "eu-west-1", *, protected: bool = False) -> None:
         self.stacks[region, name] = {
             "StackId": f"id of {name}", "EnableTerminationProtection": protected, "template": template.body,
             "StackStatus": "CREATE_COMPLETE",
@@ -181,52 +186,52 @@ class Aws:
         }  # fmt: skip
 
 
-class Answers:
-    """A client with these calls."""
+class FakeClient:
+    """A client that has these methods."""
 
     def __init__(self, **calls: Callable[..., Any]) -> None:
         vars(self).update(calls)
 
 
-def _answer(given: Json | ClientError) -> Json:
-    if isinstance(given, ClientError):
-        raise given
-    return given
+def _answer(answer: Json | ClientError) -> Json:
+    if isinstance(answer, ClientError):
+        raise answer
+    return answer
 
 
-def _named(logical: str, resource: Json) -> str:
+def _physical_name(logical: str, resource: Json) -> str:
     name = resource.get("Properties", {}).get("TableName")
     return name if isinstance(name, str) else f"Tally-prod-{logical}"
 
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
-    """AWS, for the credentials of ann."""
-    made = Aws()
+    """A fake of AWS, with the credentials of ann."""
+    fake = Aws()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    monkeypatch.setattr(boto3.Session, "client", lambda _, service, **how: made.client(service, **how))
+    monkeypatch.setattr(boto3.Session, "client", lambda _, service, **options: fake.client(service, **options))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda _: made.typed)
-    monkeypatch.setattr(deploy, "_run_cdk", lambda _, *arguments: made.cdk.append(list(arguments)))
-    return made
+    monkeypatch.setattr("builtins.input", lambda _: fake.typed)
+    monkeypatch.setattr(deploy, "_run_cdk", lambda _, *arguments: fake.cdk.append(list(arguments)))
+    return fake
 
 
-def test_an_empty_environment_is_one_line() -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
+def test_an_environment_without_credentials_gives_an_error_of_one_line() -> None:
+    without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    missing_files = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     run = subprocess.run(
         [sys.executable, "-m", "tally.cli", "destroy"], cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-        env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "x"},
+        env={**without_aws, **missing_files, "AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "x"},
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
     assert run.stderr.startswith("tally: there are no AWS credentials: sign in (aws sso login)")
 
 
 @pytest.mark.parametrize("run", [run_deploy, run_destroy])
-def test_no_region_is_one_line(
+def test_a_missing_region_gives_an_error_of_one_line(
     run: Run, aws: Aws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
@@ -234,13 +239,15 @@ def test_no_region_is_one_line(
 
 
 @pytest.mark.parametrize("run", [run_deploy, run_destroy])
-def test_a_misspelt_option_never_means_the_stage_dev(run: Run, aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_option_is_refused_and_never_means_the_stage_dev(
+    run: Run, aws: Aws, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert one_line(run, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
     assert "'stage' is not KEY=VALUE" in one_line(run, ["-c", "stage", "--yes"], capsys)
     assert (aws.cdk, aws.deleted) == ([], [])
 
 
-def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
+def test_a_region_without_bootstrap_gives_an_error_of_one_line_with_the_command(
     aws: Aws, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (
@@ -253,24 +260,23 @@ def test_a_region_that_was_never_bootstrapped_is_one_line_with_the_command(
     assert aws.cdk == []
 
 
-def test_without_a_terminal_it_says_how_to_answer(
+def test_without_a_terminal_both_commands_ask_for_the_option_yes(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
-    aws.deployed("Tally-dev", dev)
+    aws.add_stack("Tally-dev", dev)
     for run in (run_deploy, run_destroy):
-        said = one_line(run, [], capsys)
-        assert said == "this command asks before it starts, and stdin is not a terminal: add --yes"
+        assert one_line(run, [], capsys) == "this command asks before it starts, and stdin is not a terminal: add --yes"
     assert (aws.cdk, aws.deleted) == ([], [])
 
 
 @pytest.mark.parametrize(("text", "deploys"), [("y", True), ("", False), ("no", False)])
-def test_it_shows_asks_and_deploys_what_it_showed(
+def test_deploy_shows_the_changes_asks_and_deploys_the_same_folder(
     text: str, deploys: bool, aws: Aws, behind_cdn: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who may not read the bootstrap's parameter is not stopped: `cdk` reads it with a role of its own."""
+    """A person who may not read the bootstrap's parameter may deploy, because `cdk` reads it with its own role."""
     aws.typed = text
-    aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), refused("AccessDeniedException", "no"))
+    aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), client_error("AccessDeniedException", "no"))
     folder = str(behind_cdn.folder)
     code = run_deploy(["--app", folder, "--import-existing-resources"])
     shown = capsys.readouterr().out
@@ -287,65 +293,65 @@ def test_it_shows_asks_and_deploys_what_it_showed(
 def test_the_app_is_synthesized_with_the_options(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of `cdk.json` are shown, too."""
+    """The command also shows the options of `cdk.json`."""
     monkeypatch.setattr(deploy, "ASSEMBLY", dev.folder)
-    found = account.read_context
-    monkeypatch.setattr(account, "read_context", lambda given: {"snapStart": False, "mfa": "", **found(given)})
+    read_context = account.read_context
+    monkeypatch.setattr(
+        account, "read_context", lambda options: {"snapStart": False, "mfa": "", **read_context(options)}
+    )
     assert run_deploy(["--yes", "-c", "stage=test", "--context=pageHosts=example.com"]) == 0
     options = ["-c", "stage=test", "-c", "pageHosts=example.com"]
     assert aws.cdk[0] == ["synth", "--quiet", "--output", str(dev.folder), *options]
     assert "\noptions: snapStart=False, stage=test, pageHosts=example.com\n" in capsys.readouterr().out
 
 
-def test_a_stack_never_gets_empty_tables_in_place_of_those_it_counts_in(
+def test_a_deploy_that_would_replace_the_tables_of_a_stack_with_empty_ones_is_refused(
     aws: Aws, dev: Template, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A deploy that forgets `-c tables`, or over a stack whose tables CloudFormation named."""
+    """Such a deploy lacks `-c tables`, or the stack has tables with names from CloudFormation."""
     command = ["--yes", "--app", str(dev.folder)]
-    aws.deployed("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
+    aws.add_stack("Tally-dev", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
     assert run_deploy(command) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"tally: Tally-dev counts in Tally-prod-{MOMENT}-counts, ")
-    assert said.endswith("would get new, empty tables: see docs/restore.md for a stack that changes its tables\n")
+    error = capsys.readouterr().err
+    assert error.startswith(f"tally: Tally-dev counts in Tally-prod-{MOMENT}-counts, ")
+    assert error.endswith("would get new, empty tables: see docs/restore.md for a stack that changes its tables\n")
     assert aws.cdk == []
     assert run_deploy([*command, "--import-existing-resources"]) == 0
-    aws.deployed("Tally-dev", dev)
+    aws.add_stack("Tally-dev", dev)
     assert run_deploy(command) == 0
 
 
-def test_a_stack_that_counts_gets_the_table_of_salts_and_loses_it_again(
-    aws: Aws, dev: Template, tmp_path: Path
-) -> None:
+def test_a_deploy_may_add_and_remove_the_table_of_salts(aws: Aws, dev: Template, tmp_path: Path) -> None:
     shutil.copytree(dev.folder, tmp_path / "site")
     site = Template(tmp_path / "site")
     site.resources["SaltsTable"] = {"Type": deploy._TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
     site.path.write_text(json.dumps(site.body))
     for before, after in ((dev, site), (site, dev)):
-        aws.deployed("Tally-dev", before)
+        aws.add_stack("Tally-dev", before)
         assert run_deploy(["--yes", "--app", str(after.folder)]) == 0
 
 
-def test_a_stack_never_gets_code_that_reads_its_data_in_another_format(
+def test_a_deploy_of_code_with_another_format_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Even where the tables are adopted: the code decides, not the names."""
-    aws.deployed("Tally-dev", dev)
+    """It is refused even if the stack adopts tables."""
+    aws.add_stack("Tally-dev", dev)
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
         assert run_deploy(["--yes", "--app", str(dev.folder), *importing]) == 2
-        said = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"
-        assert capsys.readouterr().err == f"tally: {said}. Use the version of the stack\n"
+        error = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"
+        assert capsys.readouterr().err == f"tally: {error}. Use the version of the stack\n"
     assert aws.cdk == []
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["a stack", "tables that a first deploy adopts"])
-def test_a_counter_never_gets_another_form_than_it_has_counted_in(
-    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], there: bool
+@pytest.mark.parametrize("has_stack", [True, False], ids=["a stack", "tables that a first deploy adopts"])
+def test_a_deploy_that_changes_the_form_of_a_counter_is_refused(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], has_stack: bool
 ) -> None:
-    """One that fits is not stopped, nor who may not read the ledger."""
+    """A deploy with a form that fits is allowed, and a deploy by a person who may not read the ledger."""
     command = ["--yes", "--app", str(dev.folder)]
-    if there:
-        aws.deployed("Tally-dev", dev)
+    if has_stack:
+        aws.add_stack("Tally-dev", dev)
     spread = {**forms.form(DECLARED.counters["stock"]), "shards": forms.MANY}
     aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps(spread)}}]
     assert run_deploy(command) == 2
@@ -354,23 +360,23 @@ def test_a_counter_never_gets_another_form_than_it_has_counted_in(
     assert aws.cdk == []
     aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps({**spread, "shards": forms.ONE})}}]
     assert run_deploy(command) == 0
-    aws.forms = refused("ResourceNotFoundException", "no such table")
+    aws.forms = client_error("ResourceNotFoundException", "no such table")
     assert run_deploy(command) == 0
     assert "note: the declarations are not compared" not in capsys.readouterr().out
-    aws.forms = refused("AccessDeniedException", "ann may not")
+    aws.forms = client_error("AccessDeniedException", "ann may not")
     assert run_deploy(command) == 0
     assert "note: the declarations are not compared with the stored data: " in capsys.readouterr().out
 
 
-def called(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
+def commands_to_paste(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
     return deploy.what_to_call(deploy.stacks_of(folder, "eu-west-1"), outputs, at)
 
 
-def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
+def test_a_deploy_first_removes_the_throttle_of_a_route_that_does_not_exist(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """a5: the stage keeps it, and API Gateway then refuses each update: Unable to find Route by key."""
-    aws.deployed("Tally-dev", dev)
+    """API Gateway keeps the throttle of a deleted route, and then refuses each update: Unable to find Route by key."""
+    aws.add_stack("Tally-dev", dev)
     aws.throttled.add("GET /counters/gone/{id}")
     assert run_deploy(["--yes", "--app", str(dev.folder)]) == 0
     assert aws.throttled == {"GET /health"}
@@ -378,83 +384,81 @@ def test_the_throttle_of_a_route_that_is_gone_goes_before_the_next_deploy(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "parts"),
     [
-        ({}, [STRANGERS]),
-        ({"stage": "prod"}, ["-c mfa=required", "-c alarmEmail", STRANGERS]),
-        ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, [STRANGERS]),
+        ({}, [COST_WARNING]),
+        ({"stage": "prod"}, ["-c mfa=required", "-c alarmEmail", COST_WARNING]),
+        ({"stage": "prod", "mfa": "required", "alarmEmail": "a@example.com"}, [COST_WARNING]),
     ],
 )  # fmt: skip
-def test_it_says_what_a_person_should_know_before_they_say_yes(
-    options: dict[str, str], said: list[str], aws: Aws
-) -> None:
-    found = list(deploy.warnings(Options.from_context(options), DECLARED, Account.from_environment(None, None)))
-    assert len(found) == len(said)
-    assert [part for part, whole in zip(said, found, strict=True) if part not in whole] == []
+def test_deploy_prints_its_warnings_before_it_asks(options: dict[str, str], parts: list[str], aws: Aws) -> None:
+    warnings = list(deploy.warnings(Options.from_context(options), DECLARED, Account.from_environment(None, None)))
+    assert len(warnings) == len(parts)
+    assert [part for part, warning in zip(parts, warnings, strict=True) if part not in warning] == []
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "needed"), [(10, None), (420, "435"), (435, None), (refused("AccessDenied", "no"), None)]
+    ("concurrency", "needed"), [(10, None), (420, "435"), (435, None), (client_error("AccessDenied", "no"), None)]
 )
-def test_it_says_how_many_functions_the_account_has_to_run_at_once_by_the_template(
+def test_deploy_notes_that_the_account_runs_fewer_functions_at_once_than_the_template_needs(
     concurrency: Any, needed: str | None, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The options of the call are not those of a folder that another app has made."""
+    """The need comes from the template, because another app may have made the folder with other options."""
     aws.concurrency = concurrency
     run_deploy(["--yes", "--app", str(prod.folder)])
-    said = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+)\\.", capsys.readouterr().out)
-    assert said == [needed] * bool(needed)
+    notes = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+)\\.", capsys.readouterr().out)
+    assert notes == [needed] * bool(needed)
 
 
-def test_a_stack_that_reserves_nothing_needs_thirty(
+def test_a_stack_without_reservations_needs_thirty_functions_at_once(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
-    for aws.concurrency, said in ((29, True), (30, False)):
+    for aws.concurrency, has_note in ((29, True), (30, False)):
         deploy.say_low_concurrency(stack, Account.from_environment(None, None))
-        assert ("and Tally needs 30." in capsys.readouterr().out) == said
+        assert ("and Tally needs 30." in capsys.readouterr().out) == has_note
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "elsewhere", "there", "left"),
+    ("concurrency", "elsewhere", "has_stack", "left"),
     [
         (10, 0, False, 0),  # a new account
         (404, 0, False, 304),
         (405, 0, False, None),
         (1000, 305, False, None),
         (1000, 610, False, 290),  # a third stage
-        (1000, 595, True, None),  # it may keep what it has
+        (1000, 595, True, None),  # the stack may keep its reservations
         (1000, 595, False, None),
         (1000, 596, True, 304),
-        (refused("AccessDenied", "no"), 0, False, None),
+        (client_error("AccessDenied", "no"), 0, False, None),
     ],
 )
-def test_what_an_account_cannot_reserve_is_refused_before_anything_is_deployed(
-    concurrency: Any, elsewhere: int, there: bool, left: int | None, aws: Aws, prod: Template
+def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_the_deploy(
+    concurrency: Any, elsewhere: int, has_stack: bool, left: int | None, aws: Aws, prod: Template
 ) -> None:
     aws.concurrency, aws.elsewhere = concurrency, elsewhere
-    if there:
-        aws.deployed("Tally-prod", prod)
-    given = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), there
+    if has_stack:
+        aws.add_stack("Tally-prod", prod)
+    arguments = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), has_stack
     if left is None:
-        deploy.check_reservations(*given)
+        deploy.check_reservations(*arguments)
         return
-    with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {left}:") as said:
-        deploy.check_reservations(*given)
-    wanted = max(1000, concurrency + 305 - left)
-    assert f"--desired-value {wanted} " in str(said.value)
-    assert "-c strangersConcurrency=0" in str(said.value)
-    assert "\n" not in str(said.value)
+    with pytest.raises(CommandError, match=rf"Tally-prod reserves 305 .* can reserve {left}:") as refused:
+        deploy.check_reservations(*arguments)
+    quota = max(1000, concurrency + 305 - left)
+    assert f"--desired-value {quota} " in str(refused.value)
+    assert "-c strangersConcurrency=0" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
-def test_what_reserves_nothing_asks_for_nothing(aws: Aws, dev: Template) -> None:
+def test_a_stack_without_reservations_passes_the_check(aws: Aws, dev: Template) -> None:
     aws.concurrency = 10
     [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
     deploy.check_reservations(stack, Account.from_environment(None, None), has_functions=False)
     assert stack.reserved_concurrency == 0
 
 
-def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(
+def test_a_new_account_with_too_low_a_quota_is_refused_before_the_deploy(
     aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.concurrency = 10
@@ -464,12 +468,12 @@ def test_a_new_account_gets_no_deploy_that_aws_would_refuse_halfway(
 
 
 @pytest.mark.parametrize(("text", "deploys"), [("y", True), ("no", False)])
-def test_a_first_deploy_that_was_rolled_back_is_done_again(
+def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
     text: str, deploys: bool, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """a1: the stack is protected, takes no update, and its tables are there under their fixed names."""
+    """Such a stack is protected and takes no update, and its tables exist under their fixed names."""
     aws.typed = text
-    aws.deployed("Tally-prod", prod, protected=True)
+    aws.add_stack("Tally-prod", prod, protected=True)
     aws.stacks["eu-west-1", "Tally-prod"]["StackStatus"] = "ROLLBACK_COMPLETE"
     aws.tables = {"Tally-prod-counts", "Tally-prod-ledger", "other"}
     failed = {"LogicalResourceId": "Stage", "ResourceStatus": "CREATE_FAILED", "PhysicalResourceId": "s"}
@@ -498,12 +502,12 @@ def test_a_first_deploy_that_was_rolled_back_is_done_again(
 def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stack before it stays as it is, with its tables: nothing is adopted."""
+    """The main stack stays as it is, with its tables, so nothing is adopted."""
     aws.typed = "y"
     aws.bootstrapped |= {"us-east-1": None}
     aws.tables = {"Tally-prod-counts"}
-    aws.deployed("Tally-prod", behind_cdn, protected=True)
-    aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1", protected=True)
+    aws.add_stack("Tally-prod", behind_cdn, protected=True)
+    aws.add_stack("Tally-prod-edge-eu-west-1", edge, "us-east-1", protected=True)
     aws.stacks["us-east-1", "Tally-prod-edge-eu-west-1"]["StackStatus"] = "ROLLBACK_COMPLETE"
     assert run_deploy(["--app", str(behind_cdn.folder)]) == 0
     assert "the first deploy of Tally-prod-edge-eu-west-1 failed" in capsys.readouterr().out
@@ -512,12 +516,12 @@ def test_an_edge_whose_first_deploy_failed_is_deleted_and_made_again(
     assert not any("--import-existing-resources" in call for call in aws.cdk)
 
 
-def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Template) -> None:
+def test_deploy_ends_with_the_commands_of_the_readme_and_with_a_token(aws: Aws, dev: Template) -> None:
     url = "https://abc.execute-api.eu-west-1.amazonaws.com"
-    of_pool = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
-    text = called(
+    pool_outputs = {"UserPoolId": "eu-west-1_x", "MachineClientId": "machine", "TokenUrl": "https://t/oauth2/token"}
+    text = commands_to_paste(
         dev.folder,
-        {"Tally-dev": {"ApiUrl": url, "Counters": "plays, likes", **of_pool}},
+        {"Tally-dev": {"ApiUrl": url, "Counters": "plays, likes", **pool_outputs}},
         Account.from_environment(None, None),
     )
     readme = (ROOT / "README.md").read_text()
@@ -531,29 +535,29 @@ def test_it_ends_with_the_lines_of_the_readme_and_a_token(aws: Aws, dev: Templat
         assert part in token
     assert ".venv/bin/tally status --stack Tally-dev" in text
     assert "CNAME" not in text
-    votes = called(
+    votes = commands_to_paste(
         dev.folder, {"Tally-dev": {"ApiUrl": url, "Counters": "votes"}}, Account.from_environment(None, None)
     )
     assert "  .venv/bin/tally count votes 9f3a --stack Tally-dev\n" in votes
     assert "/videos/" not in votes
 
 
-def test_no_such_stack_is_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
-    said = one_line(run_destroy, ["--yes", "-c", "stage=prdo"], capsys)
-    assert said == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
+def test_a_missing_stack_gives_an_error_of_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    error = one_line(run_destroy, ["--yes", "-c", "stage=prdo"], capsys)
+    assert error == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
     assert destroy.stack_names("prod", "eu-west-1") == (
         names.stack_name("prod"),
         names.edge_stack_name("prod", "eu-west-1"),
     )
 
 
-def test_protected_stacks_are_one_line_with_what_to_run(
+def test_protected_stacks_give_an_error_of_one_line_with_the_commands(
     aws: Aws, behind_cdn: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aws.deployed("Tally-prod", behind_cdn, protected=True)
-    aws.deployed("Tally-prod-edge-eu-west-1", behind_cdn, "us-east-1", protected=True)
-    said = one_line(run_destroy, ["--yes", "-c", "stage=prod"], capsys)
-    commands = [shlex.split(command) for command in said.partition("run first: ")[2].split(" && ")]
+    aws.add_stack("Tally-prod", behind_cdn, protected=True)
+    aws.add_stack("Tally-prod-edge-eu-west-1", behind_cdn, "us-east-1", protected=True)
+    error = one_line(run_destroy, ["--yes", "-c", "stage=prod"], capsys)
+    commands = [shlex.split(command) for command in error.partition("run first: ")[2].split(" && ")]
     assert [command[-3:] for command in commands] == [
         ["us-east-1", "--stack-name", "Tally-prod-edge-eu-west-1"], ["eu-west-1", "--stack-name", "Tally-prod"],
     ]  # fmt: skip
@@ -561,16 +565,17 @@ def test_protected_stacks_are_one_line_with_what_to_run(
     assert aws.deleted == []
 
 
-def test_the_edge_goes_first_and_what_remains_is_named(
+def test_destroy_deletes_the_edge_first_and_names_the_resources_that_remain(
     aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after: every resource that the template keeps."""
-    aws.deployed("Tally-prod", behind_cdn)
-    aws.deployed("Tally-prod-edge-eu-west-1", edge, "us-east-1")
+    """It names each kept resource before the question and after the deletion."""
+    aws.add_stack("Tally-prod", behind_cdn)
+    aws.add_stack("Tally-prod-edge-eu-west-1", edge, "us-east-1")
     assert run_destroy(["--yes", "-c", "stage=prod"]) == 0
     assert aws.deleted == ["id of Tally-prod-edge-eu-west-1", "id of Tally-prod"]
     before, _, after = capsys.readouterr().out.partition("deleted; in account 123456789012 remain")
-    kept = [_named(name, one) for name, one in behind_cdn.resources.items() if one.get("DeletionPolicy") == "Retain"]
+    retained = {id_: one for id_, one in behind_cdn.resources.items() if one.get("DeletionPolicy") == "Retain"}
+    kept = [_physical_name(id_, resource) for id_, resource in retained.items()]
     assert len(kept) >= 19
     for name in kept:
         assert name in before
@@ -580,20 +585,20 @@ def test_the_edge_goes_first_and_what_remains_is_named(
     assert "Tally-prod-counts" in kept, "CloudFormation adopts a table by its fixed name"
 
 
-def test_restored_tables_are_adopted_by_their_moment(
+def test_destroy_prints_how_to_adopt_restored_tables(
     aws: Aws, synthesize: Synthesize, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aws.deployed("Tally-prod", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
+    aws.add_stack("Tally-prod", synthesize(stage="prod", tables=f"Tally-prod-{MOMENT}"))
     assert run_destroy(["--yes", "-c", "stage=prod"]) == 0
-    wanted = f'-c stage=prod -c tables=Tally-prod-{MOMENT} --import-existing-resources"'
-    assert capsys.readouterr().out.strip().endswith(wanted)
+    options = f'-c stage=prod -c tables=Tally-prod-{MOMENT} --import-existing-resources"'
+    assert capsys.readouterr().out.strip().endswith(options)
 
 
 @pytest.mark.parametrize(("text", "deletes"), [("Tally-dev", True), ("y", False), ("", False)])
-def test_the_name_must_be_typed(
+def test_destroy_deletes_only_if_the_person_types_the_name(
     text: str, deletes: bool, aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aws.deployed("Tally-dev", dev)
+    aws.add_stack("Tally-dev", dev)
     aws.typed = text
     assert run_destroy([]) == (0 if deletes else 1)
     assert aws.deleted == ["id of Tally-dev"] * deletes
@@ -604,10 +609,10 @@ def test_the_name_must_be_typed(
 def test_a_stack_that_cannot_be_deleted_is_reported_in_one_line_with_the_reason(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aws.deployed("Tally-dev", dev)
-    event = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "DeadLetterBucket", "PhysicalResourceId": "b"}
-    whole = event | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
-    aws.stuck = [event | {"ResourceStatusReason": "The bucket is not empty"}, whole]
+    aws.add_stack("Tally-dev", dev)
+    failure = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "DeadLetterBucket", "PhysicalResourceId": "b"}
+    stack_failure = failure | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
+    aws.stuck = [failure | {"ResourceStatusReason": "The bucket is not empty"}, stack_failure]
     assert run_destroy(["--yes"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "tally: Tally-dev is not deleted: DeadLetterBucket: The bucket is not empty"
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "tally: Tally-dev is not deleted: DeadLetterBucket: The bucket is not empty"

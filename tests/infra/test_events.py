@@ -1,4 +1,4 @@
-"""The bus of events: there for counters with thresholds alone; and the webhook of docs/examples."""
+"""The event bus, which exists only if a counter has thresholds, and the webhook of docs/examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from aws_cdk import App, SecretValue, Stack
 from aws_cdk.assertions import Match
-from aws_cdk.assertions import Template as Made
+from aws_cdk.assertions import Template as CdkTemplate
 
 from tally.api.needs import Table
 from tally.contract.deployment import Surroundings
@@ -19,25 +19,25 @@ from tests.infra.template import Template
 BUS = "arn:aws:events:eu-west-1:123456789012:event-bus/numbers"
 
 
-def test_the_stack_makes_a_bus_or_sends_to_the_one_that_is_given(dev: Template, behind_cdn: Template) -> None:
-    own = dev.only_name("AWS::Events::EventBus")
-    assert dev.resources[own]["Properties"] == {"Name": "Tally-dev"}
-    assert dev.outputs["EventBusArn"]["Value"] == {"Fn::GetAtt": [own, "Arn"]}
+def test_the_stack_makes_an_event_bus_or_uses_the_bus_of_the_option(dev: Template, behind_cdn: Template) -> None:
+    bus = dev.only_name("AWS::Events::EventBus")
+    assert dev.resources[bus]["Properties"] == {"Name": "Tally-dev"}
+    assert dev.outputs["EventBusArn"]["Value"] == {"Fn::GetAtt": [bus, "Arn"]}
     assert behind_cdn.of_type("AWS::Events::EventBus") == {}
     assert behind_cdn.outputs["EventBusArn"]["Value"] == BUS
 
 
-def test_without_thresholds_nothing_of_events_is_there() -> None:
+def test_a_stack_without_thresholds_has_no_events_and_no_right_to_send_them() -> None:
     plain = {name: replace(counter, notify=None) for name, counter in DECLARED.counters.items()}
     without = replace(DECLARED, counters=plain)
     place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS)
 
-    def said(declared: Any) -> str:
+    def description(declared: Any) -> str:
         return str(deployment_document(declared, place, "", "")) + str(sorted(map(str, declared.needs.values())))
 
     for part in ("TALLY_EVENT_BUS", "/events", "EVENT#", "SENT#"):
-        assert part in said(DECLARED), part
-        assert part not in said(without), part
+        assert part in description(DECLARED), part
+        assert part not in description(without), part
 
 
 def test_the_webhook_of_the_example_gets_the_detail_of_each_event() -> None:
@@ -45,8 +45,8 @@ def test_the_webhook_of_the_example_gets_the_detail_of_each_event() -> None:
     example = runpy.run_path(str(ROOT / "docs/examples/webhook.py"))
     secret = SecretValue.unsafe_plain_text("for a test")
     example["Webhook"](stack, "Hook", bus_arn=BUS, url="https://example.com/hooks/tally", header_value=secret)
-    made = Made.from_stack(stack)
-    made.has_resource_properties(
+    template = CdkTemplate.from_stack(stack)
+    template.has_resource_properties(
         "AWS::Events::Rule",
         {
             "EventBusName": "numbers",
@@ -63,6 +63,6 @@ def test_the_webhook_of_the_example_gets_the_detail_of_each_event() -> None:
             ],
         },
     )
-    made.has_resource_properties(
+    template.has_resource_properties(
         "AWS::Events::ApiDestination", {"HttpMethod": "POST", "InvocationEndpoint": "https://example.com/hooks/tally"}
     )

@@ -1,4 +1,4 @@
-"""What the templates say of single resources, in one table: each line guards data, a door, or the bill."""
+"""The properties of single resources in the templates, as one table. Each line protects data, access or the bill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Of(NamedTuple):
 
 
 Facts = dict[str, dict[str, Any]]
-"""By a type or a logical id, of each such resource: the values by their path in its properties; None: nothing there."""
+"""By type or logical id: the values of each such resource, by their path in its properties. None: there is no value."""
 
 KEPT = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
 OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
@@ -53,10 +53,10 @@ BY_DEFAULT: Facts = {
         "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
         "TimeToLiveSpecification": {"AttributeName": "expiration", "Enabled": True},
         "BillingMode": "PAY_PER_REQUEST",
-        "LocalSecondaryIndexes": None,  # DynamoDB could not split a hot item collection
+        "LocalSecondaryIndexes": None,  # with an index DynamoDB could not split a hot partition key
         "SSESpecification": None,  # DynamoDB's own key: no bill, no limit of KMS
-        "OnDemandThroughput": None,  # what AWS allows the account
-        "WarmThroughput": None,  # AWS chooses: nobody can lower a value that has grown
+        "OnDemandThroughput": None,  # the account's own limit applies
+        "WarmThroughput": None,  # AWS chooses; a value can only grow
     },
     "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
     "ReceiptsTable": table("receipts", "id", StreamSpecification=BOTH_IMAGES),
@@ -65,7 +65,7 @@ BY_DEFAULT: Facts = {
     | {
         "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
-        "UsernameConfiguration": {"CaseSensitive": False},  # fixed when the pool is made
+        "UsernameConfiguration": {"CaseSensitive": False},  # it cannot be changed later
         "UserPoolTier": "LITE",  # AWS's default is Essentials, at nearly three times the price
         "MfaConfiguration": "OPTIONAL",
         "EnabledMfas": ["SOFTWARE_TOKEN_MFA"],
@@ -114,7 +114,7 @@ BY_DEFAULT: Facts = {
         "BisectBatchOnFunctionError": True,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "MaximumBatchingWindowInSeconds": 1,
-        "MaximumRecordAgeInSeconds": -1,  # never: Lambda drops no record while the consumer fails
+        "MaximumRecordAgeInSeconds": -1,  # no limit: Lambda drops no record while the consumer fails
         "MaximumRetryAttempts": -1,
         "ParallelizationFactor": 1,  # one invocation at a time reads a shard, in order
         "StartingPosition": "TRIM_HORIZON",
@@ -132,9 +132,9 @@ BY_DEFAULT: Facts = {
         "ActionsEnabled": True,
         "AlarmActions": TOPIC,
         "OKActions": TOPIC,
-        "InsufficientDataActions": TOPIC,  # silence is what some are there to hear
+        "InsufficientDataActions": TOPIC,  # some alarms exist to notice missing data
     },
-    "AWS::SNS::TopicPolicy": {  # it admits only those that it names: without this every alarm would be silent
+    "AWS::SNS::TopicPolicy": {  # the policy must name CloudWatch: else no alarm could publish
         "PolicyDocument.Statement.0.Effect": "Deny",
         "PolicyDocument.Statement.0.Condition": OVER_TLS,
         "PolicyDocument.Statement.1.Action": "sns:Publish",
@@ -153,7 +153,7 @@ BY_DEFAULT: Facts = {
             "MaxAge": 86_400,
         },
     },
-    # Nobody has attached a new one: another description, name or path makes CloudFormation replace a policy.
+    # Another description, name or path makes CloudFormation replace a policy, and nobody has attached the new one.
     "OperatorPolicy7DB21D32": {
         "Description": "Lets people run the command tally: look, mend, redrive",
         "Path": "/",
@@ -163,7 +163,7 @@ BY_DEFAULT: Facts = {
         "Groups": None,
     },
 }
-OWN_NAME = {
+CUSTOM_DOMAIN = {
     "AWS::ApiGatewayV2::Api": {"DisableExecuteApiEndpoint": True},
     "AWS::ApiGatewayV2::DomainName": {
         "DomainNameConfigurations": [
@@ -179,18 +179,18 @@ OWN_NAME = {
 }
 WITH_OPTIONS: dict[str, Facts] = {
     "lavish": {
-        **OWN_NAME,
+        **CUSTOM_DOMAIN,
         "AWS::ApiGatewayV2::Api": {
             "DisableExecuteApiEndpoint": True,
             "CorsConfiguration.AllowOrigins": ["https://example.com", "http://localhost:3000"],
         },
-        "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
+        "AWS::ApiGatewayV2::DomainName": CUSTOM_DOMAIN["AWS::ApiGatewayV2::DomainName"]
         | {"DomainName": "api.example.com", "MutualTlsAuthentication": None},
         "UserPool": {"UserPoolTier": "ESSENTIALS", "MfaConfiguration": "ON", "UsernameConfiguration": None},
     },
     "behind_cdn": {
-        **OWN_NAME,
-        "AWS::ApiGatewayV2::DomainName": OWN_NAME["AWS::ApiGatewayV2::DomainName"]
+        **CUSTOM_DOMAIN,
+        "AWS::ApiGatewayV2::DomainName": CUSTOM_DOMAIN["AWS::ApiGatewayV2::DomainName"]
         | {
             "DomainName": "o-7f3a9c21.example.com",
             "MutualTlsAuthentication": {"TruststoreUri": "s3://bucket/authorities.pem"},
@@ -246,14 +246,14 @@ WITH_OPTIONS: dict[str, Facts] = {
                 "OriginMtlsConfig": {"ClientCertificateArn": EDGE_CERTIFICATE},
             },
             "DistributionConfig.Origins.1": None,
-            # AWS lists these: it would keep each for 10 s, so that a busy second would last ten.
+            # CloudFront would keep each of these errors for 10 s, so that a busy second would last ten.
             "DistributionConfig.CustomErrorResponses": [
                 {"ErrorCode": code, "ErrorCachingMinTTL": 0}
                 for code in (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
             ],
             "DistributionConfig.WebACLId": Of("AWS::WAFv2::WebACL", "Arn"),
             "DistributionConfig.Logging": {"Bucket": Of("AWS::S3::Bucket", "RegionalDomainName")},
-            "DistributionConfig.IPV6Enabled": False,  # AWS WAF counts by address, and a client of IPv6 has plenty
+            "DistributionConfig.IPV6Enabled": False,  # AWS WAF counts by address, and an IPv6 client has many
         },
         "AWS::S3::Bucket": {
             "LifecycleConfiguration.Rules": [{"ExpirationInDays": 30, "Status": "Enabled"}],
@@ -284,10 +284,10 @@ WITH_OPTIONS: dict[str, Facts] = {
             "Rules.0.Action.Block.CustomResponse.ResponseCode": 429,
             "Rules.0.Action.Block.CustomResponse.ResponseHeaders.0": {"Name": "Retry-After", "Value": "300"},
             "CustomResponseBodies.ClientRate.Content": '{"message":"Too Many Requests"}',
-            # API Gateway bills each 512 KB of a body, and functions take 16 KB, but of `/changes`.
+            # API Gateway bills each 512 KB of a body. Functions take 16 KB, and more only at `/changes`.
             "Rules.1.Statement.AndStatement.Statements.0.SizeConstraintStatement": {
                 "ComparisonOperator": "GT",
-                "Size": 16384,  # no more than AWS WAF looks at: a longer body is `oversize`
+                "Size": 16384,  # the most that AWS WAF reads: a longer body is `oversize`
                 "FieldToMatch": {"Body": {"OversizeHandling": "MATCH"}},
                 "TextTransformations": [{"Priority": 0, "Type": "NONE"}],
             },
@@ -308,18 +308,18 @@ WITH_OPTIONS: dict[str, Facts] = {
 FACTS = {"dev": BY_DEFAULT, "prod": BY_DEFAULT, **WITH_OPTIONS}
 
 
-def at(resource: Json, path: str) -> Any:
-    """The value at a path; None if there is none."""
-    found: Any = resource if path in KEPT else resource["Properties"]
+def value_at(resource: Json, path: str) -> Any:
+    """Returns the value at a path; None: there is no value."""
+    value: Any = resource if path in KEPT else resource["Properties"]
     for part in path.split("."):
-        if isinstance(found, list):
-            found = found[int(part)] if int(part) < len(found) else None
+        if isinstance(value, list):
+            value = value[int(part)] if int(part) < len(value) else None
         else:
-            found = (found or {}).get(part)
-    return found
+            value = (value or {}).get(part)
+    return value
 
 
-def resolved(template: Template, context: str, value: Any) -> Any:
+def expected_value(template: Template, context: str, value: Any) -> Any:
     match value:
         case Stage():
             return value.dev if context == "dev" else value.prod
@@ -327,33 +327,34 @@ def resolved(template: Template, context: str, value: Any) -> Any:
             name = template.only_name(value.type)
             return {"Fn::GetAtt": [name, value.attribute]} if value.attribute else {"Ref": name}
         case list():
-            return [resolved(template, context, one) for one in value]
+            return [expected_value(template, context, one) for one in value]
         case dict():
-            return {name: resolved(template, context, one) for name, one in value.items()}
+            return {name: expected_value(template, context, one) for name, one in value.items()}
     return value
 
 
-def wrong(template: Template, context: str, subject: str) -> Iterator[str]:
+def differences(template: Template, context: str, subject: str) -> Iterator[str]:
     for name, resource in (template.of_type(subject) or {subject: template.resources[subject]}).items():
         for path, value in FACTS[context][subject].items():
-            found = at(resource, path)
-            if found != resolved(template, context, value):
-                yield f"{name}: {path} is {found}, not {resolved(template, context, value)}"
+            found = value_at(resource, path)
+            if found != expected_value(template, context, value):
+                yield f"{name}: {path} is {found}, not {expected_value(template, context, value)}"
 
 
 @pytest.mark.parametrize(
     ("context", "subject"), [(context, subject) for context in FACTS for subject in FACTS[context]]
 )
-def test_a_resource_is_as_the_table_says(request: pytest.FixtureRequest, context: str, subject: str) -> None:
-    assert [*wrong(request.getfixturevalue(context), context, subject)] == []
+def test_a_resource_has_the_properties_of_the_table(request: pytest.FixtureRequest, context: str, subject: str) -> None:
+    assert [*differences(request.getfixturevalue(context), context, subject)] == []
 
 
-def test_nothing_of_cdks_own_runs_in_the_account(dev: Template) -> None:
-    """Emptying a bucket with the stack would bring a function that may delete."""
-    assert not [type_ for type_ in {found["Type"] for found in dev.resources.values()} if type_.startswith("Custom::")]
+def test_no_custom_resource_of_cdk_runs_in_the_account(dev: Template) -> None:
+    """For example, CDK's way to empty a bucket adds a function that may delete objects."""
+    types = {resource["Type"] for resource in dev.resources.values()}
+    assert not [type_ for type_ in types if type_.startswith("Custom::")]
 
 
-def test_without_options_there_is_no_front_door_and_nobody_gets_a_mail(dev: Template) -> None:
+def test_a_stack_without_options_has_no_custom_domain_no_edge_and_no_mail(dev: Template) -> None:
     for type_ in ("AWS::ApiGatewayV2::DomainName", "AWS::SNS::Subscription"):
         assert not dev.of_type(type_)
     assert "CnameTarget" not in dev.outputs

@@ -1,4 +1,4 @@
-"""The front door: the API's own domain, and CloudFront with AWS WAF before it."""
+"""The front door: the API's custom domain, and CloudFront with AWS WAF in front of it."""
 
 from __future__ import annotations
 
@@ -24,44 +24,46 @@ ROUTES = DECLARED.routes
 
 
 def distribution(edge: Template) -> Json:
-    found: Json = edge.only("AWS::CloudFront::Distribution")["DistributionConfig"]
-    return found
+    config: Json = edge.only("AWS::CloudFront::Distribution")["DistributionConfig"]
+    return config
 
 
 def behaviors(edge: Template) -> list[Json]:
-    found = distribution(edge)
-    return [found["DefaultCacheBehavior"], *found["CacheBehaviors"]]
+    config = distribution(edge)
+    return [config["DefaultCacheBehavior"], *config["CacheBehaviors"]]
 
 
-def test_the_name_waits_for_the_stage(lavish: Template) -> None:
-    """The mapping refers to it by its name alone, which is no reference."""
-    made = lavish.resources[lavish.only_name("AWS::ApiGatewayV2::ApiMapping")]
-    assert lavish.only_name("AWS::ApiGatewayV2::Stage") in made["DependsOn"]
+def test_the_domain_mapping_waits_for_the_stage(lavish: Template) -> None:
+    """The mapping has the name of the stage, which is not a reference, so it needs DependsOn."""
+    mapping = lavish.resources[lavish.only_name("AWS::ApiGatewayV2::ApiMapping")]
+    assert lavish.only_name("AWS::ApiGatewayV2::Stage") in mapping["DependsOn"]
 
 
-def test_callers_headers_reach_the_api_whatever_the_path(edge: Template) -> None:
-    """Token, key, agent and preflight. The name that they called must not: API Gateway would not know it."""
+def test_the_headers_of_callers_reach_the_api_on_every_path(edge: Template) -> None:
+    """These are token, key, user agent and preflight. The host must not pass, because API Gateway does not know it."""
     methods = {route.method for route in ROUTES} | {"OPTIONS"}
-    for found in behaviors(edge):
-        assert found["ViewerProtocolPolicy"] == "https-only", "a redirect would lose the body"
-        assert found["OriginRequestPolicyId"] == ALL_VIEWER_EXCEPT_HOST
-        assert methods <= set(found["AllowedMethods"])
-        assert "CachedMethods" not in found, "the default is GET and HEAD: no preflight is kept"
-        assert found["Compress"] is False, "it would make the ETag of a counter weak, and If-Match would not match"
+    for behavior in behaviors(edge):
+        assert behavior["ViewerProtocolPolicy"] == "https-only", "a redirect would lose the body"
+        assert behavior["OriginRequestPolicyId"] == ALL_VIEWER_EXCEPT_HOST
+        assert methods <= set(behavior["AllowedMethods"])
+        assert "CachedMethods" not in behavior, "the default is GET and HEAD: no preflight is kept"
+        assert behavior["Compress"] is False, (
+            "compression would make the ETag of a counter weak, and If-Match would fail"
+        )
 
 
-def test_no_answer_is_kept_but_of_the_paths_that_are_revalidated(edge: Template) -> None:
-    found = distribution(edge)
-    assert found["DefaultCacheBehavior"]["CachePolicyId"] == CACHING_DISABLED
+def test_the_cache_keeps_only_the_paths_that_are_listed_here(edge: Template) -> None:
+    config = distribution(edge)
+    assert config["DefaultCacheBehavior"]["CachePolicyId"] == CACHING_DISABLED
     policy = edge.only_name("AWS::CloudFront::CachePolicy")
-    kept = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in found["CacheBehaviors"]}
+    kept = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in config["CacheBehaviors"]}
     kept_paths = {"/openapi.json", "/visits/badge.svg", "/visits", "/tallies", "/series"}
     kept_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/client/*"}
     assert kept == {path: {"Ref": policy} for path in kept_paths}
 
 
-def test_what_is_kept_depends_on_nothing_but_its_key() -> None:
-    """A pattern takes every path below it: whatever says no-store there goes through to the API, token and all."""
+def test_a_kept_answer_depends_only_on_the_parts_of_its_cache_key() -> None:
+    """A path pattern also matches answers with no-store. Their requests reach the API, with their tokens."""
     kept = [route for route in ROUTES if route.is_cacheable]
     assert kept
     for route in kept:
@@ -69,36 +71,38 @@ def test_what_is_kept_depends_on_nothing_but_its_key() -> None:
         assert {field.source for field in route.fields} <= {Source.PATH, Source.QUERY}, route.id
 
 
-def test_by_default_one_client_uses_up_no_routes_throttle() -> None:
+def test_the_default_client_rate_is_below_the_throttle_of_every_route() -> None:
     lowest = min(route.throttle.rate_per_s for route in ROUTES)
     assert lowest > Options().client_rate / CLIENT_RATE_WINDOW_S
 
 
 def test_the_edge_is_a_stack_in_us_east_1_that_waits_for_the_api(edge: Template) -> None:
     artifacts = json.loads((edge.folder / "manifest.json").read_text())["artifacts"]
-    made: dict[str, Any] = artifacts["TallyEdge"]
-    assert made["environment"] == "aws://unknown-account/us-east-1"
-    assert made["properties"]["stackName"] == "Tally-prod-edge-eu-west-1"
-    assert made["properties"]["terminationProtection"] is True
-    assert "Tally" in made["dependencies"]
-    assert "Fn::ImportValue" not in edge.text, "one stack refers to nothing of the other"
+    artifact: dict[str, Any] = artifacts["TallyEdge"]
+    assert artifact["environment"] == "aws://unknown-account/us-east-1"
+    assert artifact["properties"]["stackName"] == "Tally-prod-edge-eu-west-1"
+    assert artifact["properties"]["terminationProtection"] is True
+    assert "Tally" in artifact["dependencies"]
+    assert "Fn::ImportValue" not in edge.text, "the stacks must not refer to each other"
 
 
-def test_a_live_front_door_gets_mutual_tls_in_two_deploys_of_which_none_is_an_outage() -> None:
-    """CloudFront presents a certificate before the API asks for one. The other way round every call answers 502."""
-    for given, asks in (("", False), ("s3://bucket/authorities.pem", True)):
-        options = Options.from_context(BEHIND_CDN | {"originTrustStore": given})
+def test_two_deploys_add_mutual_tls_to_a_live_front_door_without_an_outage() -> None:
+    """First CloudFront presents a certificate, then the API asks for it. In the other order every call answers 502."""
+    for trust_store, asks in (("", False), ("s3://bucket/authorities.pem", True)):
+        options = Options.from_context(BEHIND_CDN | {"originTrustStore": trust_store})
         stack = Stack()
         api = http.HttpApi(stack, "Api")
         create_custom_domain(stack, options, api, api.default_stage)  # type: ignore[arg-type]
         [domain] = assertions.Template.from_stack(stack).find_resources("AWS::ApiGatewayV2::DomainName").values()
         assert ("MutualTlsAuthentication" in domain["Properties"]) is asks
-        assert options.cdn_client_certificate_arn == EDGE_CERTIFICATE, "Edge presents it (test_facts.py)"
+        assert options.cdn_client_certificate_arn == EDGE_CERTIFICATE, (
+            "test_facts.py checks that CloudFront presents it"
+        )
 
 
-def test_one_certificate_serves_both_names_in_us_east_1() -> None:
-    given = {**BEHIND_CDN, "certificateArn": EDGE_CERTIFICATE, "cdnCertificateArn": "", "clientRate": ""}
-    options = Options.from_context(given)
+def test_in_us_east_1_one_certificate_serves_both_domain_names() -> None:
+    context = {**BEHIND_CDN, "certificateArn": EDGE_CERTIFICATE, "cdnCertificateArn": "", "clientRate": ""}
+    options = Options.from_context(context)
     assert (options.certificate_arn, options.edge_certificate_arn) == (EDGE_CERTIFICATE, EDGE_CERTIFICATE)
     assert options.client_rate == Options().client_rate
 
@@ -107,7 +111,7 @@ def test_one_certificate_serves_both_names_in_us_east_1() -> None:
 def test_a_deploy_to_another_region_than_the_certificates_is_refused(
     monkeypatch: pytest.MonkeyPatch, region: str
 ) -> None:
-    """The command tells the app where it deploys."""
+    """The command `cdk` passes the region to the app."""
     monkeypatch.setenv("CDK_DEFAULT_REGION", region)
     with pytest.raises(OptionsError, match=f"certificateArn is of eu-west-1, and this deploys to {region}"):
         app.build(LAVISH)

@@ -45,7 +45,7 @@ FUNCTIONS = (
 BATCH_ENTRIES_MAX = 100  # the limit of a batch event
 DEADLINE_DEFAULT_S = 15.0
 ATTEMPTS_MAX = 6
-PAUSE_FIRST_S = 0.1  # doubles with each attempt; full jitter
+PAUSE_FIRST_S = 0.2  # the longest first pause; doubles with each attempt; full jitter
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
 # After these errors of Lambda, a retry can succeed. After a 5xx, too.
@@ -252,7 +252,7 @@ class _RetryBudget:
     def wait(self) -> bool:
         """Sleep before the next attempt; return False at once if no attempt is left."""
         self.attempts += 1
-        pause_s = SystemRandom().uniform(0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.attempts))
+        pause_s = SystemRandom().uniform(0, min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** (self.attempts - 1)))
         if self.attempts >= ATTEMPTS_MAX or not self.has_time(pause_s):
             return False
         time.sleep(pause_s)

@@ -25,7 +25,7 @@ from .client import argument_type, client_operations, typed_dicts_in
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
 _OPTIONAL = ("idempotency_key", "caller")
-_PATTERNS_LINE = re.compile(r"^const FORMS = .*$", re.MULTILINE)
+_PATTERNS_LINE = re.compile(r"^const PATTERNS = .*$", re.MULTILINE)
 
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
@@ -57,7 +57,7 @@ def _patterns_line() -> str:
         "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
         "amountMax": AMOUNT_MAX,
     }
-    return f"const FORMS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"
+    return f"const PATTERNS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"
 
 
 def _pattern(pattern: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:

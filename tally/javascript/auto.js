@@ -9,7 +9,7 @@ import { Tally } from "./tally.js";
 
 // A module does not know its tag, so it looks for the tag with its address.
 const { session } = [...document.scripts].find(({ src }) => src === import.meta.url)?.dataset ?? {};
-const its = (name) => (fresh) => globalThis[session]?.[name]?.(fresh);
+const callSession = (name) => (fresh) => globalThis[session]?.[name]?.(fresh);
 
-export const tally = new Tally({ user: its("user"), token: its("token") });
+export const tally = new Tally({ user: callSession("user"), token: callSession("token") });
 export const refresh = define(tally);

@@ -6,18 +6,18 @@
     const nav = navigator;
     const script = document.currentScript;
     const endpoint = new URL("../visits", script.src).href;
-    // The last address, without its fragment; the first one, and the page's own name for that.
-    let seen, first, name;
-    // The visit of an address that was pushed, until it is sent. Turbo, PJAX and swup push the address of a link, and
-    // replace it if the server redirects. So the visit waits for a moment, or until its page is hidden.
+    // The last address, without its fragment; the first address, and its canonical address.
+    let seen, first, canonical;
+    // The visit of a pushed address. It waits for 2 s, or until its page is hidden, because Turbo, PJAX and swup push the
+    // address of a link, and replace it if the server redirects.
     let pushed, timer;
-    const leave = () => {
+    const sendPushed = () => {
       clearTimeout(timer);
       if (pushed) send(pushed);
       pushed = 0;
     };
 
-    // A page may embed it twice, or a framework may run it again: only one of them counts.
+    // A page may embed the script twice, or a framework may run it twice. Only the first run counts visits.
     if (self[endpoint]) return;
     self[endpoint] = 1;
 
@@ -29,34 +29,34 @@
           if (answer.status == 429 || answer.status > 499) throw 0;
         })
         .catch(() => {
-          // Within 1, 4 and 16 s, at random: visitors must not retry all at once.
+          // Pauses up to 1, 4 and 16 s. They are random, so that visitors do not retry at the same time.
           if (tries < 3) setTimeout(send, 4 ** tries * 500 * (1 + Math.random()), body, tries + 1);
         });
     };
 
     const address = (at) => location.origin + at.pathname + at.search;
 
-    // The canonical link of the page as it was loaded, if it is of this host. Its scheme may be wrong: many servers do not
-    // know that a proxy in front of them ends TLS. A single-page application changes its link after the address, or
-    // never: so the link has the first address alone.
-    const read = (page) => {
-      first = name = page;
+    // Reads the canonical link of the page as it was loaded, if the link has this host. Its scheme may be wrong, because
+    // many servers do not know that a proxy in front of them ends TLS. A single-page application changes its link after the
+    // address, or never. So the link applies only to the first address.
+    const readCanonical = (page) => {
+      first = canonical = page;
       const link = new URL(document.head.querySelector("link[rel~=canonical]").href);
-      if (link.host == location.host) name = address(link);
+      if (link.host == location.host) canonical = address(link);
     };
 
-    // Look at the address. `how` says how it changed: "load", "replace", or anything else. After history.replaceState
-    // only a new path is a new page: sites rewrite filters and campaign parameters with it.
-    const look = (how) => {
+    // Counts a visit if the address is a new page. `how` the address changed: "load", "push", "replace", or anything else.
+    // After history.replaceState only a new path is a new page, because sites rewrite filters and campaign parameters.
+    const check = (how) => {
       try {
         const page = address(location);
         const end = how == "replace" ? "?" : "#";
         const changed = how == "load" || page.split(end)[0] != seen.split(end)[0];
         seen = page;
         const redirected = how == "replace" && pushed;
-        if (changed && !redirected) leave();
+        if (changed && !redirected) sendPushed();
         try {
-          first || read(page);
+          first || readCanonical(page);
         } catch {}
         if (
           changed &&
@@ -67,36 +67,36 @@
           script.dataset.tally != "off"
         ) {
           pushed = JSON.stringify({
-            url: page == first ? name : page,
+            url: page == first ? canonical : page,
             key: crypto.getRandomValues(new Uint8Array(16)).join("-"),
           });
-          if (how == "push") timer = setTimeout(leave, 2000);
-          else if (!redirected) leave();
+          if (how == "push") timer = setTimeout(sendPushed, 2000);
+          else if (!redirected) sendPushed();
         }
       } catch {}
     };
 
     // An element with the id "navigation" is not the Navigation API.
     if ((self.navigation || 0).currentEntry)
-      navigation.addEventListener("currententrychange", (event) => look(event.navigationType));
+      navigation.addEventListener("currententrychange", (event) => check(event.navigationType));
     else {
       for (const how of ["push", "replace"]) {
         const original = history[how + "State"];
         history[how + "State"] = function () {
           original.apply(this, arguments);
-          look(how);
+          check(how);
         };
       }
-      addEventListener("popstate", look);
+      addEventListener("popstate", check);
     }
     // Going back to a page is a visit, whether the browser kept the page or loads it again.
-    addEventListener("pageshow", (event) => event.persisted && look("load"));
-    document.addEventListener("prerenderingchange", () => look("load"));
-    document.addEventListener("visibilitychange", leave);
+    addEventListener("pageshow", (event) => event.persisted && check("load"));
+    document.addEventListener("prerenderingchange", () => check("load"));
+    document.addEventListener("visibilitychange", sendPushed);
 
-    // The link may follow this script: look when the head is complete. A page that sends visitors on from its head is
-    // not visited.
-    const begin = () => seen || (document.body && look("load"));
+    // The canonical link may follow this script, so the script waits until the head is complete. A page that redirects
+    // visitors from its head counts no visit.
+    const begin = () => seen || (document.body && check("load"));
     begin();
     new MutationObserver(begin).observe(document.documentElement, { childList: true });
   } catch {}

@@ -1,7 +1,7 @@
 import type { Requests } from "./requests.js";
 import type { Problem } from "./tally.js";
 
-/** Tally refused, or all attempts failed. After one that is `retryable` the change may be counted: it is safe to send it
+/** Tally refused, or all attempts failed. If the error is `retryable`, the change may be counted. It is safe to send it
  * again with the same key. */
 export class TallyError extends Error {
   readonly problem: Problem;
@@ -21,7 +21,8 @@ export interface FunctionsOptions {
   lambda?: { send(command: any): Promise<any> };
 }
 
-/** Tally for other Lambda functions: a method for each operation. Each is sent up to 6 times, with one key.
+/** Invokes Tally's functions from other Lambda functions. Each operation has a method. A request is sent up to 6 times, with
+ * one key.
  *
  * A method rejects with TallyError, with TypeError for a function without a name and for fields that JSON cannot hold, and
  * with the SDK's own error if Lambda refuses the call or there are no credentials. */

@@ -7,7 +7,8 @@ import { KEYED, SERVED_BY } from "./requests.js";
 import { fromJson, idOf, isOfPages, tallyOf } from "./tally.js";
 
 const ATTEMPTS_MAX = 6;
-const PAUSE_FIRST_MS = 100;
+// The longest first pause. The longest pause doubles with each attempt, up to PAUSE_MS_MAX.
+const PAUSE_FIRST_MS = 200;
 const PAUSE_MS_MAX = 2000;
 
 export class TallyError extends Error {
@@ -22,22 +23,23 @@ export class TallyError extends Error {
   }
 }
 
-// Databases return amounts as BigInts, which JSON cannot write.
-const plain = (_, value) => {
+// A database may return an amount as a BigInt, which JSON cannot write.
+const asNumber = (_, value) => {
   if (typeof value !== "bigint") return value;
   if (Number.isSafeInteger(Number(value))) return Number(value);
   throw new TypeError(`tally: ${value} is too large for an amount`);
 };
 
-// Returns the fields with their ids spelled, as the Python client does. The functions refuse ids that are not text.
-const each = (given, spell) => (Array.isArray(given) ? given.map(spell) : given && spell(given));
-const targetOf = (target) => String(target).replace(/(?<=^[^/]*\/).*/s, idOf);
-const spelled = ({ id, of, target, changes, ...rest }) => ({
+const mapEach = (value, encode) => (Array.isArray(value) ? value.map(encode) : value && encode(value));
+// `target` is COUNTER/ID, or the name of an operation on many counters.
+const encodedTarget = (target) => String(target).replace(/(?<=^[^/]*\/).*/s, idOf);
+// Returns the fields with their ids encoded, as the Python client does. The functions refuse an id that is not text.
+const withEncodedIds = ({ id, of, target, changes, ...rest }) => ({
   ...rest,
   id: isOfPages(rest.counter) ? id : idOf(id),
-  of: each(of, tallyOf),
-  target: of === "visit" ? target : each(target, targetOf),
-  changes: Array.isArray(changes) ? changes.map((one) => one?.id === undefined ? one : { ...one, id: idOf(one.id) }) : changes,
+  of: mapEach(of, tallyOf),
+  target: of === "visit" ? target : mapEach(target, encodedTarget),
+  changes: Array.isArray(changes) ? changes.map((change) => change?.id === undefined ? change : { ...change, id: idOf(change.id) }) : changes,
 });
 
 const unreachable = (detail) => new TallyError({ type: "urn:problem-type:tally:unreachable", title: "Try again", status: 503, detail });
@@ -48,18 +50,18 @@ export class TallyFunctions {
   }
 
   async send(operation, fields) {
-    const event = { operation, caller: this.caller, ...spelled(fields) };
-    // The key is there from the start: all attempts are one change.
+    const event = { operation, caller: this.caller, ...withEncodedIds(fields) };
+    // All attempts have the same key, so the change counts once.
     if (KEYED.has(operation)) event.idempotency_key ??= randomUUID();
-    const payload = JSON.stringify(event, plain);
+    const payload = JSON.stringify(event, asNumber);
     for (let attempt = 1; ; attempt++)
       try {
         const { body, replayed } = await this.#invoke(SERVED_BY[operation], payload);
         return KEYED.has(operation) ? { ...body, replayed } : body;
       } catch (error) {
         if (!error.retryable || attempt === ATTEMPTS_MAX) throw error;
-        const most = Math.min(PAUSE_MS_MAX, PAUSE_FIRST_MS * 2 ** attempt);
-        await new Promise((done) => setTimeout(done, Math.random() * most));
+        const longestMs = Math.min(PAUSE_MS_MAX, PAUSE_FIRST_MS * 2 ** (attempt - 1));
+        await new Promise((done) => setTimeout(done, Math.random() * longestMs));
       }
   }
 
@@ -69,9 +71,9 @@ export class TallyFunctions {
     if (!FunctionName) throw new TypeError(`tally: give \`functions\` the name or ARN of ${name}, or give \`prefix\``);
     let answer;
     try {
-      const said = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: payload }));
-      if (said.FunctionError) throw unreachable("The function failed. Send the request again.");
-      answer = fromJson(new TextDecoder().decode(said.Payload));
+      const response = await this.lambda.send(new InvokeCommand({ FunctionName, Payload: payload }));
+      if (response.FunctionError) throw unreachable("The function failed. Send the request again.");
+      answer = fromJson(new TextDecoder().decode(response.Payload));
     } catch (error) {
       // If Lambda itself refuses the call, or there are no credentials, the SDK's error goes to the caller.
       const status = error.$metadata?.httpStatusCode;

@@ -1,6 +1,6 @@
 import type { Store } from "./tally.js";
 
-/** A folder as the storage of a client: a file for each change, on the disk before the call returns.
+/** Returns a storage for a client that keeps each change in a file, on the disk before the call returns.
  *
- * The folder is made if it is missing. Processes may share it. Throws what `fs` throws, as where nobody may write. */
+ * The folder is made if it is missing. Processes may share it. Throws the error of `fs`, for example if the folder is not writable. */
 export declare function folder(path: string): Store;

@@ -86,9 +86,9 @@ export interface Problem {
  * `counted`: Tally counted it; `replayed`: Tally had counted it before. `answer`: the answer of the API.
  * `refused`: Tally refused it, for the reason in `answer`. It did not count, and is not sent again.
  * `superseded`: a like that was never sent, because the user changed their mind.
- * `doubt`: it was sent, no answer came, and its receipt may have expired. It is unknown whether it counted.
+ * `doubt`: no answer came, and the receipt may have expired. Nobody knows whether the change counted.
  * `forgotten`: `forget()` removed it.
- * `denied`: it still waits, as `Why` says. The event `change` reports its outcome.
+ * `denied`: the change still waits, as `Why` says. The event `change` reports its outcome later.
  */
 export type Outcome =
   | { readonly state: "counted"; readonly replayed: boolean; readonly answer: Readonly<Record<string, unknown>> }
@@ -128,7 +128,7 @@ export class Tally extends EventTarget {
   /** The address of the API, without a slash at the end. */
   readonly api: string;
 
-  /** Move a counter. The change is stored before this returns, and the promise resolves when Tally has answered.
+  /** Moves a counter. The change is stored before this returns, and the promise resolves when Tally has answered.
    *
    * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
    * id of a playback; the same key counts once, from any number of tabs and processes. The key of an anonymous change
@@ -143,7 +143,7 @@ export class Tally extends EventTarget {
     options?: { amount?: number | bigint; key?: Id; signed?: boolean },
   ): Promise<Outcome>;
 
-  /** Put a like, or delete it (`present` false). The last call wins. Throws as `increment` does.
+  /** Puts a like, or deletes it (`present` false). The last call wins. Throws as `increment` does.
    *
    * `anonymous`: if no user is signed in, count this browser, by a secret in its storage. A user who signs in takes over
    * the browser's likes: the client first puts the user's like, then deletes the browser's. If no user is signed in,

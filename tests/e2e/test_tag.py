@@ -138,7 +138,7 @@ def test_a_client_of_another_api_is_left_out_with_a_warning(blog: Blog, dev: Dev
     blog.show(tag() + other + BUTTON.format(post=blog.post))
     blog.page.wait_for_function("window.defined")
     blog.likes(1)
-    assert blog.warnings == [f"tally: this page's elements are those of {dev.url}, not of https://other.example"]
+    assert blog.warnings == [f"tally: this page's elements use {dev.url}, so they cannot use https://other.example"]
 
 
 def test_a_page_with_accounts_names_its_session_which_may_come_later(
@@ -213,7 +213,7 @@ def test_what_is_no_id_is_a_type_error_and_no_sign_in(of: str | None, blog: Blog
     named = "" if of is None else f'of="{of}"'
     blog.show(tag() + f"<tally-like anonymous counter=hearts {named}></tally-like>")
     blog.button.click()
-    words = f"{'null' if of is None else of} is no counter or id"
+    words = f"{'null' if of is None else of} is not a valid counter or id"
     blog.page.wait_for_function(
         "document.querySelector('tally-like').shadowRoot.querySelector('[part=status]').textContent"
     )

@@ -305,8 +305,8 @@ test("a call without a signed-in user throws, and so does a call with a malforme
   const page = new World().openTab();
   assert.throws(() => page.like("hearts", "article-1"), /nobody is signed in/);
   assert.throws(() => page.increment("usage", "7c20", { signed: true }), /nobody is signed in/);
-  assert.throws(() => page.increment("plays"), /undefined is no counter or id/);
-  assert.throws(() => page.increment("plays", "a#b"), /a#b is no counter or id/);
+  assert.throws(() => page.increment("plays"), /undefined is not a valid counter or id/);
+  assert.throws(() => page.increment("plays", "a#b"), /a#b is not a valid counter or id/);
   assert.throws(() => new Tally({ api: "api.example.com" }), /api must be an address/);
 });
 

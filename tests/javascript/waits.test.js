@@ -184,7 +184,7 @@ for (const [mistake, id, options] of [
   test(`a call with ${mistake} throws a TypeError, and nothing is stored`, () => {
     const world = new World();
     const page = world.openTab(ANN);
-    assert.throws(() => page.increment("plays", id, options), /TypeError: tally: .* is no (counter or id|amount|key)/s);
+    assert.throws(() => page.increment("plays", id, options), /TypeError: tally: .* is not a valid (counter or id|amount|key)/s);
     assert.deepEqual(world.shared.entries, []);
   });
 
@@ -308,7 +308,7 @@ test("a call for a user with a lone surrogate throws a TypeError, and nothing is
   const world = new World();
   const page = world.openTab({ user: () => "ann\ud800", token: () => token("ann\ud800") });
   for (const call of [() => page.like("hearts", "article-1"), () => page.increment("plays", "9f3a", { signed: true })])
-    assert.throws(call, /TypeError: tally: .* is no user/);
+    assert.throws(call, /TypeError: tally: .* is not a valid user/);
   assert.deepEqual(world.shared.entries, []);
 });
 

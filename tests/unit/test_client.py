@@ -246,7 +246,8 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
             tally_client.increment(*PLAY)
         assert len(fake.calls) == client.ATTEMPTS_MAX
         bounds = [
-            min(client.PAUSE_MAX_S, client.PAUSE_FIRST_S * 2**attempt) for attempt in range(1, client.ATTEMPTS_MAX)
+            min(client.PAUSE_MAX_S, client.PAUSE_FIRST_S * 2 ** (attempt - 1))
+            for attempt in range(1, client.ATTEMPTS_MAX)
         ]
         assert all(0 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
 

@@ -1,6 +1,6 @@
-"""A declaration that changes while it counts: a number that was right stays right.
+"""A declaration changes while its counter counts: a right number stays right.
 
-Consumers get the new declaration first, then writers. A deploy that is rolled back brings the old one back to both.
+Consumers get the new declaration before writers. If the deploy is rolled back, both get the old declaration.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ID = "u"
 
 
 def declare(world: Deployment, *declared: Counter) -> None:
-    """Both consumers have these counters, beside those that are shipped."""
+    """Give both consumers the declarations of these counters, and those of the built-in counters."""
     for handler in world.handlers.values():
-        handler.declared = CounterIndex({**counters.COUNTERS, **{one.name: one for one in declared}})
+        handler.declared = CounterIndex({**counters.COUNTERS, **{counter.name: counter for counter in declared}})
 
 
 def count(world: Deployment, counter: Counter, times: int = 1, id_: str = ID) -> int:
-    """Changes of a counter that is contended, each by its delta or by 2; how much they come to."""
+    """Change a hot counter, each time by its delta or by 2. Returns the sum; 0 if the counter is retired."""
     amount = counter.delta or 2
     for _ in range(0 if counter.retired else times):
         world.store.spread.widen(counter.partition_start + id_, counter.max_shards)
@@ -49,48 +49,50 @@ def read(world: Deployment, counter: Counter, id_: str = ID) -> int:
     return tallies.read(Call(world.store), counter, periods.tally_id(counter, id_, world.now_s))
 
 
-SEEN = [
+FITTING_CASES = [
     case if place % 8 == 0 else pytest.param(*case.values, id=case.id, marks=pytest.mark.long)
     for place, case in enumerate(cases(FITTING))
 ]
 
 
-@pytest.mark.parametrize(("was", "change"), SEEN)
-def test_a_change_that_fits_moves_no_number_and_makes_no_drift(was: Counter, change: Mapping[str, Any]) -> None:
-    """Nor when it is rolled back. Each id, also one that is new at some moment, is what was accepted of it."""
-    now, accepted = replace(was, **change), dict[str, int]()
+@pytest.mark.parametrize(("old", "change"), FITTING_CASES)
+def test_a_change_that_fits_and_its_rollback_move_no_number_and_make_no_drift(
+    old: Counter, change: Mapping[str, Any]
+) -> None:
+    """Each number is the sum of the accepted changes, also of an id that is new at any step of the deploy."""
+    new, accepted = replace(old, **change), dict[str, int]()
     with deployed() as world:
-        for consumers, writers in ((was, was), (now, was), (now, now), (was, now), (was, was)):
+        for consumers, writers in ((old, old), (new, old), (new, new), (old, new), (old, old)):
             declare(world, consumers)
-            for id_ in (ID, f"{consumers == now} {writers == now}".replace(" ", "-")):
+            for id_ in (ID, f"{consumers == new} {writers == new}".replace(" ", "-")):
                 start = 0 if id_ in accepted else writers.start
                 accepted[id_] = accepted.get(id_, 0) + start + count(world, writers, 5, id_)
             world.assert_no_drift(3)
         world.assert_no_drift(8)
         kept = {id_: number for id_, number in accepted.items() if not (writers.retired and not number)}
-        assert {id_: read(world, was, id_) for id_ in kept} == kept
+        assert {id_: read(world, old, id_) for id_ in kept} == kept
         assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
 
 
-MOVED = replace(PLAIN, attribute="m")
-WAITS = [
+OTHER_ATTRIBUTE = replace(PLAIN, attribute="m")
+NOT_FITTING = [
     *(replace(PLAIN, **{field: value}) for field, value in (("prefix", "D"), ("sort_key", "M"), ("name", "d"))),
-    *(MOVED, replace(PLAIN, period="day"), replace(PLAIN, child="LIKE#USER#")),
+    *(OTHER_ATTRIBUTE, replace(PLAIN, period="day"), replace(PLAIN, child="LIKE#USER#")),
 ]
 
 
-@pytest.mark.parametrize("now", [MOVED, *in_long(WAITS)], ids=str)
-def test_consumers_wait_where_they_would_book_wrongly_and_go_on_once_it_is_rolled_back(now: Counter) -> None:
-    """Nothing is booked on one side, judged or repaired meanwhile, and callers' changes are accepted."""
+@pytest.mark.parametrize("new", [OTHER_ATTRIBUTE, *in_long(NOT_FITTING)], ids=str)
+def test_consumers_wait_while_a_declaration_does_not_fit_and_continue_after_its_rollback(new: Counter) -> None:
+    """While they wait, no half of a change is booked, no minute is judged, and callers' changes are accepted."""
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
         world.assert_no_drift(3)
-        declare(world, now)
+        declare(world, new)
         accepted += count(world, PLAIN, 5)
         judged = world.last_judged_minute
         world.assert_no_drift(20)
-        assert world.last_judged_minute - judged < 5, "and the alarm of the watermark goes off"
+        assert world.last_judged_minute - judged < 5, "the watermark stops, which causes an alarm"
         declare(world, PLAIN)
         accepted += count(world, PLAIN, 5)
         world.assert_no_drift(15)
@@ -101,33 +103,34 @@ def test_consumers_wait_where_they_would_book_wrongly_and_go_on_once_it_is_rolle
 @pytest.mark.parametrize(
     "change", [{"floor": 0}, *in_long([{"ceiling": 900}, {"max_shards": 1}, {"numbered": True, "delta": 2}])], ids=str
 )
-def test_a_number_in_many_shards_stays_right_under_a_declaration_that_needs_one(change: Mapping[str, Any]) -> None:
-    """f7: it read the first shard alone, and a number that was given out was of that shard."""
-    now = replace(PLAIN, **{"max_shards": 0, **change})
+def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(change: Mapping[str, Any]) -> None:
+    """Reads must sum up all shards, and a numbered change must use the sum."""
+    new = replace(PLAIN, **{"max_shards": 0, **change})
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 40)
         world.assert_no_drift(3)
-        declare(world, now)
-        assert read(world, now) == accepted
-        accepted += count(world, now, 3) + count(world, PLAIN, 3)
+        declare(world, new)
+        assert read(world, new) == accepted
+        accepted += count(world, new, 3) + count(world, PLAIN, 3)
         world.assert_no_drift(8)
-        assert (read(world, now), read(world, PLAIN)) == (accepted, accepted)
+        assert (read(world, new), read(world, PLAIN)) == (accepted, accepted)
         declare(world, PLAIN)
         world.assert_no_drift(8)
         with pytest.raises(ConfigurationError, match="counter 'c' has counted in many shards: it can have no start"):
-            forms.check(forms.noted(world.store), {"c": now})
+            forms.check(forms.noted(world.store), {"c": new})
 
 
 def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
-    """A removal that skipped `retired`, or the rollback of a deploy that added it: one half may be booked already."""
+    """After a removal without `retired`, or a rollback of the deploy that added the counter, one half of a change may
+    be booked before."""
     with deployed() as world:
         declare(world, PLAIN)
         accepted = count(world, PLAIN, 5)
         world.assert_no_drift(3)
         for declared in ((), (PLAIN,), ()):
             accepted += count(world, PLAIN)
-            world.run_until(world.now_s + 2)  # one consumer of one stream may have read it by now
+            world.run_until(world.now_s + 2)  # perhaps only one consumer has read the change
             declare(world, *declared)
         world.assert_no_drift(8)
         declare(world, PLAIN)
@@ -135,12 +138,12 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
         assert read(world, PLAIN) == accepted
 
 
-def test_a_form_is_noted_with_the_first_change_and_never_changes_but_to_keep_less() -> None:
-    """So code from before a deploy, and after its rollback, meets no form but its own."""
+def test_a_form_is_stored_with_the_first_change_and_later_only_its_kept_periods_become_fewer() -> None:
+    """So the code before a deploy and the code after its rollback find the form that they know."""
     with deployed() as world:
         declare(world, ONE_SHARD)
         world.run(3)
-        assert forms.noted(world.store).keys() & {"c"} == set(), "what has never counted may change"
+        assert forms.noted(world.store).keys() & {"c"} == set(), "a counter without a change has no stored form"
         for counter in (DAILY, replace(DAILY, keep_periods=3), replace(DAILY, keep_periods=5)):
             declare(world, counter)
             count(world, counter)

@@ -1,4 +1,4 @@
-"""Holds: taken at once, then kept or given back, each exactly once. The stock always adds up."""
+"""A hold takes its amount at once, and is committed or released exactly once. The sum of the stock is always right."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CALLERS = 8
 
 
 @pytest.mark.parametrize(("state", "left"), [(COMMITTED, 7), (RELEASED, 10)])
-def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
+def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_is_settled(
     counting: Counting, state: str, left: int
 ) -> None:
     counting.stock(10)
@@ -60,11 +60,11 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_its_ttl_then(
     assert int(hold["expiration"]["N"]) >= time.time() + hold_items.SETTLED_KEPT_S - 5
 
 
-def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, clock: Clock) -> None:
+def test_a_replay_answers_the_same_hold_and_takes_no_second_amount(counting: Counting, clock: Clock) -> None:
     counting.stock(10)
     key = new_key()
     body, _ = counting.place_hold(3, key=key)
-    clock.pass_s(5)  # its expiry stays
+    clock.pass_s(5)  # the replay keeps the expiry
     assert counting.place_hold(3, key=key) == (body, True)
     assert isinstance(refusal(partial(counting.place_hold, 4, key=key)), KeyReusedError)
     assert isinstance(refusal(partial(counting.place_hold, 3, 61, key=key)), KeyReusedError)
@@ -76,8 +76,8 @@ def test_a_replay_is_the_same_hold_and_takes_nothing_more(counting: Counting, cl
 
 
 @pytest.mark.parametrize("state", [COMMITTED, RELEASED, EXPIRED])
-def test_a_replay_of_the_take_says_what_became_of_the_hold(counting: Counting, clock: Clock, state: str) -> None:
-    """Who holds nothing any more must not charge anybody for it."""
+def test_a_replay_answers_the_present_state_of_the_hold(counting: Counting, clock: Clock, state: str) -> None:
+    """So a caller does not charge a customer for a hold that has ended."""
     counting.stock(10)
     key = new_key()
     body, _ = counting.place_hold(3, 3600, key)
@@ -87,14 +87,14 @@ def test_a_replay_of_the_take_says_what_became_of_the_hold(counting: Counting, c
     if state == EXPIRED:
         clock.pass_s(3600)
         assert counting.place_hold(3, 3600, key) == (body | {"state": EXPIRED}, True)
-        assert counting.stored(counters.STOCK) == 7, "nobody has given it back yet"
+        assert counting.stored(counters.STOCK) == 7, "no sweep has released the hold"
         counting.sweep()
     else:
         counting.settle_hold(body["hold"], state)
     assert counting.place_hold(3, 3600, key) == (body | {"state": state}, True)
 
 
-def test_the_state_of_a_hold_is_kept_as_long_as_the_key_that_took_it(counting: Counting) -> None:
+def test_the_state_of_a_hold_is_kept_as_long_as_the_receipt_of_its_key(counting: Counting) -> None:
     stock = replace(counters.STOCK, receipt_days=9)
     counting.increment(stock, 1)
     body, _ = counting.place_hold(1, counter=stock)
@@ -102,25 +102,25 @@ def test_the_state_of_a_hold_is_kept_as_long_as_the_key_that_took_it(counting: C
     assert int(counting.only_hold()["expiration"]["N"]) >= time.time() + 9 * 24 * 3600 - 5
 
 
-def test_a_hold_that_never_was_or_is_of_another_item_is_not_found(counting: Counting) -> None:
+def test_an_unknown_hold_and_a_hold_of_another_item_are_not_found(counting: Counting) -> None:
     counting.stock(3)
     hold_id = counting.place_hold(3)[0]["hold"]
-    never = "1700000000-AAAAAAAAAAAAAAAA"
-    for id_, named, state in (
-        (ITEM, never, COMMITTED),
-        (ITEM, never, RELEASED),
+    unknown = "1700000000-AAAAAAAAAAAAAAAA"
+    for id_, given_id, state in (
+        (ITEM, unknown, COMMITTED),
+        (ITEM, unknown, RELEASED),
         (id_in_same_bucket(), hold_id, RELEASED),
     ):
         with pytest.raises(NotFoundError):
-            settling.settle(counting.world.call(), counters.STOCK, id_, named, state)
+            settling.settle(counting.world.call(), counters.STOCK, id_, given_id, state)
     assert counting.only_hold()["state"] == {"S": HELD}
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
-def test_an_expired_hold_is_not_kept_as_it_was_and_its_amount_is_given_back_once(
+def test_an_expired_hold_cannot_be_committed_without_an_amount_and_is_released_once(
     counting: Counting, clock: Clock, swept: bool
 ) -> None:
-    """It can be kept until its last second, and given back from then on. A release is its last state, too."""
+    """A hold can be committed until its last second. After a release of the expired hold, no commit is possible."""
     counting.stock(11)
     in_time, hold_id = (counting.place_hold(amount, ttl_s=60)[0]["hold"] for amount in (1, 3))
     clock.pass_s(59)
@@ -139,7 +139,7 @@ def test_an_expired_hold_is_not_kept_as_it_was_and_its_amount_is_given_back_once
     assert counting.sweep() == 0
 
 
-def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_once_more(
+def test_a_new_hold_that_does_not_fit_releases_as_many_expired_holds_as_it_needs(
     counting: Counting, clock: Clock
 ) -> None:
     counting.stock(10)
@@ -149,12 +149,11 @@ def test_before_a_refusal_expired_holds_are_given_back_and_the_take_is_tried_onc
     clock.pass_s(61)
     counting.place_hold(7)
     assert counting.stored(counters.STOCK) == 1
-    assert counting.amounts_by_state() == {HELD: 9, EXPIRED: 8}  # as many as the take needed
-    refused = refusal(partial(counting.place_hold, 4))
-    assert refused.members == {"left": 3}
+    assert counting.amounts_by_state() == {HELD: 9, EXPIRED: 8}
+    assert refusal(partial(counting.place_hold, 4)).members == {"left": 3}
 
 
-def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_however_many(
+def test_a_hold_or_an_increment_releases_many_pages_of_expired_holds_if_it_needs_them(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 7)
@@ -167,7 +166,7 @@ def test_a_take_or_an_increment_gets_all_the_room_that_expired_holds_make_howeve
     assert (counting.stored(counters.STOCK), counting.amounts_by_state()) == (0, {EXPIRED: 60, HELD: 30})
 
 
-def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_its_own(
+def test_expired_holds_of_another_item_are_neither_released_nor_in_the_way_of_this_items_holds(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 2)
@@ -185,42 +184,44 @@ def test_holds_of_another_item_are_not_given_back_for_this_one_nor_do_they_hide_
     for _ in range(2):
         counting.place_hold(id_=id_in_same_bucket())
     clock.pass_s(63)
-    with pytest.raises(StoreBusyError):  # two of the others fill the look: nobody knows what is behind them
+    with pytest.raises(
+        StoreBusyError
+    ):  # two holds of the other item fill the page: the page may hide this item's holds
         counting.place_hold(1)
     assert counting.sweep() == 4
     assert counting.place_hold(1)[1] is False
 
 
-def test_whoever_finds_that_another_has_given_the_expired_holds_back_takes_them_too(
+def test_a_hold_can_take_the_amounts_of_expired_holds_that_a_sweep_has_released(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep comes between the look for expired holds and giving them back."""
+    """The sweep runs after the call has read the expired holds, and before it releases them."""
     counting.stock(1)
     counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    with pytest.raises(StoreBusyError):  # its time is over: it cannot say that nothing is left
+    with pytest.raises(StoreBusyError):  # a call out of time does not know whether an amount is left
         counting.place_hold(1, call=counting.world.call("ann", deadline_s=0))
-    due = hold_items.due_pages
+    due_pages = hold_items.due_pages
 
-    def look(*arguments: Any) -> Any:
-        monkeypatch.setattr(hold_items, "due_pages", due)
-        found = list(due(*arguments))
+    def read_then_sweep(*arguments: Any) -> Any:
+        monkeypatch.setattr(hold_items, "due_pages", due_pages)
+        pages = list(due_pages(*arguments))
         assert counting.sweep() == 1
-        return iter(found)
+        return iter(pages)
 
-    monkeypatch.setattr(hold_items, "due_pages", look)
+    monkeypatch.setattr(hold_items, "due_pages", read_then_sweep)
     assert counting.place_hold(1)[1] is False
     assert counting.stored(counters.STOCK) == 0
 
 
-def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_again(
+def test_a_release_of_a_hold_that_was_committed_first_is_refused_and_one_that_loses_each_try_is_busy(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another function's clock is behind: to it the hold has not expired."""
+    """The hold is committed by a function whose clock is behind, so that the hold has not expired for it."""
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
-    move = holds.transition
-    monkeypatch.setattr(holds, "transition", lambda *_, **__: False)  # others move it all the time
+    transition = holds.transition
+    monkeypatch.setattr(holds, "transition", lambda *_, **__: False)  # other calls win each time
     with pytest.raises(StoreBusyError):
         counting.settle_hold(hold_id, RELEASED)
     clock.pass_s(61)
@@ -230,7 +231,7 @@ def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_
             clock.pass_s(-10)
             assert counting.settle_hold(hold_id, COMMITTED)["changed"] is True
             clock.pass_s(10)
-        return move(*arguments, **more)
+        return transition(*arguments, **more)
 
     monkeypatch.setattr(holds, "transition", commit_first)
     refused = refusal(partial(counting.settle_hold, hold_id, RELEASED))
@@ -239,8 +240,10 @@ def test_a_release_that_finds_the_hold_moved_in_between_says_so_or_is_asked_for_
     assert counting.stored(counters.STOCK) == 0
 
 
-def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settled: list[str]) -> None:
-    """Take, and settle one's own and others' holds at random, as time passes."""
+def place_and_settle_at_random(
+    counting: Counting, clock: Clock, seed: int, placed: list[str], settled: list[str]
+) -> None:
+    """Place holds, and settle these and other callers' holds at random, while time passes."""
     chance = random.Random(seed)
     for turn in range(7):
         try:
@@ -249,7 +252,7 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
             )[0]
         except LimitReachedError:
             continue
-        taken.append(hold["hold"])
+        placed.append(hold["hold"])
         if chance.random() < 0.3:
             clock.pass_s(2)
         if chance.random() < 0.5:
@@ -259,7 +262,7 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
             with suppress(HoldSettledError, LimitReachedError):
                 retry_until_final(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
-            hold_id = chance.choice([hold["hold"], *taken[-CALLERS:]])
+            hold_id = chance.choice([hold["hold"], *placed[-CALLERS:]])
             try:
                 if state and retry_until_final(partial(counting.settle_hold, hold_id, state))["changed"]:
                     settled.append(hold_id)
@@ -267,21 +270,25 @@ def wander(counting: Counting, clock: Clock, seed: int, taken: list[str], settle
                 continue
 
 
-def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(counting: Counting, clock: Clock) -> None:
+def test_the_stock_sums_up_after_commits_releases_expiries_and_sweeps_in_a_race(
+    counting: Counting, clock: Clock
+) -> None:
     counting.stock(20)
     counting.world.proxy.plan = faults.random_faults(11, {"TransactWriteItems": FAULT_MIX})
-    taken, settled = list[str](), list[str]()
-    over = threading.Event()
+    placed, settled = list[str](), list[str]()
+    is_over = threading.Event()
 
     def keep_sweeping() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             retry_until_final(counting.sweep)
 
     def race() -> None:
         try:
-            run_together([partial(wander, counting, clock, seed, taken, settled) for seed in range(CALLERS)])
+            run_together(
+                [partial(place_and_settle_at_random, counting, clock, seed, placed, settled) for seed in range(CALLERS)]
+            )
         finally:
-            over.set()
+            is_over.set()
 
     run_together([race, keep_sweeping])
     counting.world.proxy.plan = faults.no_faults
@@ -300,15 +307,15 @@ def test_commit_release_expiry_and_sweep_race_and_the_stock_always_adds_up(count
     assert counting.stored(counters.STOCK) == counting.sum_of_receipts()
 
 
-def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Counting, clock: Clock) -> None:
+def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: Counting, clock: Clock) -> None:
     counting.stock(3)
     counting.place_hold(1, ttl_s=60)
-    kept = counting.place_hold(1, ttl_s=60)[0]["hold"]
-    counting.settle_hold(kept, COMMITTED)
+    committed = counting.place_hold(1, ttl_s=60)[0]["hold"]
+    counting.settle_hold(committed, COMMITTED)
     low = replace(counters.STOCK, ceiling=2)
     for due in (0, 1):
         assert isinstance(refusal(partial(counting.increment, low, 2)), LimitReachedError)
-        assert HELD in counting.states().values(), "a refusal at a ceiling gives nothing back"
+        assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
         counting.world.proxy.forget()
         assert counting.sweep_until() == (due, 0, True)
         assert len(counting.world.sent("TransactWriteItems")) == due
@@ -318,7 +325,7 @@ def test_a_sweep_or_a_refusal_with_nothing_due_touches_no_hold(counting: Countin
 
 
 @pytest.mark.parametrize("operation", ["Query", "GetItem"])
-def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_409(
+def test_a_truncated_answer_about_holds_is_unreachable_and_never_a_404_or_409(
     counting: Counting, clock: Clock, operation: str
 ) -> None:
     counting.stock(1)
@@ -336,17 +343,19 @@ def test_an_answer_about_holds_that_was_cut_is_unreachable_and_never_a_404_or_40
     assert counting.settle_hold(hold_id, RELEASED)["changed"] is True
 
 
-def test_what_a_hold_costs_and_a_refusal_whatever_was_settled(counting: Counting, clock: Clock) -> None:
+def test_a_hold_costs_the_documented_units_and_a_refusal_one_read_after_40_settled_holds(
+    counting: Counting, clock: Clock
+) -> None:
     counting.stock(2)
     with counting.world.capacity() as measured:
-        kept, given_back = (counting.place_hold(1)[0]["hold"] for _ in range(2))
-        counting.settle_hold(kept, COMMITTED)
-        counting.settle_hold(given_back, RELEASED)
-    assert [used for name, used in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
+        committed, released = (counting.place_hold(1)[0]["hold"] for _ in range(2))
+        counting.settle_hold(committed, COMMITTED)
+        counting.settle_hold(released, RELEASED)
+    assert [units for name, units in measured if name == "TransactWriteItems"] == [6.0, 6.0, 4.0, 8.0]
     assert cost.KINDS["hold"].writes == 6 + 4
     for _ in range(40):
         counting.settle_hold(counting.place_hold(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)
     with counting.world.capacity() as measured:
         assert isinstance(refusal(partial(counting.place_hold, 2)), LimitReachedError)
-    assert [used for name, used in measured if name == "Query"] == [1.0]
+    assert [units for name, units in measured if name == "Query"] == [1.0]

@@ -1,7 +1,7 @@
-"""A transaction can be cancelled for several reasons at once; the order in which they are judged decides the count.
+"""A transaction can be cancelled for several reasons at once. Tally looks at the reasons in a fixed order.
 
-A receipt found: counted before, whatever else is stored. Then conflicts and throttling: try again. A condition that
-failed beside them is judged afresh by the retry, for who knows what was about to change it.
+A stored receipt comes first: the change was counted before. Conflicts and throttling come next: the change is tried
+again. The retry also decides about a condition that failed beside them, because the other call may change its outcome.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from tests import faults
 from tests.invariants.world import POST, VIDEO, World
 
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
-RECEIPT, LIKE, TALLY = 0, 1, 2  # the places of the writes in the transaction of a keyed like
+RECEIPT, LIKE, TALLY = 0, 1, 2  # places of the writes in the transaction of a like with a key
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-NOW_AND_SOON = [("TransactionConflict", "now"), ("ThrottlingError", "soon"), ("ProvisionedThroughputExceeded", "soon")]
-"""What a like meets, and when it is visible: one that was throttled is written alone, and judged by that write."""
+VISIBLE_BY_CODE = [
+    ("TransactionConflict", "now"),
+    ("ThrottlingError", "soon"),
+    ("ProvisionedThroughputExceeded", "soon"),
+]
+"""The reason that cancels a like, and when the like is visible: a throttled like spills."""
 
 
 def liked(visible: str, changed: bool = True) -> dict[str, Any]:
@@ -30,13 +34,13 @@ def liked(visible: str, changed: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", BUSY)
-def test_receipt_found_beside_a_conflict_is_a_replay_at_once_and_ones_own_a_first_answer(
+def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_call_a_first_answer(
     world: World, code: str
 ) -> None:
     call = world.call()
     world.play("key-1", call=call)
-    found = faults.mixed(refused_at=0, busy_at=1, item=world.receipt(), code=code)
-    world.proxy.plan = faults.always(found, "TransactWriteItems")
+    cancelled = faults.mixed(refused_at=0, busy_at=1, item=world.receipt(), code=code)
+    world.proxy.plan = faults.always(cancelled, "TransactWriteItems")
     world.proxy.forget()
     assert world.play("key-1") == (PLAYED, True)
     assert world.play("key-1", call=call) == (PLAYED, False)  # as if the SDK had sent it again
@@ -44,23 +48,23 @@ def test_receipt_found_beside_a_conflict_is_a_replay_at_once_and_ones_own_a_firs
     assert world.tally() == 1
 
 
-def refuse(world: World, key: str | None, refused: int, busy: int, code: str) -> None:
-    """The next transaction is cancelled for a condition at one place and for something passing at another."""
-    places = (refused, busy) if key else (refused - 1, busy - 1)
+def cancel_next(world: World, key: str | None, condition: int, busy: int, code: str) -> None:
+    """Cancel the next transaction. At the place `condition` its condition fails, and at `busy` it meets `code`."""
+    places = (condition, busy) if key else (condition - 1, busy - 1)
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
 
 
 keyed = pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
 
 
-@pytest.mark.parametrize(("code", "visible"), NOW_AND_SOON)
-@pytest.mark.parametrize("places", [(LIKE, TALLY), (TALLY, LIKE)], ids=["there is the like", "there is no post"])
+@pytest.mark.parametrize(("code", "visible"), VISIBLE_BY_CODE)
+@pytest.mark.parametrize("places", [(LIKE, TALLY), (TALLY, LIKE)], ids=["the like is stored", "no post is stored"])
 @keyed
-def test_like_refused_beside_a_conflict_is_judged_afresh(
+def test_the_retry_decides_about_a_like_whose_condition_failed_beside_a_conflict(
     world: World, code: str, visible: str, places: tuple[int, int], key: str | None
 ) -> None:
     world.write_post()
-    refuse(world, key, *places, code)
+    cancel_next(world, key, *places, code)
     assert world.like("ann", key=key) == (liked(visible), False)
     assert world.likes() == (1 if visible == "now" else 0, {"ann"})
     assert world.tally_after_rollup(counters.LIKES, POST) == 1
@@ -68,21 +72,21 @@ def test_like_refused_beside_a_conflict_is_judged_afresh(
 
 @pytest.mark.parametrize("code", BUSY)
 @keyed
-def test_what_never_spills_is_judged_afresh_by_the_retry(world: World, code: str, key: str | None) -> None:
-    """An unlike, and a stock that had run out a moment ago."""
+def test_the_retry_decides_about_a_change_that_never_spills(world: World, code: str, key: str | None) -> None:
+    """An unlike, and a change of the stock."""
     world.write_post()
     world.like("ann")
     world.play("in", counter=counters.STOCK, operation="increment")
-    refuse(world, key, LIKE, TALLY, code)
+    cancel_next(world, key, LIKE, TALLY, code)
     assert world.unlike("ann", key=key) == ({**liked("now"), "present": False}, False)
     assert world.likes() == (0, set())
-    refuse(world, "out", 1, RECEIPT, code)
+    cancel_next(world, "out", 1, RECEIPT, code)
     body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")
     assert (body["visible"], world.tally(counters.STOCK)) == ("now", 0)
 
 
-def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
-    """Two calls with one key at one moment: one is cancelled for a conflict on the receipt."""
+def test_a_conflict_on_the_receipt_is_tried_again(world: World) -> None:
+    """DynamoDB cancels one of two calls that use the same key at once."""
     conflict = faults.Fault(faults.FaultKind.CONFLICT, at=RECEIPT)
     world.proxy.plan = faults.script({"TransactWriteItems": [conflict, conflict]})
     assert world.play("key-1") == (PLAYED, False)
@@ -91,14 +95,14 @@ def test_conflict_on_the_receipt_itself_is_tried_again(world: World) -> None:
     assert world.tally() == 1
 
 
-ELSEWHERE = faults.Fault(faults.FaultKind.CONFLICT, at=0)
-"""A conflict over the receipt, or over the like item if there is no receipt, and not over the tally."""
+CONFLICT_OUTSIDE_TALLY = faults.Fault(faults.FaultKind.CONFLICT, at=0)
+"""A conflict on the receipt, or without a receipt on the like item, and not on the tally."""
 
 
-def together(world: World) -> Sequence[Any]:
+def count_batch(world: World) -> Sequence[Any]:
     play = {"counter": "plays", "id": VIDEO}
-    made = batch.parse_batch([play, play], counters.COUNTERS, time.time(), soon=False)
-    return batch.count(world.call(), made, operation="change", key="key-1", soon=False)
+    parsed = batch.parse_batch([play, play], counters.COUNTERS, time.time(), soon=False)
+    return batch.count(world.call(), parsed, operation="change", key="key-1", soon=False)
 
 
 @pytest.mark.parametrize(
@@ -108,16 +112,16 @@ def together(world: World) -> Sequence[Any]:
         (lambda world: world.like("ann"), counters.LIKES.partition_start + POST),
         (lambda world: world.like("ann", key="key-1"), counters.LIKES.partition_start + POST),
         (lambda world: world.unlike("bob"), counters.LIKES.partition_start + POST),
-        (together, counters.PLAYS.partition_start + VIDEO),
+        (count_batch, counters.PLAYS.partition_start + VIDEO),
     ],
-    ids=["play", "like", "keyed like", "unlike", "together"],
+    ids=["play", "like", "keyed like", "unlike", "batch"],
 )
-def test_conflicts_over_a_receipt_or_a_like_neither_spread_nor_heat_the_tally(
+def test_conflicts_on_a_receipt_or_a_like_item_neither_spread_the_tally_nor_make_it_hot(
     world: World, change: Callable[[World], Sequence[Any]], tally: str
 ) -> None:
     world.write_post()
     world.like("bob")
-    world.proxy.plan = faults.script({"TransactWriteItems": [ELSEWHERE] * (SPILL_RETRIES_MAX + 2)})
+    world.proxy.plan = faults.script({"TransactWriteItems": [CONFLICT_OUTSIDE_TALLY] * (SPILL_RETRIES_MAX + 2)})
     assert change(world)[0]["visible"] == "now"
     assert world.store.spread.width(tally) == 1
     assert not world.store.breaker.open_tallies

@@ -1,4 +1,4 @@
-"""An import counts each row once for the name of its run, wherever it dies; what it counts is no drift."""
+"""An import counts each row once for the name of its run, wherever the run dies, and makes no drift."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from tests.invariants.streaming import ConsumerWorld
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, killing_at
 
-NUMBERS, OF_LIKES = "id,value", "post,user,liked_at"
+NUMBERS_HEADER, LIKES_HEADER = "id,value", "post,user,liked_at"
 LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, counters.USAGE
 
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """Its time is later than that of Powertools."""
+    """A deployment whose simulated time is years ahead, so its imports may have any age."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 
@@ -68,13 +68,13 @@ def value(store: Store, counter: Counter, id_: str) -> int:
     return tallies.read(Call(store), counter, id_)
 
 
-def videos(start: str, rows: int = 120, ids: int = 110) -> list[str]:
-    """More than two chunks; some ids twice."""
-    return [NUMBERS, *(f"{start}{row % ids},{row + 1}" for row in range(rows))]
+def video_lines(start: str, rows: int = 120, ids: int = 110) -> list[str]:
+    """Returns the lines of a file with more than two chunks, in which some ids come twice."""
+    return [NUMBERS_HEADER, *(f"{start}{row % ids},{row + 1}" for row in range(rows))]
 
 
-def counted(store: Store, lines: list[str]) -> bool:
-    """Whether each row is counted once."""
+def is_counted_once(store: Store, lines: list[str]) -> bool:
+    """Whether each row of the file is counted once."""
     sums: dict[tuple[str, str], int] = {}
     for id_, number in (line.split(",") for line in lines[1:]):
         sums["plays", id_] = sums.get(("plays", id_), 0) + int(number)
@@ -84,26 +84,26 @@ def counted(store: Store, lines: list[str]) -> bool:
 def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
-    """Killed before and after each request of the run, and started again to its end."""
+    """The run is killed before or after each of its requests in turn, and then started again until it ends."""
     for before in (True, False):
         for at in itertools.count():
-            lines = videos(f"k{at}-{int(before)}-")
+            lines = video_lines(f"k{at}-{int(before)}-")
             path = run_on_deployment.file(*lines)
-            with killing_at(deployment.store, at, before=before) as made:
+            with killing_at(deployment.store, at, before=before) as requests:
                 run_on_deployment.import_(path)
-            ended = len(made) != at
+            ended = len(requests) != at
             assert run_on_deployment.import_(path) == 0
-            assert counted(deployment.store, lines)
+            assert is_counted_once(deployment.store, lines)
             if ended:
                 break
-        assert at >= 5  # the run in the history twice, and three chunks
+        assert at >= 5  # three chunks, and two writes of the run's entry in the history
     deployment.assert_no_drift()
 
 
 @pytest.mark.parametrize(
-    "fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.THROTTLE], ids=lambda one: one.kind.name
+    "fault", [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.THROTTLE], ids=lambda fault: fault.kind.name
 )
-def test_lost_answers_and_a_busy_store_change_nothing(
+def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     deployment: Deployment,
     world: World,
     run_on_deployment: Command,
@@ -112,19 +112,21 @@ def test_lost_answers_and_a_busy_store_change_nothing(
 ) -> None:
     monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)
     deployment.post()
-    lines = videos("f")
+    lines = video_lines("f")
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, None, fault, fault, fault, None, fault]})
     assert run_on_deployment.import_(run_on_deployment.file(*lines)) == 0
-    assert run_on_deployment.import_(run_on_deployment.file(OF_LIKES, "p,a,20240503", "p,b,20240504"), "likes") == 0
+    assert run_on_deployment.import_(run_on_deployment.file(LIKES_HEADER, "p,a,20240503", "p,b,20240504"), "likes") == 0
     deployment.deliver()
-    assert counted(deployment.store, lines)
+    assert is_counted_once(deployment.store, lines)
     assert value(deployment.store, LIKES, "p") == 2
     deployment.assert_no_drift()
 
 
-def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command) -> None:
-    lines = videos("t")
+def test_each_row_counts_once_while_two_processes_import_and_callers_change_the_same_tallies(
+    store: Store, run: Command
+) -> None:
+    lines = video_lines("t")
     path = run.file(*lines)
 
     def play(amount: int) -> None:
@@ -132,12 +134,12 @@ def test_two_processes_at_once_and_changes_meanwhile(store: Store, run: Command)
             increments.count(Call(store), Increment(PLAYS, f"t{number}", amount, "play", f"{amount} {number}", {}))
 
     run_together([lambda: run.import_(path), lambda: run.import_(path), lambda: play(1), lambda: play(-1)])
-    assert counted(store, lines)
+    assert is_counted_once(store, lines)
 
 
 @pytest.mark.sdk
-def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, run: Command) -> None:
-    lines = videos("o")
+def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store, run: Command) -> None:
+    lines = video_lines("o")
     move = ("plays", "--run", "move")
     with killing_at(store, 3, before=True):
         run.import_(run.file(*lines), *move)
@@ -154,36 +156,38 @@ def test_another_content_under_the_name_of_a_run_counts_nothing(store: Store, ru
     assert run.import_(run.file(*lines), *move) == 0
 
 
-def test_a_run_ends_before_its_first_receipts_go(store: Store, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_before_its_first_receipts_expire(
+    store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunks, "RESTART_S", -1)
     with pytest.raises(CommandError, match="its first receipts expire soon"):
-        run.import_(run.file(*videos("long")))
+        run.import_(run.file(*video_lines("long")))
     assert value(store, PLAYS, "long0") == 0
 
 
 @pytest.mark.sdk
-def test_run_is_not_repeated_when_its_receipts_are_gone(
+def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, half = (run.file(*videos(name)) for name in ("w", "h"))
-    assert run.import_(whole) == 0
+    finished, interrupted = (run.file(*video_lines(name)) for name in ("w", "h"))
+    assert run.import_(finished) == 0
     with killing_at(store, 2, before=True):
-        run.import_(half)
+        run.import_(interrupted)
     later_s = time.time() + chunks.RESTART_S + 60
-    kept = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    assert min(int(item["expiration"]["N"]) for item in kept) > later_s
-    for item in kept:
+    stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    assert min(int(item["expiration"]["N"]) for item in stored) > later_s
+    for item in stored:
         store.client.delete_item(TableName=store.settings.receipts_table, Key={"id": item["id"]})
     run.said()
-    assert run.import_(whole) == 0
+    assert run.import_(finished) == 0
     assert "ended before: 120 rows, 0 refused" in run.said()[0]
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(CommandError, match="its receipts have expired, so it cannot go on"):
-        run.import_(half)
-    assert counted(store, videos("w"))
+        run.import_(interrupted)
+    assert is_counted_once(store, video_lines("w"))
 
 
-def test_children_are_put_once_with_their_time_and_their_tally(
+def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
     run, store = run_on_deployment, deployment.store
@@ -191,43 +195,46 @@ def test_children_are_put_once_with_their_time_and_their_tally(
         deployment.post(post=post)
     deployment.like("early", post="p")
     lines = [f"{post},u{n},{1_700_000_000 + n}" for n in range(70) for post in ("p", "q")]
-    path = run.file(OF_LIKES, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
+    path = run.file(LIKES_HEADER, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
     with killing_at(store, 4, before=False):
         run.import_(path, "likes")
-    deployment.like("u0", liked=False, post="p")  # between the kill and the second start: it stays so
+    deployment.like("u0", liked=False, post="p")  # the second start does not put this like again
     assert run.import_(path, "likes") == 0
     assert "2 existed" in run.said()[0]
     assert (value(store, LIKES, "p"), value(store, LIKES, "q")) == (70, 71)
-    found, _ = children.list_children(Call(store), LIKES, "q", 100, None)
-    assert ("u69", 1_700_000_069) in found
-    assert ("auth0|7", 1_714_730_400) in found
+    listed, _ = children.list_children(Call(store), LIKES, "q", 100, None)
+    assert ("u69", 1_700_000_069) in listed
+    assert ("auth0|7", 1_714_730_400) in listed
     assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
-        found = deployment.reconciler().count(LIKES, post)
-        assert found.children == found.tally
+        recounted = deployment.reconciler().count(LIKES, post)
+        assert recounted.children == recounted.tally
     deployment.assert_no_drift()
 
 
-def told(deployment: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
-    """The traffic of today, and what was imported by day."""
+def traffic_and_imports(deployment: Deployment, counter: Counter, id_: str) -> tuple[int, dict[str, int]]:
+    """Returns the traffic of the last day, and the imported sum of each day."""
     now_h = int(deployment.now_s) // 3600 + 1
     traffic = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, now_h - 24, now_h))
-    ever = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, 0, now_h))
-    by_day = {str(datetime.fromtimestamp(one["from"], UTC).date()): one["value"] for one in ever["imports"]}
+    whole = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, 0, now_h))
+    by_day = {str(datetime.fromtimestamp(part["from"], UTC).date()): part["value"] for part in whole["imports"]}
     return sum(point["value"] for point in traffic["series"]), by_day
 
 
 def top_list(deployment: Deployment, counter: Counter) -> dict[str, int]:
-    """The list of today."""
-    return {one["id"]: one["value"] for one in top.top_list(Call(deployment.store), counter, top.DAY, None, 100)["top"]}
+    """Returns the top list of today, as a value for each id."""
+    return {
+        entry["id"]: entry["value"]
+        for entry in top.top_list(Call(deployment.store), counter, top.DAY, None, 100)["top"]
+    }
 
 
-def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_wherever_the_run_is_killed(
+def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the_run_is_killed(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
-    """Old plays that are added, one video of them hot, numbers that are set, visits, which the rollup adds, and likes.
+    """Imports plays, of which one video is hot, numbers that are set, visits, which the rollup adds, and likes.
 
-    A day that cannot be is today, as is a child that goes again today.
+    A number of a day in the future counts as imported today, and so does an imported child that is removed today.
     """
     deployment.series = True
     deployment.run(2)
@@ -240,15 +247,16 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,5138-11-16,2", "d,20240503,3"]
     likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,5138-11-16"]
     for counter, *lines in (
-        ("plays", NUMBERS, "v,1200", "w,5", "hot,70"), ("contest", NUMBERS, "x,97"), ("visits", NUMBERS, f"{page},8"),
+        ("plays", NUMBERS_HEADER, "v,1200", "w,5", "hot,70"), ("contest", NUMBERS_HEADER, "x,97"),
+        ("visits", NUMBERS_HEADER, f"{page},8"),
         ("plays", "id,day,value", *dated), ("contest", "id,day,value", "y,2024-05-04T00:30:00+02:00,97"),
-        ("likes", OF_LIKES, *likes),
+        ("likes", LIKES_HEADER, *likes),
     ):  # fmt: skip
         path = run_on_deployment.file(*lines)
         for at in itertools.count(2):
-            with killing_at(deployment.store, at, before=False) as made:
+            with killing_at(deployment.store, at, before=False) as requests:
                 run_on_deployment.import_(path, counter)
-            if len(made) != at:
+            if len(requests) != at:
                 break
         assert run_on_deployment.import_(path, counter) == 0
     today = str(datetime.fromtimestamp(deployment.now_s, UTC).date())
@@ -257,25 +265,28 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     deployment.run(3)
     deployment.like("c", liked=False)
     deployment.run(120)
-    assert told(deployment, PLAYS, "v") == (3, {today: 1200})
-    assert told(deployment, PLAYS, "w") == (0, {today: 5})
-    assert told(deployment, PLAYS, "hot") == (2, {today: 70})
-    assert told(deployment, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
-    assert told(deployment, counters.VISITS, page) == (0, {today: 8})
-    assert told(deployment, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
-    assert told(deployment, PLAYS, "e") == (0, {"2024-05-03": 1})
-    assert told(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    assert told(deployment, PLAYS, hours.TOTAL_ID) == (5, {"2024-05-03": 11, "2024-05-04": 9, today: 1277})
-    assert told(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
+    assert traffic_and_imports(deployment, PLAYS, "v") == (3, {today: 1200})
+    assert traffic_and_imports(deployment, PLAYS, "w") == (0, {today: 5})
+    assert traffic_and_imports(deployment, PLAYS, "hot") == (2, {today: 70})
+    assert traffic_and_imports(deployment, counters.CONTEST, "x") == (0, {today: 97 - counters.CONTEST.start})
+    assert traffic_and_imports(deployment, counters.VISITS, page) == (0, {today: 8})
+    assert traffic_and_imports(deployment, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
+    assert traffic_and_imports(deployment, PLAYS, "e") == (0, {"2024-05-03": 1})
+    assert traffic_and_imports(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
+    assert traffic_and_imports(deployment, PLAYS, hours.TOTAL_ID) == (
+        5,
+        {"2024-05-03": 11, "2024-05-04": 9, today: 1277},
+    )
+    assert traffic_and_imports(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
     assert (top_list(deployment, PLAYS), top_list(deployment, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
     assert [value(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
     assert (value(deployment.store, LIKES, "p"), value(deployment.store, counters.CONTEST, "y")) == (5, 97)
     deployment.assert_no_drift()
     run_on_deployment.said()
     assert run_on_deployment("history", "p") == 0
-    said, _ = run_on_deployment.said()
-    assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in said
-    assert "--imports" in said
+    printed, _ = run_on_deployment.said()
+    assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in printed
+    assert "--imports" in printed
     assert run_on_deployment("history", "w", "--json") == 0
     [line] = map(json.loads, run_on_deployment.said()[0].splitlines())
     assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "w", 5, "import")
@@ -284,18 +295,18 @@ def test_what_is_imported_is_no_traffic_but_of_its_own_day_however_it_comes_and_
     assert "has no repairs" in run_on_deployment.said()[0]
 
 
-def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: Command) -> None:
+def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, run: Command) -> None:
     posts.write_post(Call(store, "author"), LIKES, "p", "hello")
     days = ("20240501", "2024-05-02", "20240503", "2024-05-04")
     path = run.file(
-        OF_LIKES, *(f"{one},{day}" for one, day in zip(("p,a", "nobody,b", "p,c", "nothing,d"), days, strict=True))
+        LIKES_HEADER, *(f"{row},{day}" for row, day in zip(("p,a", "nobody,b", "p,c", "nothing,d"), days, strict=True))
     )
     assert run.import_(path, "likes") == 2
-    _, said = run.said()
-    assert "line 3: there is no post nobody\n" in said
-    assert "line 5: there is no post nothing\n" in said
+    _, errors = run.said()
+    assert "line 3: there is no post nobody\n" in errors
+    assert "line 5: there is no post nothing\n" in errors
     assert value(store, LIKES, "p") == 0
-    assert run.import_(path, "likes", "--skip-bad") == 1  # rows are left out, and it says which
+    assert run.import_(path, "likes", "--skip-bad") == 1  # the command names the rows that it leaves out
     assert "imported 2 rows, 2 refused" in run.said()[0]
     assert value(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
@@ -303,14 +314,14 @@ def test_children_without_a_parent_are_named_by_their_lines(store: Store, run: C
 
 ODD_NAMES = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
 DAY = 1_714_694_400  # 2024-05-03
-OF_ANALYTICS = {
+ACCEPTED_TIMES = {
     "20240503": DAY, 20240503: DAY, "2024-05-03": DAY, "20240503T000000Z": DAY, str(DAY): DAY, float(DAY): DAY,
     "1999-12-31": 946_598_400, "946684800": 946_684_800, "1999999999": 1_999_999_999,
 }  # fmt: skip
-NO_TIMES = {
+REFUSED_TIMES = {
     "before 2000 or after May 2033": (
-        "45415", 45415, "2024", 2024, "202405", "946684799", "0", "-1",  # a serial number of Excel, a year, a month
-        "2024050312", 2024050312, "202405031200", "1700000000000", "2000000000",  # an hour of analytics, milliseconds
+        "45415", 45415, "2024", 2024, "202405", "946684799", "0", "-1",  # a date of Excel, a year, a month
+        "2024050312", 2024050312, "202405031200", "1700000000000", "2000000000",  # a date with its hour, milliseconds
     ),
     "must be ISO 8601 from 1970 on": (
         "20241345", "99999999", "1969-12-31", "9999-12-31", "5/3/2024", "45415.5", "", None, True,
@@ -318,22 +329,22 @@ NO_TIMES = {
 }  # fmt: skip
 
 
-def test_a_bare_number_is_a_date_or_seconds_or_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
-    assert {given: files.seconds(given) for given in OF_ANALYTICS} == OF_ANALYTICS
-    for why, wrong in NO_TIMES.items():
-        for given in wrong:
-            with pytest.raises(InvalidInputError, match=why):
-                files.seconds(given)
-    for header, of in (("id,child,at", "--children"), ("id,day,value", "--counter")):
-        path = run.file(header, "a,45415,45415" if of == "--counter" else "a,ann,45415")
-        assert run("import", path, of, "hearts" if of == "--children" else "plays", *WRITE_OPTIONS) == 2
+def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
+    assert {text: files.seconds(text) for text in ACCEPTED_TIMES} == ACCEPTED_TIMES
+    for reason, times in REFUSED_TIMES.items():
+        for refused in times:
+            with pytest.raises(InvalidInputError, match=reason):
+                files.seconds(refused)
+    for header, option in (("id,child,at", "--children"), ("id,day,value", "--counter")):
+        path = run.file(header, "a,45415,45415" if option == "--counter" else "a,ann,45415")
+        assert run("import", path, option, "hearts" if option == "--children" else "plays", *WRITE_OPTIONS) == 2
         assert "line 2: the time 45415, in seconds since 1970, is before 2000 or after May 2033" in run.said()[1]
 
 
-BAD_CSV = [NUMBERS, "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**37 + 1}"]
-WHOLE = ["a,1.0", "a,0e2", "a,-0.0"]
-FRACTIONS = [
-    f"b,{one}" for one in ("7.5", "nan", "inf", "1e400", "0x10", "1_000", "", "1e38", "7e-1", "9007199254740992.5")
+BAD_CSV = [NUMBERS_HEADER, "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**37 + 1}"]
+WHOLE_NUMBERS = ["a,1.0", "a,0e2", "a,-0.0"]
+NOT_WHOLE_NUMBERS = [
+    f"b,{text}" for text in ("7.5", "nan", "inf", "1e400", "0x10", "1_000", "", "1e38", "7e-1", "9007199254740992.5")
 ]
 BAD_JSON = [
     '{"id":"a", "value": 1.0}', '{"id": "b", "value": true}', "[]", "x", '{"id": "c"}', '{"id": 7, "value": 1}',
@@ -347,24 +358,25 @@ BAD_JSON = [
         (BAD_CSV, ".csv", [(3, "value must be a whole number"), (4, "ID must be"), (5, "the row has 1 columns"),
                            (6, "value"), (7, "a dot or two"), (8, "value must not be below 0: plays only counts up"),
                            (9, "value must be")]),
-        ([NUMBERS, *WHOLE, *FRACTIONS], ".csv", [(line, "value must be a whole") for line in range(5, 15)]),
-        ([NUMBERS, "a,1", "i" * 200_000 + ",1"], ".csv", [(3, "a field is longer than 131072 characters")]),
+        ([NUMBERS_HEADER, *WHOLE_NUMBERS, *NOT_WHOLE_NUMBERS], ".csv",
+         [(line, "value must be a whole") for line in range(5, 15)]),
+        ([NUMBERS_HEADER, "a,1", "i" * 200_000 + ",1"], ".csv", [(3, "a field is longer than 131072 characters")]),
         (["value,id", "1,a", "x,b"], ".csv", [(3, "value must be a whole number")]),
         (["id,value,by", "a,1,x", "b,7,8,x"], ".csv", [(3, "the row has 4 columns, and the first line has 3")]),
         (BAD_JSON, ".jsonl", [(2, "value"), (3, "is not a JSON object"), (4, "is not a JSON object"),
                               (5, "must have id, value"), (6, "a string"), (7, "has a name twice"), (8, "value")]),
     ],
 )  # fmt: skip
-def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
+def test_the_command_names_bad_lines_and_imports_nothing_without_skip_bad(
     store: Store, run: Command, lines: list[str], name: str, bad: list[tuple[int, str]]
 ) -> None:
     path = run.file(*lines, name=name)
-    for more in ((), WRITE_OPTIONS):
-        assert run("import", path, "--counter", "plays", *more) == 2
-        said = dict(line.split(": ", 2)[1:] for line in run.said()[1].splitlines() if ": line " in line)
-        assert list(said) == [f"line {number}" for number, _ in bad]
-        for number, why in bad:
-            assert why in said[f"line {number}"]
+    for options in ((), WRITE_OPTIONS):
+        assert run("import", path, "--counter", "plays", *options) == 2
+        reasons = dict(line.split(": ", 2)[1:] for line in run.said()[1].splitlines() if ": line " in line)
+        assert list(reasons) == [f"line {number}" for number, _ in bad]
+        for number, reason in bad:
+            assert reason in reasons[f"line {number}"]
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 0
     assert run.import_(path, "plays", "--skip-bad") == 0
     assert value(store, PLAYS, "a") == 1
@@ -374,9 +386,9 @@ def test_bad_lines_are_named_and_nothing_is_imported_unless_they_are_skipped(
 MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
 
 
-def named_lines(said: str) -> list[int]:
-    """Returns the numbers of the lines that the command names, in the order of what it says."""
-    return [int(line.split(": ")[1].removeprefix("line ")) for line in said.splitlines() if ": line " in line]
+def named_lines(errors: str) -> list[int]:
+    """Returns the line numbers that the command names, in the order of its output."""
+    return [int(line.split(": ")[1].removeprefix("line ")) for line in errors.splitlines() if ": line " in line]
 
 
 @pytest.mark.parametrize(
@@ -399,16 +411,16 @@ def named_lines(said: str) -> list[int]:
         (b"id,value\n", 0, []),
     ],
 )
-def test_a_row_that_is_wrong_costs_no_other_row(
+def test_a_wrong_row_does_not_make_the_command_leave_out_another_row(
     run: Command, tmp_path: Path, content: bytes, rows: int, bad: list[int]
 ) -> None:
     path = tmp_path / "numbers.csv"
     path.write_bytes(content)
     assert run("import", path, "--counter", "plays", "--skip-bad") == 0
-    printed, said = run.said()
+    printed, errors = run.said()
     left_out = f", {files.format_rows(len(bad))} left out" if bad else ""
     assert re.match(rf"would import into plays: {files.format_rows(rows)}, \d+ in all{left_out}, as the run ", printed)
-    assert named_lines(said) == bad
+    assert named_lines(errors) == bad
 
 
 def zipped(content: bytes) -> bytes:
@@ -433,7 +445,7 @@ def zipped(content: bytes) -> bytes:
     ],
     ids=["utf-16", "utf-16-le", "utf-16-be", "gzip", "bzip2", "xz", "zip"],
 )
-def test_a_file_that_is_not_text_is_named_as_what_it_is(
+def test_the_error_of_a_file_that_is_not_text_names_its_format(
     run: Command, tmp_path: Path, content: bytes, kind: str
 ) -> None:
     path = tmp_path / "numbers.csv"
@@ -443,7 +455,7 @@ def test_a_file_that_is_not_text_is_named_as_what_it_is(
 
 
 @pytest.mark.parametrize("name", ["numbers.csv", "numbers.jsonl"])
-def test_a_row_that_is_not_utf8_is_named_with_what_to_do(run: Command, tmp_path: Path, name: str) -> None:
+def test_the_error_of_a_row_that_is_not_utf8_says_how_to_save_the_file(run: Command, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     rows = (
         "id,value\na,1\nf\xe9e,1\n"
@@ -471,13 +483,13 @@ def test_only_the_name_of_a_child_may_hold_line_breaks(
     path = tmp_path / "members.csv"
     path.write_text(content)
     assert run("import", path, "--children", "hearts", "--skip-bad") == 0
-    printed, said = run.said()
+    printed, errors = run.said()
     assert printed.startswith(f"would import into hearts: {files.format_rows(rows)}")
-    assert named_lines(said) == bad
+    assert named_lines(errors) == bad
 
 
 @pytest.mark.parametrize(
-    ("counter", "content", "said"),
+    ("counter", "content", "message"),
     [
         ("plays", "video,count\na,1\n", "the columns id, value, once each, with commas between. It is 'video,count'"),
         ("plays", "a,1\n", "the columns id, value, once each, with commas between. It is 'a,1'"),
@@ -491,20 +503,20 @@ def test_only_the_name_of_a_child_may_hold_line_breaks(
         ("members", "post,user,liked_at\np,a,1\n", "the columns id, child, at, once each"),
     ],
 )
-def test_a_file_that_does_not_name_the_columns_is_one_line_and_nothing_is_imported(
-    store: Store, run: Command, tmp_path: Path, counter: str, content: str, said: str
+def test_a_file_without_the_names_of_the_columns_gets_one_error_and_nothing_is_imported(
+    store: Store, run: Command, tmp_path: Path, counter: str, content: str, message: str
 ) -> None:
     path = tmp_path / "numbers.csv"
     path.write_text(content)
-    for how in ((), WRITE_OPTIONS, (*WRITE_OPTIONS, "--skip-bad")):
-        with pytest.raises(CommandError, match=re.escape(said)) as refused:
-            run("import", path, "--counter" if counter == "plays" else "--children", counter, *how)
+    for options in ((), WRITE_OPTIONS, (*WRITE_OPTIONS, "--skip-bad")):
+        with pytest.raises(CommandError, match=re.escape(message)) as refused:
+            run("import", path, "--counter" if counter == "plays" else "--children", counter, *options)
         assert len(str(refused.value)) < 200
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 0
 
 
-def test_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Command) -> None:
-    path = run.file(NUMBERS, "a,1", "b,2")
+def test_a_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Command) -> None:
+    path = run.file(NUMBERS_HEADER, "a,1", "b,2")
     assert run("import", path, "--counter", "plays") == 0
     assert run.said()[0].startswith("would import into plays: 2 rows, 3 in all, as the run ")
     assert all(store.client.scan(TableName=table)["Count"] == 0 for table in (
@@ -512,12 +524,14 @@ def test_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comman
     ))  # fmt: skip
     assert run.import_(path, "plays", "--run", "first") == 0
     run.said()
-    assert run("import", run.file(NUMBERS, "a,1"), "--counter", "plays") == 0
+    assert run("import", run.file(NUMBERS_HEADER, "a,1"), "--counter", "plays") == 0
     assert "the run first imported 2 rows, by " in run.said()[1]
 
 
-def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: Store, run: Command) -> None:
-    assert run.import_(run.file(NUMBERS, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
+def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to_them(
+    store: Store, run: Command
+) -> None:
+    assert run.import_(run.file(NUMBERS_HEADER, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
     out, err = run.said()
     assert "line 3: 0 left.\n" in err
     assert "line 5: 2 left." in err
@@ -525,7 +539,7 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
     assert run("history", "--imports") == 0
     assert "imported 2 rows, 2 refused, by " in run.said()[0]
     assert (value(store, STOCK, "mug"), value(store, STOCK, "cup")) == (2, 0)
-    path = run.file(NUMBERS, "x,97", "y,0", "x,90")
+    path = run.file(NUMBERS_HEADER, "x,97", "y,0", "x,90")
     assert run.import_(path, "contest") == 1
     assert "line 4: It is at version 1 now." in run.said()[1]
     assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
@@ -540,25 +554,25 @@ def test_numbers_with_limits_refuse_rows_and_those_with_a_start_are_set(store: S
         )
 
 
-def test_rows_of_periods_that_are_kept_no_more_are_said(store: Store, run: Command) -> None:
-    """They are no error: an export has them until DynamoDB removes them."""
+def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, run: Command) -> None:
+    """Such rows are not an error, because an export has them until DynamoDB removes their items."""
     today = periods.tally_id(counters.CALLS, "b", time.time())
-    assert run.import_(run.file(NUMBERS, "a#2020-01-01,5", f"{today},6"), "calls") == 0
+    assert run.import_(run.file(NUMBERS_HEADER, "a#2020-01-01,5", f"{today},6"), "calls") == 0
     out, err = run.said()
     assert "1 row of periods that calls does not keep: nobody can read them\n" in err
     assert "imported 2 rows" in out
 
 
-@pytest.mark.parametrize(("start", "own"), [(0, False), (0, True), (60, False), (60, True)])
-def test_a_debt_is_imported_as_far_as_commits_may_go(store: Store, start: int, own: bool) -> None:
-    stock = replace(STOCK, start=start, debt=50, limit_overrides=own)
+@pytest.mark.parametrize(("start", "may_override"), [(0, False), (0, True), (60, False), (60, True)])
+def test_an_import_may_use_the_debt_of_a_counter_and_no_more(store: Store, start: int, may_override: bool) -> None:
+    stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused = [chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)]
     assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]
     assert [value(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
     change = Batch(1, {tally: -start - 1}, {tally: 0})
-    with pytest.raises(LimitReachedError):  # no order goes so far
+    with pytest.raises(LimitReachedError):  # a batch may not use the debt
         batch.count(Call(store), change, operation="change", key="key-1", soon=False)
 
 
@@ -568,10 +582,8 @@ BUDGET = Counter(
 
 
 @pytest.mark.parametrize("counter", [replace(PLAYS, receipt_days=2), counters.CONTEST, BUDGET, counters.MEMBERS])
-def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter_and_deployment_say(
-    store: Store, counter: Counter
-) -> None:
-    """A number that is set in a period goes with it."""
+def test_the_receipts_of_an_import_are_kept_for_longer_than_the_import_may_take(store: Store, counter: Counter) -> None:
+    """The receipt days of the counter do not matter. A number that is set in a period expires with the period."""
     id_ = periods.tally_id(counter, "x", time.time())
     if counter.counts_children:
         chunks.import_children(Call(store), counter, "run", chunks.Chunk(0, [chunks.ChildRow(1, "x", "ann", 5)]))
@@ -584,7 +596,7 @@ def test_the_receipts_of_an_import_live_longer_than_it_may_take_whatever_counter
         assert (item["left"], int(item["expiration"]["N"])) == ({"N": "5"}, periods.expires_s(counter, id_))
 
 
-def test_an_export_imported_into_an_empty_stack_gives_the_same_numbers(
+def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
     call, big = Call(store), 3 * 10**16
@@ -600,56 +612,56 @@ def test_an_export_imported_into_an_empty_stack_gives_the_same_numbers(
         for user in users:
             children.set_child(Call(store), LIKES, post, user.replace("|", "%7C"), True)
     browser = anonymous.child_name(counters.HEARTS, "home", "s" * 22)
-    named = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
+    stored_children = [(counters.MEMBERS, "auth0%7C7"), (counters.MEMBERS, fields.user(browser, "child")),
              (counters.HEARTS, "ann"), (counters.HEARTS, browser),
              *((counters.HEARTS, fields.user(name, "child")) for name in ODD_NAMES)]  # fmt: skip
-    for counter, name in named:
+    for counter, name in stored_children:
         children.set_child(Call(store, "shop"), counter, "home", name, True, {}, None)
     other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
     for post in ("p", "empty"):
         posts.write_post(Call(other.store, "author"), LIKES, post, "hello")
-    for name, form in itertools.product(counters.COUNTERS, ("csv", "jsonl")):
-        path = tmp_path / f"{name}.{form}"
-        of_items = ["--children"] if counters.COUNTERS[name].child else []
-        assert run("export", name, path, *of_items) == 0
-        into = ["--children", name] if of_items else ["--counter", name]
-        if form == "csv":
+    for name, format_ in itertools.product(counters.COUNTERS, ("csv", "jsonl")):
+        path = tmp_path / f"{name}.{format_}"
+        of_children = ["--children"] if counters.COUNTERS[name].child else []
+        assert run("export", name, path, *of_children) == 0
+        into = ["--children", name] if of_children else ["--counter", name]
+        if format_ == "csv":
             assert other("import", path, *into, *WRITE_OPTIONS) == 0
-        again = tmp_path / f"{name}-again.{form}"
+        again = tmp_path / f"{name}-again.{format_}"
         if counters.COUNTERS[name] in (counters.VISITS, counters.BOT_VISITS):
-            continue  # their receipts wait for the rollup
-        assert other("export", name, again, *of_items) == 0
+            continue  # no rollup runs here, which would add the imported visits
+        assert other("export", name, again, *of_children) == 0
         assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())
-    assert all(children.has_child(Call(other.store), counter, "home", name) for counter, name in named)
+    assert all(children.has_child(Call(other.store), counter, "home", name) for counter, name in stored_children)
     assert (tmp_path / "plays.csv").read_text() == f"id,value\nv,{big + 7}\nw,0\n"
     assert json.loads((tmp_path / "visits.jsonl").read_text()) == {"id": page, "value": 9}
     run.said()
     assert run("export", "stock") == 0
     assert run.said()[0] == "id,value\nmug,4\n"
     assert posts.delete_post(Call(store, "author"), LIKES, "p")
-    for of_items in ([], ["--children"]):
-        assert run("export", "likes", *of_items) == 0
-        assert "\np," not in run.said()[0], "a post that is deleted has no number, and no likes"
+    for of_children in ([], ["--children"]):
+        assert run("export", "likes", *of_children) == 0
+        assert "\np," not in run.said()[0], "a deleted post has no number and no likes"
 
 
-def test_period_is_part_of_the_id(run: Command) -> None:
+def test_the_id_of_a_row_may_have_a_period(run: Command) -> None:
     today, tomorrow = (str(datetime.now(UTC).date() + timedelta(days=days)) for days in (0, 1))
-    path = run.file(NUMBERS, f"a#{today},5", f"a#{tomorrow},7", "b,1", "b#2026-11,1", "b##,1")
+    path = run.file(NUMBERS_HEADER, f"a#{today},5", f"a#{tomorrow},7", "b,1", "b#2026-11,1", "b##,1")
     assert run.import_(path, "calls", "--skip-bad") == 0
     assert [line.split(": ")[1] for line in run.said()[1].splitlines()[:3]] == ["line 4", "line 5", "line 6"]
     assert run("export", "calls") == 0
     head, *rows = run.said()[0].splitlines()
     assert (head, sorted(rows)) == ("id,value", [f"a#{today},5", f"a#{tomorrow},7"])
     assert run("get", "calls", f"a#{today}") == 0
-    said = f"calls a#{today}: 5, 995 left to its limit of 1000, until {tomorrow}T00:00:00+00:00\n"
-    assert run.said()[0] == said
+    line = f"calls a#{today}: 5, 995 left to its limit of 1000, until {tomorrow}T00:00:00+00:00\n"
+    assert run.said()[0] == line
 
 
-def test_ids_of_any_text_are_imported_and_their_export_is_imported_again(
+def test_ids_of_any_text_are_imported_and_their_export_can_be_imported(
     store: Store, run: Command, tmp_path: Path, engine: Engine
 ) -> None:
     rows = ["/posts/x/,5", "привет,7", "%D0%BF,1", "п,2", '"a, b",3', "a#b,4", "~2Fc~2F,6"]
-    assert run.import_(run.file(NUMBERS, *rows), "usage", "--skip-bad") == 0
+    assert run.import_(run.file(NUMBERS_HEADER, *rows), "usage", "--skip-bad") == 0
     assert "write # as ~23" in run.said()[1]
     path, again = tmp_path / "usage.csv", tmp_path / "again.csv"
     assert run("export", "usage", path) == 0

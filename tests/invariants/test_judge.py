@@ -1,4 +1,4 @@
-"""The judge: each closed minute is judged once, whoever judges it, and whatever happens meanwhile."""
+"""The judge judges each closed minute once, though judges die, sleep, overlap and run out of time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOREVER = float("inf")
 
 @pytest.fixture(autouse=True)
 def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "BUCKETS", 2)  # partitions to read; test_segments reads them all
+    monkeypatch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments has every bucket
     StreamWorld(store, store.client).put_judged(M - 1)
 
 
@@ -41,35 +41,36 @@ def plays(amount: int, target: str = "v", expected: int = 0) -> JournalEntry:
     return JournalEntry("plays", target, "", expected, expected + amount)
 
 
-def seen(store: Store, closed: int) -> Watermark:
-    """What may be concluded when the minutes up to `closed` are closed."""
+def watermark_of(store: Store, closed: int) -> Watermark:
+    """Returns a watermark by which the minutes up to `closed` are closed."""
     return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
-    """What a run did, without what it read."""
-    judged = judge.judge(store, seen(store, closed), now_s, until_s=until_s)
+    """Run the judge. Returns what the run did, without the segments and bytes that it read."""
+    judged = judge.judge(store, watermark_of(store, closed), now_s, until_s=until_s)
     assert judged.last == watermark.last_judged_minute(store)
     return replace(judged, last=-1, segments=0, bytes=0)
 
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> DriftRow | None:
-    found = rows.read_row(store, counter, target)
-    return found._replace(changes=()) if found.last_minute >= 0 else None
+    """Returns the drift row of a tally without its changes; None if no row is stored."""
+    stored_row = rows.read_row(store, counter, target)
+    return stored_row._replace(changes=()) if stored_row.last_minute >= 0 else None
 
 
 def drifts(store: Store) -> dict[str, int]:
     return {drift.target: drift.drift for drift in rows.all_rows(store)}
 
 
-def through(store: Store, client: WatchedClient) -> Store:
+def with_client(store: Store, client: WatchedClient) -> Store:
     return replace(store, client=client)  # type: ignore[arg-type]
 
 
-# What is uneven
+# The drift of a minute
 
 
-def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(store: Store) -> None:
+def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_no_row(store: Store) -> None:
     book(store, M, plays(3), plays(0, "even", 7), JournalEntry("likes", "v", "", 4, 1))
     book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
     book(store, M, plays(5), plays(2, "halves"), bucket=1)
@@ -82,22 +83,27 @@ def test_a_minute_is_summed_up_over_its_segments_and_what_is_even_has_no_row(sto
 
 
 @pytest.mark.parametrize(
-    "known", [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)]
+    "without_closed_minute", [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)]
 )
-def test_without_watermark_nothing_is_judged(store: Store, known: Watermark) -> None:
+def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, without_closed_minute: Watermark) -> None:
     book(store, M, plays(3))
     book(store, 0, plays(3))
-    assert judge.judge(store, known, NOW_S, until_s=FOREVER) == judge.JudgeRun(last=known.judged)
+    judged = judge.judge(store, without_closed_minute, NOW_S, until_s=FOREVER)
+    assert judged == judge.JudgeRun(last=without_closed_minute.judged)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
 
 
-GONE, UNLIKED = JournalEntry("likes", "p", "0123456789ab", -1, 0), JournalEntry("likes", "p", "0123456789ab", 0, -1)
+# The halves of an unlike: the like item is deleted (expected), and the tally falls (observed).
+ITEM_DELETED, TALLY_FELL = (
+    JournalEntry("likes", "p", "0123456789ab", -1, 0),
+    JournalEntry("likes", "p", "0123456789ab", 0, -1),
+)
 
 
-def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
-    book(store, M, GONE, GONE._replace(pair="x", id="q"))
-    book(store, M, GONE._replace(pair="x", counter="other", observed=5), name="s#2")
-    book(store, M + 1, UNLIKED._replace(pair="another"))
+def test_one_half_of_an_unlike_without_the_other_is_drift(store: Store) -> None:
+    book(store, M, ITEM_DELETED, ITEM_DELETED._replace(pair="x", id="q"))
+    book(store, M, ITEM_DELETED._replace(pair="x", counter="other", observed=5), name="s#2")
+    book(store, M + 1, TALLY_FELL._replace(pair="another"))
     assert run(store, M + 1).changes == 4
     assert (row(store, "p", "likes"), row(store, "q", "likes")) == (
         DriftRow("likes", "p", 0, M + 1, 0),
@@ -109,23 +115,32 @@ def test_half_of_an_unlike_that_stands_alone_is_drift(store: Store) -> None:
 @pytest.mark.parametrize(
     ("halves", "drift"),
     [
-        ({0: [GONE], 1: [GONE], 2: [GONE]}, [1, 2, 3, 3]),  # deleted by hand, and put back, minute after minute
-        ({0: [GONE], 1: [GONE], 2: [GONE], 3: [GONE]}, [1, 2, 3, 4]),
-        ({0: [GONE], 1: [UNLIKED], 2: [GONE]}, [0, 0, 1, 1]),  # an unlike over an edge, then deleted by hand
-        ({0: [GONE], 1: [GONE], 2: [UNLIKED]}, [1, 1, 1, 1]),  # deleted by hand, then an unlike over an edge
-        ({0: [GONE], 1: [GONE, UNLIKED], 2: [GONE]}, [1, 1, 2, 2]),
-        ({0: [GONE], 1: [UNLIKED], 2: [GONE], 3: [UNLIKED]}, [0, 0, 0, 0]),
-        ({0: [UNLIKED], 1: [GONE, GONE]}, [0, 1, 1, 1]),
-        ({0: [GONE, UNLIKED]}, [0, 0, 0, 0]),
-        ({1: [UNLIKED], 2: [GONE]}, [0, 0, 0, 0]),
-        ({0: [GONE], 2: [UNLIKED]}, [1, 1, 0, 0]),  # too far apart: passing drift
+        (
+            {0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED]},
+            [1, 2, 3, 3],
+        ),  # deleted manually, and put back, in each minute
+        ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED], 3: [ITEM_DELETED]}, [1, 2, 3, 4]),
+        (
+            {0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED]},
+            [0, 0, 1, 1],
+        ),  # an unlike in two minutes, then deleted manually
+        (
+            {0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [TALLY_FELL]},
+            [1, 1, 1, 1],
+        ),  # deleted manually, then an unlike in two minutes
+        ({0: [ITEM_DELETED], 1: [ITEM_DELETED, TALLY_FELL], 2: [ITEM_DELETED]}, [1, 1, 2, 2]),
+        ({0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED], 3: [TALLY_FELL]}, [0, 0, 0, 0]),
+        ({0: [TALLY_FELL], 1: [ITEM_DELETED, ITEM_DELETED]}, [0, 1, 1, 1]),
+        ({0: [ITEM_DELETED, TALLY_FELL]}, [0, 0, 0, 0]),
+        ({1: [TALLY_FELL], 2: [ITEM_DELETED]}, [0, 0, 0, 0]),
+        ({0: [ITEM_DELETED], 2: [TALLY_FELL]}, [1, 1, 0, 0]),  # halves that are too far apart: drift for some minutes
     ],
 )
 @pytest.mark.parametrize("runs", [1, 5], ids=["in one run", "a run for each minute"])
-def test_no_half_is_lost_nor_counted_twice_however_they_follow_each_other(
+def test_each_half_counts_once_in_every_order_of_halves(
     store: Store, halves: dict[int, list[JournalEntry]], drift: list[int], runs: int
 ) -> None:
-    """j5: the third of them was counted in no minute, and the drift stayed."""
+    """`halves`: the halves of each minute. `drift`: the drift after each minute."""
     for minute, entries in halves.items():
         for number, entry in enumerate(entries):
             book(store, M + minute, entry, name=f"s#{number}")
@@ -140,24 +155,25 @@ def test_no_half_is_lost_nor_counted_twice_however_they_follow_each_other(
 
 
 def stored(store: Store) -> dict[str, str]:
+    """Returns the stored attributes of the row of the tally `v`."""
     item = queries.get(store.client, store.settings.ledger_table, rows.row_key("plays", "v"))
     return {name: next(iter(value.values())) for name, value in item.items() if name not in ("PK", "SK")}
 
 
-def test_row_says_since_when_and_a_row_at_zero_goes_when_segments_do(store: Store) -> None:
-    life = [
+def test_a_row_has_the_time_of_its_first_drift_and_a_row_at_zero_expires_with_the_segments(store: Store) -> None:
+    steps = [
         (5, {"drift": "5", "since": str(60 * M), "changes": f"[[{M}, 5]]"}),
         (-7, {"drift": "-2", "since": str(60 * M), "changes": f"[[{M}, 5], [{M + 1}, -7]]"}),
         (2, {"drift": "0", "expiration": str(int(NOW_S) + NINE_DAYS_S)}),
         (4, {"drift": "4", "since": str(60 * (M + 3)), "changes": f"[[{M + 3}, 4]]"}),
     ]
-    for number, (amount, facts) in enumerate(life):
+    for number, (amount, facts) in enumerate(steps):
         book(store, M + number, plays(amount))
         run(store, M + number)
         assert stored(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | facts
 
 
-def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
+def test_the_time_of_a_row_is_in_minutes_of_the_deployment(store: Store) -> None:
     short = replace(store, settings=store.settings._replace(minute_s=5))
     book(store, M, plays(5))
     judge.judge(short, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
@@ -167,34 +183,34 @@ def test_row_counts_in_the_minutes_of_the_deployment(store: Store) -> None:
 @pytest.mark.parametrize(
     ("amounts", "confirmed"),
     [
-        ({0: 3, 2: 1, 4: 1, 6: 1}, 3),  # it goes on: what had stood before the last five
+        ({0: 3, 2: 1, 4: 1, 6: 1}, 3),  # only the drift from before the last five minutes is confirmed
         (dict.fromkeys(range(9), 1), 4),
         ({0: -2, 5: 1}, -1),
-        ({0: 2, 4: -2, 5: 2}, 0),  # it was even in between
+        ({0: 2, 4: -2, 5: 2}, 0),  # without drift in the fifth minute
         ({0: 2, 5: -3}, 0),
         ({0: 5, 3: 1, 5: -1}, 5),  # halves of one late change
         ({3: 1, 5: 4}, 0),
     ],
 )
-def test_what_has_stood_for_five_judged_minutes_is_confirmed_however_it_goes_on(
+def test_drift_that_has_stood_for_five_judged_minutes_is_confirmed_while_it_changes(
     store: Store, amounts: dict[int, int], confirmed: int
 ) -> None:
     last = max(amounts)
     for minute, amount in amounts.items():
         book(store, M + minute, plays(amount))
     run(store, M + last)
-    found = rows.read_row(store, "plays", "v")
-    assert found.confirmed_amount(seen(store, 0)) == confirmed
-    assert all(minute > M + last - watermark.CONFIRM_AFTER for minute, _ in found.changes)
+    stored_row = rows.read_row(store, "plays", "v")
+    assert stored_row.confirmed_amount(watermark_of(store, 0)) == confirmed
+    assert all(minute > M + last - watermark.CONFIRM_AFTER for minute, _ in stored_row.changes)
     run(store, M + last + watermark.CONFIRM_AFTER)
-    assert found.confirmed_amount(seen(store, 0)) == found.drift == sum(amounts.values())
+    assert stored_row.confirmed_amount(watermark_of(store, 0)) == stored_row.drift == sum(amounts.values())
 
 
-# Whatever happens meanwhile
+# Other processes
 
 
-def uneven(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, int]:
-    """Some tallies that are uneven in some minutes; what they must come to."""
+def book_drift(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, int]:
+    """Book drift of some tallies in some minutes. Returns the final drift of each tally."""
     total = {f"v{target}": 0 for target in range(targets)}
     for minute in range(minutes):
         amounts = {f"v{target}": 10**minute * (target + 1) for target in range(targets) if target != minute}
@@ -204,64 +220,63 @@ def uneven(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, int]:
     return total
 
 
-WRITES_OF_UNEVEN = 2 * 3 + 3
+WRITES_OF_DRIFT = 2 * 3 + 3  # of each minute two rows and the watermark
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN))
-def test_judge_that_is_killed_at_any_write_is_followed_by_one_that_goes_on(store: Store, at: int, after: bool) -> None:
-    wanted = uneven(store)
+@pytest.mark.parametrize("at", range(WRITES_OF_DRIFT))
+def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(store: Store, at: int, after: bool) -> None:
+    expected = book_drift(store)
     with pytest.raises(Crash):
-        run(through(store, client_that_dies(store.client, at, committed=after)), M + 2)
+        run(with_client(store, client_that_dies(store.client, at, committed=after)), M + 2)
     run(store, M + 2)
-    assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
+    assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
 
-@pytest.mark.parametrize("at", range(WRITES_OF_UNEVEN - 3))
-def test_judge_that_sleeps_while_another_one_judges_changes_nothing_more(store: Store, at: int) -> None:
-    wanted = uneven(store)
-    sleeping = through(store, interrupted_client(store.client, at, lambda: run(store, M + 2)))
-    judge.judge(sleeping, seen(store, M + 1), NOW_S, until_s=FOREVER)
-    assert (drifts(store), watermark.last_judged_minute(store)) == (wanted, M + 2)
+@pytest.mark.parametrize("at", range(WRITES_OF_DRIFT - 3))
+def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Store, at: int) -> None:
+    expected = book_drift(store)
+    sleeping = with_client(store, interrupted_client(store.client, at, lambda: run(store, M + 2)))
+    judge.judge(sleeping, watermark_of(store, M + 1), NOW_S, until_s=FOREVER)
+    assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
 
-def test_a_row_at_zero_stops_a_late_judge_from_writing_the_drift_again(store: Store) -> None:
+def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store: Store) -> None:
     book(store, M, plays(5))
     book(store, M + 1, plays(-5))
-    early = seen(store, M)
+    stale = watermark_of(store, M)
     run(store, M + 1)
-    judge.judge(store, early, NOW_S, until_s=FOREVER)
+    judge.judge(store, stale, NOW_S, until_s=FOREVER)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
 
 @pytest.mark.parametrize("days", [1, 3, 8])
-def test_row_at_zero_outlives_a_judge_that_died_over_its_minute_and_comes_back_days_later(
-    store: Store, days: int
-) -> None:
+def test_a_row_at_zero_is_kept_for_a_judge_that_judges_its_minute_days_later(store: Store, days: int) -> None:
     book(store, M, plays(5), now_s=NOW_S)
     run(store, M)
     book(store, M + 1, plays(-5), now_s=NOW_S)
     with pytest.raises(Crash):
-        run(through(store, client_that_dies(store.client, 0, committed=True)), M + 1)
+        run(with_client(store, client_that_dies(store.client, 0, committed=True)), M + 1)
     ConsumerWorld(store, store.client).expire(NOW_S + days * DAY_S)
     run(store, M + 1, NOW_S + days * DAY_S)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
 
-def repair(store: Store, found: DriftRow | None) -> bool:
-    assert found
-    return try_commit(store, [rows.drift_write(store, found, 0, NOW_S)])
+def repair(store: Store, seen_row: DriftRow | None) -> bool:
+    """Set the drift of a row to 0. Returns False if the stored row differs from `seen_row`."""
+    assert seen_row
+    return try_commit(store, [rows.drift_write(store, seen_row, 0, NOW_S)])
 
 
-def test_repair_between_a_judges_reading_and_writing_is_not_undone(store: Store) -> None:
+def test_a_judge_does_not_undo_a_repair_between_its_read_and_its_write(store: Store) -> None:
     book(store, M, plays(5))
     run(store, M)
     book(store, M + 1, plays(2))
-    run(through(store, interrupted_client(store.client, 0, lambda: repair(store, row(store)))), M + 1)
+    run(with_client(store, interrupted_client(store.client, 0, lambda: repair(store, row(store)))), M + 1)
     assert row(store) == DriftRow("plays", "v", 2, M + 1, 60 * (M + 1))
 
 
-def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_same(store: Store) -> None:
+def test_a_repair_fails_after_the_judge_has_changed_the_row_though_the_drift_is_the_same(store: Store) -> None:
     book(store, M, plays(5))
     run(store, M)
     before = row(store)
@@ -274,10 +289,10 @@ def test_repair_is_refused_once_the_judge_has_moved_the_row_though_it_says_the_s
         "counter": "plays", "target": "v", "upto": str(M + 2), "drift": "0",
         "expiration": str(int(NOW_S) + NINE_DAYS_S),
     }  # fmt: skip
-    assert not repair(store, before), "nor twice"
+    assert not repair(store, before), "a second repair fails, too"
 
 
-def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again(store: Store) -> None:
+def test_a_row_that_changes_before_each_try_is_an_error_and_a_later_run_judges_the_minute(store: Store) -> None:
     book(store, M, plays(5))
     client = WatchedClient(store.client)
     amounts: Iterator[int] = iter(range(1, 100))
@@ -289,7 +304,7 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
 
     client.before = change
     with pytest.raises(StoreBusyError):
-        run(through(store, client), M)
+        run(with_client(store, client), M)
     assert watermark.last_judged_minute(store) == M - 1
     run(store, M)
     assert drifts(store) == {"v": judge.TRIES_MAX + 5}
@@ -298,18 +313,21 @@ def test_row_that_keeps_changing_ends_in_an_error_and_the_minute_is_judged_again
 # Many tallies, and little time
 
 
-def test_rows_that_go_alone_are_written_side_by_side(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, 60,000 rows would take the time of many sweeps."""
+def test_rows_outside_a_transaction_are_written_by_threads_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written one after the other, 60,000 rows would take the time of many sweeps."""
     monkeypatch.setattr(judge, "TOGETHER_MIN", WRITER_THREADS + 1)
-    together = threading.Barrier(WRITER_THREADS)
+    barrier = threading.Barrier(WRITER_THREADS)
     client = WatchedClient(store.client, frozenset({"update_item"}))
-    client.before = lambda number, *_: None if number >= WRITER_THREADS else together.wait(10)
+    client.before = lambda number, *_: None if number >= WRITER_THREADS else barrier.wait(10)
     book(store, M, *(plays(1, f"v{number}") for number in range(WRITER_THREADS)))
-    assert run(through(store, client), M).changes == WRITER_THREADS
+    assert run(with_client(store, client), M).changes == WRITER_THREADS
 
 
-def rows_of(number: int) -> dict[str, int]:
-    return {f"v{at}": at + 1 for at in range(number)}
+def drift_of_targets(number: int) -> dict[str, int]:
+    """Returns a different drift for each of so many targets."""
+    return {f"v{place}": place + 1 for place in range(number)}
 
 
 @pytest.mark.parametrize(("number", "names"), [
@@ -317,28 +335,30 @@ def rows_of(number: int) -> dict[str, int]:
     (judge.TOGETHER_MIN, ["transact_write_items"]),
     (250, ["transact_write_items"] * 3),
 ])  # fmt: skip
-def test_many_rows_are_one_transaction_and_few_go_alone(store: Store, number: int, names: list[str]) -> None:
+def test_many_rows_are_written_in_transactions_and_few_rows_one_by_one(
+    store: Store, number: int, names: list[str]
+) -> None:
     client = WatchedClient(store.client)
-    book(store, M, *(plays(amount, target) for target, amount in rows_of(number).items()))
-    assert run(through(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
-    assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last one notes the minute
-    assert drifts(store) == rows_of(number)
+    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(number).items()))
+    assert run(with_client(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
+    assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last write stores the minute
+    assert drifts(store) == drift_of_targets(number)
 
 
-def test_of_many_rows_one_that_somebody_moves_meanwhile_keeps_what_both_wrote(store: Store) -> None:
-    book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
+def test_a_row_that_a_repair_changes_during_a_transaction_of_many_rows_keeps_both_changes(store: Store) -> None:
+    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
     run(store, M)
-    book(store, M + 1, *(plays(1000, target) for target in rows_of(50)))
+    book(store, M + 1, *(plays(1000, target) for target in drift_of_targets(50)))
     client = interrupted_client(store.client, 0, lambda: repair(store, row(store, "v7")))
-    assert run(through(store, client), M + 1) == judge.JudgeRun(minutes=1, changes=50)
-    assert drifts(store) == {target: amount + 1000 for target, amount in rows_of(50).items()} | {"v7": 1000}
+    assert run(with_client(store, client), M + 1) == judge.JudgeRun(minutes=1, changes=50)
+    assert drifts(store) == {target: amount + 1000 for target, amount in drift_of_targets(50).items()} | {"v7": 1000}
 
 
 @pytest.mark.parametrize(("times", "names"), [
     (3, ["transact_write_items"] * 4),
     (ATTEMPTS_MAX, ["transact_write_items"] * ATTEMPTS_MAX + ["update_item"] * 50),
 ])  # fmt: skip
-def test_many_rows_wait_while_their_partition_is_throttled_and_then_go_alone(
+def test_many_rows_are_tried_again_while_their_partition_is_throttled_and_then_written_one_by_one(
     store: Store, times: int, names: list[str]
 ) -> None:
     waits: list[float] = []
@@ -351,39 +371,39 @@ def test_many_rows_wait_while_their_partition_is_throttled_and_then_go_alone(
             raise ClientError(error, name)
 
     client.before = throttle
-    book(store, M, *(plays(amount, target) for target, amount in rows_of(50).items()))
-    patient = replace(through(store, client), sleep=waits.append, clock=lambda: 0.0)
-    assert run(patient, M) == judge.JudgeRun(minutes=1, changes=50)
+    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
+    untimed = replace(with_client(store, client), sleep=waits.append, clock=lambda: 0.0)
+    assert run(untimed, M) == judge.JudgeRun(minutes=1, changes=50)
     assert [name for name, _ in client.sent] == [*names, "update_item"]
     assert len(waits) == min(times, ATTEMPTS_MAX - 1)
-    assert drifts(store) == rows_of(50)
+    assert drifts(store) == drift_of_targets(50)
 
 
-def test_judge_that_runs_out_of_time_in_the_middle_of_a_minute_goes_on_there(store: Store) -> None:
+def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(store: Store) -> None:
     targets = {f"v{number}": number + 1 for number in range(250)}
     book(store, M, *(plays(amount, target) for target, amount in targets.items()))
     book(store, M + 1, plays(7, "v1"))
     client, now = WatchedClient(store.client), [0.0]
-    passing = replace(through(store, client), clock=lambda: now[0])
+    timed = replace(with_client(store, client), clock=lambda: now[0])
 
     def pass_time(_: int) -> None:
         now[0] += 1
 
     client.after = pass_time
-    assert run(passing, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
+    assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now[0] = 0
-    assert run(passing, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
+    assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
-    assert run(passing, M + 1) == judge.JudgeRun(minutes=1, changes=1)
+    assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
     assert drifts(store) == targets | {"v1": 2 + 7}
 
 
-def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store: Store) -> None:
-    """Rows that are done are not read again: of many, reading them would take the whole time."""
+def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) -> None:
+    """A run does not read the rows of earlier runs, because the reads could take the whole time."""
     book(store, M, *(plays(1, f"v{number}") for number in range(550)))
     client, now = WatchedClient(store.client), [0.0]
-    slow = replace(through(store, client), clock=lambda: now[0])
+    slow = replace(with_client(store, client), clock=lambda: now[0])
 
     def pass_time(_: int) -> None:
         now[0] += 1
@@ -391,20 +411,20 @@ def test_judge_comes_to_the_end_of_a_minute_however_little_each_run_can_do(store
     client.after = pass_time
     judged = []
     for _ in range(6):
-        known = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
-        judged.append(judge.judge(slow, known, NOW_S, until_s=now[0] + 1).changes)
+        closed = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
+        judged.append(judge.judge(slow, closed, NOW_S, until_s=now[0] + 1).changes)
     assert judged == [100, 100, 100, 100, 100, 50]
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
 
 
-def test_judge_that_has_no_time_to_begin_again_has_not_finished(store: Store) -> None:
+def test_a_judge_without_time_to_restart_the_ledger_has_not_finished(store: Store) -> None:
     book(store, M, plays(3))
     run(store, M)
-    lost = replace(seen(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
+    lost = replace(watermark_of(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
     assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
 
 
-def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store) -> None:
+def test_a_judge_with_time_for_the_last_closed_minute_has_finished(store: Store) -> None:
     assert run(store, M, until_s=0) == judge.JudgeRun(minutes=1)
     assert run(store, M + 2, until_s=0) == judge.JudgeRun(minutes=1, finished=False)
 
@@ -412,21 +432,21 @@ def test_judge_that_has_time_for_the_last_minute_only_has_finished(store: Store)
 # Reading
 
 
-def test_drifting_tallies_are_listed_a_page_at_a_time_past_any_number_that_do_not(store: Store) -> None:
+def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) -> None:
     targets = {f"v{number}": number % 5 for number in range(60)}
     book(store, M, *(plays(1, target) for target in targets))
     book(store, M + 1, *(plays(amount - 1, target) for target, amount in targets.items() if amount != 1))
     run(store, M + 9)
-    call, found, after = Call(store), list[Any](), None
+    call, listed, after = Call(store), list[Any](), None
     for _ in range(7):
         body = rows.list_drift(call, 7, after)
-        found += body["drift"]
-        after = keys.tally_digest("plays", found[-1]["id"])
+        listed += body["drift"]
+        after = keys.tally_digest("plays", listed[-1]["id"])
     assert body["cursor"] is None
-    assert {one["id"]: one["drift"] for one in found} == {
+    assert {drift["id"]: drift["drift"] for drift in listed} == {
         target: amount for target, amount in targets.items() if amount
     }
-    assert len(found) == 48
-    assert {one["confirmed"] for one in found} == {True}
-    for behind_all in ("z", "g ", "~"):  # what a caller may send
-        assert rows.list_drift(call, 7, behind_all) == {"drift": [], "cursor": None}
+    assert len(listed) == 48
+    assert {drift["confirmed"] for drift in listed} == {True}
+    for cursor_after_all_rows in ("z", "g ", "~"):  # a caller may send any cursor
+        assert rows.list_drift(call, 7, cursor_after_all_rows) == {"drift": [], "cursor": None}

@@ -30,7 +30,7 @@ from tests.faults import FaultProxy
 from tests.infra.template import Template, as_text, queried_metrics
 from tests.infra.test_monitoring import Series, alarms_of, series_of
 from tests.integration.test_needs import AcceptingBus
-from tests.integration.test_sweep import Streams, behind
+from tests.integration.test_sweep import Streams, ledger_to_judge
 from tests.invariants.stream_records import POISON_PLAY, SHARD, play, record
 from tests.invariants.streaming import StreamWorld
 
@@ -126,7 +126,7 @@ def consume(function: str, world: StreamWorld) -> None:
 
 def sweep(store: Store) -> None:
     """Run a sweep that judges minutes with drift."""
-    behind(store, int(time.time()))
+    ledger_to_judge(store, int(time.time()))
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
     Sweep(counters.COUNTERS, sending, Streams(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
 

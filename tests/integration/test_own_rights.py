@@ -1,6 +1,6 @@
-"""What is asked of Tally's tables to count items of a team's, recorded as it runs: what the roles grant, and no more.
+"""Records the requests to tables when a team's items are counted. The roles grant exactly these requests.
 
-Nothing is asked of the team's table but by the command and by spot checks: another table is an error of the recorder.
+Only the command, spot checks and heartbeats send requests to the team's table.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ LIKED = Watched(
     at="META",
     items=Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#"),
 )
-COUNTERS = {one.name: one for one in (ORDERS, LIKED)}
+COUNTERS = {counter.name: counter for counter in (ORDERS, LIKED)}
 
 
 @pytest.fixture
-def own(store: Store) -> Store:
+def team_store(store: Store) -> Store:
     return Store(store.client, store.settings._replace(team_tables={"shop": SHOP}, spot_check_units=100))
 
 
 class Shop:
-    """The stream of the team's table, and the function that reads it."""
+    """The consumer of the team's table, which gets records without a stream."""
 
     def __init__(self, store: Store, *counters: Counter) -> None:
         bucket = Bucket()
         objects = DeadLetterBucket("bucket", lambda: bucket)
-        self.handler = ItemsHandler({one.name: one for one in counters}, store, objects)
+        self.handler = ItemsHandler({counter.name: counter for counter in counters}, store, objects)
         self.sequence = 0
 
     def write(
         self, pk: str, sk: str, old: dict[str, Any] | None, new: dict[str, Any] | None, made_s: float = 0
     ) -> None:
-        """Let the consumer have a record of this item."""
+        """Deliver a record of this item to the consumer."""
         self.sequence += 1
         key = {"PK": {"S": pk}, "SK": {"S": sk}}
         images = {"OldImage": old, "NewImage": new}
         change = {name: {**key, **image} if image else image for name, image in images.items() if image is not None}
-        made = {"ApproximateCreationDateTime": made_s or time.time(), "SequenceNumber": str(self.sequence)}
+        position = {"ApproximateCreationDateTime": made_s or time.time(), "SequenceNumber": str(self.sequence)}
         name = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
-        record = {"eventName": name, "eventID": str(self.sequence), "dynamodb": {"Keys": key, **made, **change}}
+        record = {"eventName": name, "eventID": str(self.sequence), "dynamodb": {"Keys": key, **position, **change}}
         event = {"Records": [record], "shardId": "shardId-1", "eventSourceARN": SHOP.stream}
         assert self.handler(event, LambdaContext()) == {"state": {}, "batchItemFailures": []}
 
@@ -86,7 +86,7 @@ OPENED, SHIPPED = {"status": {"S": "open"}}, {"status": {"S": "shipped"}}
 
 @pytest.fixture
 def table(store: Store) -> Iterator[None]:
-    """The team's table is there."""
+    """Makes the team's table, and deletes it at the end."""
     schema: Any = {"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}
     types: Any = [{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")]
     store.client.create_table(
@@ -96,33 +96,33 @@ def table(store: Store) -> Iterator[None]:
     store.client.delete_table(TableName=SHOP.name)
 
 
-def began(store: Store, counter: Counter) -> scan_state.Scan:
+def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
     scan = scan_state.begin(store, counter, time.time())
     assert scan is not None
     return scan
 
 
-def test_the_consumer_of_items_does_what_it_declares_and_no_more(own: Store) -> None:
-    """An open scan, one that has ended, a record that cannot be counted, and a number of another declaration."""
-    scan = began(own, ORDERS)
-    scan_state.close(own, began(own, LIKED), LIKED.items_digest)
-    recorder, shop = ConsumersRecorder(own), Shop(own, ORDERS, LIKED)
+def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
+    """During an open scan, after its end, for a record that cannot be counted, and for another declaration."""
+    scan = begin_scan(team_store, ORDERS)
+    scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
+    recorder, shop = ConsumersRecorder(team_store), Shop(team_store, ORDERS, LIKED)
     shop.write("CUSTOMER#ann", "ORDER#1", None, OPENED)
     shop.write("CUSTOMER#ann", "ORDER#1", OPENED, SHIPPED)
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
     shop.write("CUSTOMER#ann", "ORDER#2", None, {})
     recorded = set(recorder.needs)
-    assert scan_state.end(own, scan, time.time() - scan_state.CLOCK_SLACK * own.settings.minute_s - 1)
+    assert scan_state.end(team_store, scan, time.time() - scan_state.CLOCK_SLACK * team_store.settings.minute_s - 1)
     recorder.needs = recorded
     shop.write("CUSTOMER#ann", "ORDER#3", None, OPENED)
     other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
-    Shop(own, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPENED)
+    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPENED)
     assert recorder.needs == items.needed(COUNTERS.values())
 
 
 class OneShard:
-    """The shards of every stream, but of those that are gone."""
+    """One shard for each stream. `gone`: the tables whose stream is deleted."""
 
     def __init__(self, *gone: str) -> None:
         self.gone = gone
@@ -140,76 +140,78 @@ class OneShard:
 
 
 class TeamsRecorder(Recorder):
-    """Tells what is asked of the team's table by the names of the calls."""
+    """Also records the operations on the team's table."""
 
-    def __init__(self, store: Store, of_team: str) -> None:
+    def __init__(self, store: Store, team_table: str) -> None:
         super().__init__(store)
-        self.name = of_team
-        self.of_team: set[str] = set()
+        self.team_table = team_table
+        self.team_operations: set[str] = set()
         self.keys: set[str] = set()
-        """How the partition keys begin that are written there."""
+        """The starts of the partition keys that are written to the team's table."""
 
     def _record(self, params: dict[str, Any], model: Any, **more: Any) -> None:
-        if params.get("TableName") == self.name:
-            self.of_team.add(model.name)
+        if params.get("TableName") == self.team_table:
+            self.team_operations.add(model.name)
             self.keys |= {params["Item"]["PK"]["S"].partition("#")[0]} if "Item" in params else set()
         else:
             super()._record(params, model, **more)
 
 
 @pytest.mark.usefixtures("table")
-def test_the_sweep_of_a_tally_that_counts_items_alone_does_what_it_declares(
-    own: Store, monkeypatch: pytest.MonkeyPatch
+def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
+    team_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It notes how far the consumer has come, and what may be lost since yesterday. It looks at the numbers that the
-    team keeps: one is wrong, and calm. And it counts some groups again."""
+    """The sweep stores how far the consumer has come and what may be lost. It checks the team's numbers, of which one
+    is wrong and does not change. It also recounts some groups."""
     for counter in (ORDERS, LIKED):
-        scan_state.close(own, began(own, counter), counter.items_digest)
-    shop, now = Shop(own, ORDERS, LIKED), time.time
+        scan_state.close(team_store, begin_scan(team_store, counter), counter.items_digest)
+    shop, now = Shop(team_store, ORDERS, LIKED), time.time
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
     order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPENED}
-    own.client.put_item(TableName=SHOP.name, Item=order)
+    team_store.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
-    chosen = {"orders": [order], "liked": [like]}  # what chance would choose
+    chosen = {"orders": [order], "liked": [like]}  # in place of random items
     monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: chosen[recount.counter.name])
-    recorder = TeamsRecorder(own, SHOP.name)
+    recorder = TeamsRecorder(team_store, SHOP.name)
     for days in (0, 0.1, 0.2, 3):
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
-        Sweep(COUNTERS, own, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
-    found = {(need.action, need.prefix) for need in recorder.needs}
+        Sweep(COUNTERS, team_store, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
+    recorded = {(need.action, need.prefix) for need in recorder.needs}
     assert recorder.needs <= needed(COUNTERS.values())
-    assert recorder.of_team <= {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
-    assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= found
+    assert recorder.team_operations <= {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
+    assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= recorded
 
 
-def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(own: Store) -> None:
-    two = Store(own.client, own.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
+def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(team_store: Store) -> None:
+    store = Store(team_store.client, team_store.settings._replace(team_tables={"old": SHOP, "shop": SHOP}))
     old = replace(ORDERS, name="old", sort_key="OLD", items=replace(OPEN, table="old"))
     with pytest.raises(StoreRefusedError):
-        Sweep({"old": old, **COUNTERS}, two, OneShard("old"))({}, LambdaContext())  # type: ignore[arg-type]
-    assert (scan_state.passed_s(two, "old"), scan_state.passed_s(two, "shop") > 0) == (0, True)
+        Sweep({"old": old, **COUNTERS}, store, OneShard("old"))({}, LambdaContext())  # type: ignore[arg-type]
+    assert (scan_state.passed_s(store, "old"), scan_state.passed_s(store, "shop") > 0) == (0, True)
 
 
 @pytest.mark.usefixtures("table")
-def test_the_sweep_writes_heartbeats_into_a_table_that_takes_them_and_nothing_else(own: Store) -> None:
-    recorder = TeamsRecorder(own, SHOP.name)
+def test_the_sweep_writes_only_heartbeats_to_a_table_that_is_declared_with_heartbeats(team_store: Store) -> None:
+    recorder = TeamsRecorder(team_store, SHOP.name)
     counters = {"orders": replace(ORDERS, items=replace(OPEN, heartbeats=True))}
-    Sweep(counters, own, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
+    Sweep(counters, team_store, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
     assert recorder.needs <= needed(counters.values())
-    assert (recorder.of_team, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
+    assert (recorder.team_operations, recorder.keys) == ({"DescribeTable", "PutItem"}, {"HEARTBEAT"})
 
 
-def test_the_command_does_with_items_what_the_policy_of_operators_allows(
+def test_the_command_needs_for_items_only_what_the_policy_of_operators_allows(
     store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All groups and one are scanned, compared and repaired; a dead letter is applied."""
+    """It scans, compares and repairs all groups and one group, and drops a dead letter."""
     with contextlib.closing(SyncWire(engine.port)) as wire:
         team = Team(store, wire, TEAM, "shop", engine.endpoint, capsys=capsys)
         monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))
         team.old_orders(9)
         mark_judged(team.store)
-        client = dynamodb_client(endpoint_url=engine.endpoint)  # of the command alone: the consumer has another one
+        client = dynamodb_client(
+            endpoint_url=engine.endpoint
+        )  # the command's own client, so that the consumer's requests are not recorded
         recorder = TeamsRecorder(Store(client, team.store.settings), team.table)
         assert team("scan orders --yes", client)[0] == 0
         team.edit("a", 3)
@@ -223,6 +225,6 @@ def test_the_command_does_with_items_what_the_policy_of_operators_allows(
         expected = {f"repair {signed}": 1, f"repair --only dead-letters --drop {signed}": 0}
         assert {line: team(line, client)[0] for line in expected} == expected
     assert recorder.needs <= operator_needs(team.counters)
-    of_items = {need for need in operator_needs(team.counters) - operator_needs({}) if need.table is Table.LEDGER}
-    assert of_items <= recorder.needs
-    assert recorder.of_team == {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
+    item_needs = {need for need in operator_needs(team.counters) - operator_needs({}) if need.table is Table.LEDGER}
+    assert item_needs <= recorder.needs
+    assert recorder.team_operations == {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"

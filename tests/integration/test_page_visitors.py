@@ -1,4 +1,4 @@
-"""Visitors of pages without cookies: what a visit stores, what it does not, and how the day is forgotten."""
+"""Visitors of pages are counted without cookies: what a visit stores, and how a day's salt is deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANN, BOB = "203.0.113.10", "2001:db8::7"
 
 @pytest.fixture
 def store(store: Store, monkeypatch: pytest.MonkeyPatch, now: SimpleNamespace) -> Store:
-    """A stack that counts visitors of pages, at noon."""
+    """Returns the store of a stack that counts visitors of pages. It is noon."""
     monkeypatch.setitem(counters.COUNTERS, PAGE_VISITORS.name, PAGE_VISITORS)
     table = store.settings.counts_table.replace("counts", "salts")
     key = {"AttributeName": "PK"}
@@ -51,7 +51,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch, now: SimpleNamespace) -
 
 
 def visit(invoke: Invoke, address: str | None = ANN, agent: str = FIREFOX, key: str = "", **more: Any) -> None:
-    """A visit that API Gateway got from an address."""
+    """Sends a visit that API Gateway got from this address."""
     key = key or f"{len(receipts(invoke.store)):022d}"
     event = events.http("visit", url=more.pop("url", PAGE), idempotency_key=key, headers={"user-agent": agent, **more})
     event["requestContext"]["http"]["sourceIp"] = address
@@ -59,24 +59,24 @@ def visit(invoke: Invoke, address: str | None = ANN, agent: str = FIREFOX, key: 
 
 
 def receipts(store: Store, counter: str | None = None) -> list[dict[str, Any]]:
-    found = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    return [dict(one) for one in found if counter in (None, one["counter"]["S"])]
+    stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    return [dict(receipt) for receipt in stored if counter in (None, receipt["counter"]["S"])]
 
 
 def visitors(store: Store) -> list[str]:
-    """The pages and days of the visitors that are counted: their receipts, which the rollup adds up."""
-    return sorted(one["target"]["S"] for one in receipts(store, PAGE_VISITORS.name))
+    """Returns the page and day of each counted visitor, as the receipts that wait for the rollup say."""
+    return sorted(receipt["target"]["S"] for receipt in receipts(store, PAGE_VISITORS.name))
 
 
 def salts(store: Store) -> list[str]:
     return sorted(item["PK"]["S"] for item in store.client.scan(TableName=store.settings.salts_table)["Items"])
 
 
-def swept(store: Store) -> None:
+def run_sweep(store: Store) -> None:
     sweep.Sweep(counters.COUNTERS, store, Streams())(None, LambdaContext())  # type: ignore[arg-type]
 
 
-def test_a_visitor_of_a_page_is_one_each_day_by_address_and_browser_and_no_crawler(
+def test_each_address_and_browser_is_one_visitor_a_day_and_crawlers_are_not_visitors(
     store: Store, now: SimpleNamespace
 ) -> None:
     invoke, today = Invoke(store), f"{PAGE}#2026-11-22"
@@ -94,10 +94,10 @@ def test_a_visitor_of_a_page_is_one_each_day_by_address_and_browser_and_no_crawl
     assert (len(receipts(store, "visits")), len(receipts(store, "bot_visits"))) == (8, 1)
 
 
-def test_a_visit_that_is_sent_again_counts_a_visitor_whom_the_first_one_could_not(
+def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process dies between the two."""
+    """The process of the first attempt dies after it has counted the visit, and before it counts the visitor."""
     invoke = Invoke(store)
     with monkeypatch.context() as patch:
         patch.delitem(counters.COUNTERS, PAGE_VISITORS.name)
@@ -107,7 +107,7 @@ def test_a_visit_that_is_sent_again_counts_a_visitor_whom_the_first_one_could_no
     assert (len(visitors(store)), len(receipts(store, "visits"))) == (1, 1)
 
 
-def test_the_numbers_of_a_page_have_todays_visitors_and_only_where_they_are_counted(
+def test_a_page_is_read_with_todays_visitors_if_the_stack_counts_visitors(
     store: Store, now: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = {"visitors": {"N": "7"}, "at": {"N": "1"}, "nonce": {"S": "x"}}
@@ -126,19 +126,21 @@ def test_the_numbers_of_a_page_have_todays_visitors_and_only_where_they_are_coun
     assert "visitors" not in events.body_of(Invoke(store).http("get_visits", url=PAGE))
 
 
-def test_behind_cloudfront_a_visitor_is_the_address_that_it_saw_and_not_what_the_caller_claims(store: Store) -> None:
+def test_behind_cloudfront_a_visitor_is_the_address_that_cloudfront_saw_and_not_a_claimed_one(store: Store) -> None:
     invoke = Invoke(replace(store, settings=store.settings._replace(has_cdn=True)))
     for claimed in ("", "198.51.100.1, ", "198.51.100.2, 198.51.100.3, "):
         visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{claimed}{ANN}, 130.176.0.1"})
     visit(invoke, "130.176.0.2", **{"x-forwarded-for": f"{ANN},130.176.0.2"})
     assert len(visitors(store)) == 1
     visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{BOB}, 130.176.0.1"})
-    for alone in ({}, {"x-forwarded-for": "130.176.0.1"}):
-        visit(invoke, "130.176.0.1", **alone)
+    for no_client in ({}, {"x-forwarded-for": "130.176.0.1"}):
+        visit(invoke, "130.176.0.1", **no_client)
     assert len(visitors(store)) == 2
 
 
-def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: Store, now: SimpleNamespace) -> None:
+def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_the_day(
+    store: Store, now: SimpleNamespace
+) -> None:
     invoke, day = Invoke(store), 12 * 3600 + 600
     visit(invoke)
     for secret in (ANN, FIREFOX, "Firefox"):
@@ -147,61 +149,63 @@ def test_nothing_stores_who_it_was_and_after_the_day_nobody_can_find_out(store: 
     assert salts(store) == ["SALT#2026-11-22"]
     (stored,) = store.client.scan(TableName=store.settings.salts_table)["Items"]
     midnight_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
-    assert int(stored["expiration"]["N"]) == midnight_s + 600, "where no sweep runs, TTL removes it"
+    assert int(stored["expiration"]["N"]) == midnight_s + 600, "if no sweep runs, TTL removes the salt"
     now.s += 12 * 3600
-    swept(store)
-    assert salts(store) == ["SALT#2026-11-22"], "a clock may be behind"
+    run_sweep(store)
+    assert salts(store) == ["SALT#2026-11-22"], "the clock of a visit may be behind, so the salt stays for ten minutes"
     visit(invoke)
     assert salts(store) == ["SALT#2026-11-22", "SALT#2026-11-23"]
-    assert first not in store.secret_cache.values(), "the process has forgotten the day before"
+    assert first not in store.secret_cache.values(), "the process keeps no salt of the day before"
     now.s = NOON_S + day
-    swept(store)
+    run_sweep(store)
     assert salts(store) == ["SALT#2026-11-23"]
-    swept(store)
+    run_sweep(store)
     now.s += 2 * DAY_S
-    swept(store)
-    assert salts(store) == [], "also after a day without a sweep"
+    run_sweep(store)
+    assert salts(store) == [], "salts are deleted also after a day without a sweep"
 
 
-def test_two_processes_have_one_salt_and_each_day_another(store: Store, now: SimpleNamespace) -> None:
+def test_processes_share_a_salt_which_differs_each_day(store: Store, now: SimpleNamespace) -> None:
     other = replace(store, secret_cache={})
-    found = [pseudonyms.salt_of_day(Call(one), now.s) for one in (store, other, store)]
-    assert len(set(found)) == 1
-    assert pseudonyms.salt_of_day(Call(other), now.s + DAY_S) != found[0]
+    daily_salts = [pseudonyms.salt_of_day(Call(process), now.s) for process in (store, other, store)]
+    assert len(set(daily_salts)) == 1
+    assert pseudonyms.salt_of_day(Call(other), now.s + DAY_S) != daily_salts[0]
 
 
-def test_a_visit_and_the_sweep_do_what_their_roles_grant(store: Store, now: SimpleNamespace) -> None:
+def test_a_visit_and_the_sweep_need_only_what_their_roles_grant(store: Store, now: SimpleNamespace) -> None:
     invoke = Invoke(store)
     needs = Declarations(Path(), counters.COUNTERS, counters.PAGES).needs
     recorder = Recorder(store)
     visit(invoke)
     invoke.http("get_visits", url=PAGE)
-    swept(store)
-    of_salts = {need for need in recorder.needs if need.table is Table.SALTS}
-    assert {need for need in needs["visits"] | needs["sweep"] if need.table is Table.SALTS} == of_salts
+    run_sweep(store)
+    salt_needs = {need for need in recorder.needs if need.table is Table.SALTS}
+    assert {need for need in needs["visits"] | needs["sweep"] if need.table is Table.SALTS} == salt_needs
     assert recorder.needs <= needs["visits"] | needs["sweep"]
-    without = {name: one for name, one in counters.COUNTERS.items() if name != PAGE_VISITORS.name}
+    without_visitors = {name: counter for name, counter in counters.COUNTERS.items() if name != PAGE_VISITORS.name}
     assert not any(
         need.table is Table.SALTS
-        for granted in Declarations(Path(), without, counters.PAGES).needs.values()
+        for granted in Declarations(Path(), without_visitors, counters.PAGES).needs.values()
         for need in granted
     )
 
 
-def test_thresholds_change_nothing_of_what_visitors_of_pages_need(store: Store) -> None:
+def test_thresholds_of_page_visitors_take_away_no_need(store: Store) -> None:
     notified = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
     assert Table.SALTS in table_schemas(notified.values())
-    plain, others = (Declarations(Path(), one, counters.PAGES).needs for one in (counters.COUNTERS, notified))
+    plain, with_thresholds = (
+        Declarations(Path(), declared, counters.PAGES).needs for declared in (counters.COUNTERS, notified)
+    )
     for function in ("visits", "sweep"):
-        assert plain[function] <= others[function]
+        assert plain[function] <= with_thresholds[function]
 
 
-def test_visitors_of_pages_need_visits() -> None:
+def test_a_declaration_of_page_visitors_without_visits_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must list 'visits', too"):
         Declarations(Path("counters.py"), {PAGE_VISITORS.name: PAGE_VISITORS}, counters.PAGES).check()
 
 
-def test_the_command_names_the_visitors_of_a_page_and_day(now: SimpleNamespace) -> None:
+def test_the_command_finds_the_visitors_of_a_page_today_or_on_a_given_day(now: SimpleNamespace) -> None:
     assert values.resolve_id(PAGE_VISITORS, "HTTPS://Example.com:443/a") == f"{PAGE}#2026-11-22"
     assert values.resolve_id(PAGE_VISITORS, f"{PAGE}#2026-11-21") == f"{PAGE}#2026-11-21"
     with pytest.raises(InvalidInputError, match="must name a day"):

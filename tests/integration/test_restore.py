@@ -1,7 +1,6 @@
-"""`tally restore` against moto: what it asks AWS for, what it sets, and what it refuses.
+"""`tally restore` on moto: its requests to AWS, the settings of the restored tables, and its refusals.
 
-moto's restore copies a table as it is now. That the numbers are right after a restore is tested in
-tests/invariants/test_restored.py.
+moto's restore copies a table as it is now. tests/invariants/test_restored.py tests the restored numbers.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
 WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
-SESSION = boto3.session.Session()  # it reads the model of a service once
+SESSION = boto3.session.Session()  # one for all tests, because it reads each service's model once
 WHEN = datetime.now(UTC).replace(microsecond=0)
 PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
 
 
 def template() -> str:
-    """A stack that names its tables. Its tables are made beside it."""
+    """Returns the template of a stack whose outputs name its tables. The fixture makes the tables."""
     values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {"Format": str(FORMAT)}
     outputs = {name: {"Value": value} for name, value in values.items()}
     return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
@@ -49,7 +48,7 @@ def template() -> str:
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The stack Tally-prod, with a page that lacks two visits."""
+    """Makes the stack Tally-prod, whose tally of a page lacks two visits. Yields a client of DynamoDB."""
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         boto3.client("cloudformation").create_stack(StackName="Tally-prod", TemplateBody=template())
@@ -60,20 +59,22 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             client.update_table(TableName=table, DeletionProtectionEnabled=True)
             ttl = {"Enabled": True, "AttributeName": "expiration"}
             client.update_time_to_live(TableName=table, TimeToLiveSpecification=ttl)
-            how = {"PointInTimeRecoveryEnabled": True}
-            client.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=how)
+            enabled = {"PointInTimeRecoveryEnabled": True}
+            client.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=enabled)
             arn = client.describe_table(TableName=table)["Table"]["TableArn"]
             client.tag_resource(ResourceArn=arn, Tags=[{"Key": "team", "Value": "video"}])
         count(store("Tally-prod"))
-        for table in moto_tables().values():  # moto's reach is the second in which the backups were switched on
-            reach = table.continuous_backups["PointInTimeRecoveryDescription"]
-            reach |= {
+        for (
+            table
+        ) in moto_tables().values():  # in moto, only the second in which backups were switched on can be restored
+            restorable = table.continuous_backups["PointInTimeRecoveryDescription"]
+            restorable |= {
                 "EarliestRestorableDateTime": WHEN.timestamp() - 999,
                 "LatestRestorableDateTime": WHEN.timestamp(),
             }
-        # moto notes the time of the copy; DynamoDB the moment that was asked for.
-        asked = property(lambda _: WHEN.timestamp(), lambda *_: None)
-        monkeypatch.setattr(RestoredPITTable, "restore_date_time", asked, raising=False)
+        # DynamoDB reports the time that the request names. moto reports the time of the copy.
+        requested_time = property(lambda _: WHEN.timestamp(), lambda *_: None)
+        monkeypatch.setattr(RestoredPITTable, "restore_date_time", requested_time, raising=False)
         monkeypatch.setattr(restore, "POLL_S", 0)
         yield client
 
@@ -84,12 +85,12 @@ def store(prefix: str, region: str = "eu-west-1") -> Store:
 
 
 def count(tables: Store, noted_s: int = 1) -> None:
-    """Two visits that are not rolled up yet, and a ledger that began three days ago."""
+    """Stores two visits that are not rolled up yet, and a ledger that began three days ago."""
     call = Call(tables)
     for number in range(2):
-        stamp = receipts.draft_receipt(call, receipts.ReceiptKey("visit", PAGE, f"{KEY}{number}", {}))
+        draft = receipts.draft_receipt(call, receipts.ReceiptKey("visit", PAGE, f"{KEY}{number}", {}))
         facts = tallies.receipt_facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
-        put_receipt(call, stamp.pending_receipt(call, {}, **facts))
+        put_receipt(call, draft.pending_receipt(call, {}, **facts))
     judge = watermark.WATERMARK_KEY | {
         "began_s": {"N": str(int(time.time()) - 3 * 24 * 3600)},
         "written_s": {"N": str(noted_s)},
@@ -98,16 +99,16 @@ def count(tables: Store, noted_s: int = 1) -> None:
 
 
 def moto_tables() -> dict[str, Any]:
-    found: dict[str, Any] = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID]["eu-west-1"].tables
-    return found
+    tables: dict[str, Any] = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID]["eu-west-1"].tables
+    return tables
 
 
 def visits(tables: Store) -> int:
-    """Those of the page."""
+    """Returns the visits of PAGE."""
     return tallies.read(Call(tables), counters.VISITS, PAGE)
 
 
-def test_it_makes_new_tables_puts_them_right_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
+def test_a_restore_makes_new_tables_repairs_them_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
     assert out.splitlines() == [
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
@@ -116,15 +117,15 @@ def test_it_makes_new_tables_puts_them_right_and_says_how_to_adopt_them(aws: Any
         f'then     write "tables": "{PREFIX}" into the context of cdk.json: every later deploy needs it',
     ]
     assert code == 0
-    assert (visits(store(PREFIX)), visits(store("Tally-prod"))) == (2, 0), "what is live is not touched"
+    assert (visits(store(PREFIX)), visits(store("Tally-prod"))) == (2, 0), "the live tables do not change"
     for name in TABLES:
-        old, new = (facts(aws, f"{each}-{name}") for each in ("Tally-prod", PREFIX))
+        old, new = (settings_of(aws, f"{prefix}-{name}") for prefix in ("Tally-prod", PREFIX))
         assert new == old
         assert old["stream"] == (None if name == "ledger" else "NEW_AND_OLD_IMAGES")
 
 
-def facts(client: Any, name: str) -> dict[str, Any]:
-    """The settings that a restore leaves out, and the keys."""
+def settings_of(client: Any, name: str) -> dict[str, Any]:
+    """Returns the table's keys, and the settings that DynamoDB's restore leaves out."""
     table = client.describe_table(TableName=name)["Table"]
     return {
         "stream": table.get("StreamSpecification", {}).get("StreamViewType"),
@@ -138,21 +139,23 @@ def facts(client: Any, name: str) -> dict[str, Any]:
     }
 
 
-def stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C meets the first wait for a table; the later ones are as they are."""
-    real, stopped = restore._wait, []
+def stop_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first wait for a table ends with Ctrl-C. Later waits are not changed."""
+    real_wait, stopped = restore._wait, []
 
     def wait(*arguments: Any) -> None:
         if not stopped:
             stopped.append(True)
             raise KeyboardInterrupt
-        real(*arguments)
+        real_wait(*arguments)
 
     monkeypatch.setattr(restore, "_wait", wait)
 
 
-def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped_once(monkeypatch)
+def test_a_repeated_restore_continues_and_adds_no_visit_twice(
+    aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_first_wait(monkeypatch)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 130
     assert "repaired" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
     code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
@@ -160,31 +163,31 @@ def test_the_same_command_continues_and_adds_nothing_twice(aws: Any, run: Run, m
     assert visits(store(PREFIX)) == 2
 
 
-def test_restored_tables_know_in_which_form_counters_have_counted(aws: Any, run: Run) -> None:
+def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
     note_form(store("Tally-prod"), counters.VISITS)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
     assert forms.noted(store(PREFIX)) == {"visits": forms.form(counters.VISITS)}
 
 
-def test_counters_in_another_form_put_nothing_right(aws: Any, run: Run) -> None:
+def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
     note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     said = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{said}{forms.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 
-def test_a_ledger_that_has_a_stream_beside_it_is_left_alone(aws: Any, run: Run) -> None:
-    """A stack has adopted these tables: what looks missing is on its way."""
+def test_restored_tables_with_a_stream_are_not_repaired(aws: Any, run: Run) -> None:
+    """A stack has adopted these tables, so its consumers will add what is missing."""
     for name in TABLES:
         names = {"SourceTableName": f"Tally-prod-{name}", "TargetTableName": f"{PREFIX}-{name}"}
         aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
-    on = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
-    aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=on)
+    stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=stream)
     assert "repaired" not in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
     assert visits(store(PREFIX)) == 0
 
 
-def test_a_moment_beyond_the_backups_is_refused_before_anything_is_made(aws: Any, run: Run) -> None:
+def test_a_time_without_a_backup_is_refused_before_any_table_is_made(aws: Any, run: Run) -> None:
     code, out, err = run("restore", "--to", "2020-01-01T00:00:00+02:00", *WHO)
     assert (code, out) == (2, "")
     assert err.startswith("tally: Tally-prod-counts can be restored to any second from ")
@@ -192,23 +195,25 @@ def test_a_moment_beyond_the_backups_is_refused_before_anything_is_made(aws: Any
     assert len(aws.list_tables()["TableNames"]) == 3
 
 
-def test_a_table_of_another_origin_or_moment_is_not_taken(aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_refuses_a_table_that_it_did_not_make_for_this_time(
+    aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = f"{PREFIX}-ledger"
     keys: Any = {"KeySchema": [{"AttributeName": "PK", "KeyType": "HASH"}]}
     aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
                      BillingMode="PAY_PER_REQUEST", **keys)  # fmt: skip
-    said = f"tally: the table {name} exists, and this command did not make it: choose another second\n"
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
+    error = f"tally: the table {name} exists, and this command did not make it: choose another second\n"
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", error)
     assert len(aws.list_tables()["TableNames"]) == 4
     aws.delete_table(TableName=name)
     names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": name}
     aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     earlier = property(lambda _: WHEN.timestamp() - 1, lambda *_: None)
     monkeypatch.setattr(RestoredPITTable, "restore_date_time", earlier, raising=False)
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", said)
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", error)
 
 
-def test_what_becomes_a_dead_letter_is_a_choice(aws: Any, run: Run) -> None:
+def test_a_restore_that_would_lose_dead_letters_needs_an_option(aws: Any, run: Run) -> None:
     marker = {"PK": {"S": "DEADLETTER"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
     marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}
     aws.put_item(TableName="Tally-prod-ledger", Item=marker)

@@ -1,6 +1,6 @@
-"""`tally restore --from-vault`: the region of the stack is lost, and a vault elsewhere has copies.
+"""`tally restore --from-vault`: the region of the stack is lost, and a vault in another region has copies.
 
-That the numbers are right, and what may be off, is tested in tests/invariants/test_restored.py.
+tests/invariants/test_restored.py tests the restored numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, note_form
-from tests.integration.test_restore import SESSION, count, facts, stopped_once, store, visits
+from tests.integration.test_restore import SESSION, count, settings_of, stop_first_wait, store, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
 MADE_S = int(time.time()) // 86400 * 86400
@@ -35,26 +35,26 @@ COMMAND = ("restore", "--from-vault", VAULT, *WHO)
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
-    """Copies of a stack with a page that lacks two visits, made in another region."""
+    """Returns a vault in another region, for copies of a stack whose tally of a page lacks two visits."""
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
         old = boto3.client("dynamodb", region_name="eu-west-1")
         create_tables(None, store("Tally-prod").settings)
         fill(store("Tally-prod"))
 
-        def made(copy: str, target: str) -> None:
+        def restore_table(copy: str, target: str) -> None:
             new = boto3.client("dynamodb", region_name=REGION)
             table_of(new, target, old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"])
 
-        elsewhere = Vault(made)
-        monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=elsewhere.client))
+        vault_of_copies = Vault(restore_table)
+        monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=vault_of_copies.client))
         monkeypatch.setattr(restore, "POLL_S", 0)
         monkeypatch.setattr(restore, "POLLS_MAX", 20)
-        yield elsewhere
+        yield vault_of_copies
 
 
 def fill(tables: Store) -> None:
-    """Visits that are not rolled up, a drift, and the heartbeats that say up to when each table was written."""
+    """Stores visits that are not rolled up, a drift, and a heartbeat in each table, as the time of its newest write."""
     names = tables.settings
     count(tables, noted_s=MADE_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
@@ -64,15 +64,15 @@ def fill(tables: Store) -> None:
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
 
 
-def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault, run: Run) -> None:
+def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_vault(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S - 86400)
     aws.copy(MADE_S)
     aws.copy(MADE_S + 86400 * 36500 * 2)
     code, out, _ = run(*COMMAND)
-    made = time.strftime("%Y-%m-%d", time.gmtime(MADE_S))
+    day = time.strftime("%Y-%m-%d", time.gmtime(MADE_S))
     assert out.splitlines() == [
-        *[f"copy     {table}: {made} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
-        f"as of    counts {made} 00:00:00 UTC, receipts {made} 00:01:00 UTC, ledger {made} 00:02:10 UTC",
+        *[f"copy     {table}: {day} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
+        f"as of    counts {day} 00:00:00 UTC, receipts {day} 00:01:00 UTC, ledger {day} 00:02:10 UTC",
         "apart    at most 4 minutes: docs/restore.md#what-may-be-off says what may be wrong",
         "forgets  the drift of plays 9f3a: +5",
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
@@ -82,26 +82,26 @@ def test_it_makes_the_tables_of_the_newest_copies_where_the_vault_is(aws: Vault,
     ]
     assert code == 0
     assert visits(store(PREFIX, REGION)) == 2
-    copies = [one["RecoveryPointArn"] for one in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
-    assert [(asked["RecoveryPointArn"], asked["Metadata"]["targetTableName"]) for asked in aws.asked] == [
+    copies = [copy["RecoveryPointArn"] for copy in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
+    assert [(job["RecoveryPointArn"], job["Metadata"]["targetTableName"]) for job in aws.asked] == [
         (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, TEMPLATE_SETTINGS, strict=True)
     ]
-    for asked in aws.asked:
-        assert asked["Metadata"]["encryptionType"] == "Default"
-        assert asked["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
+    for job in aws.asked:
+        assert job["Metadata"]["encryptionType"] == "Default"
+        assert job["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
     client = boto3.client("dynamodb", region_name=REGION)
-    for table, wanted in TEMPLATE_SETTINGS.items():
-        found = facts(client, f"{PREFIX}-{table}")
-        assert found["stream"] == (None if table == "ledger" else "NEW_AND_OLD_IMAGES")
-        assert found["ttl"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": wanted.ttl_attribute}
-        assert (found["backups"], found["protected"]) == ("ENABLED", True)
+    for table, template in TEMPLATE_SETTINGS.items():
+        restored = settings_of(client, f"{PREFIX}-{table}")
+        assert restored["stream"] == (None if table == "ledger" else "NEW_AND_OLD_IMAGES")
+        assert restored["ttl"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": template.ttl_attribute}
+        assert (restored["backups"], restored["protected"]) == ("ENABLED", True)
 
 
-def test_the_same_command_continues_and_starts_no_second_job(
+def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
     aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.copy(MADE_S)
-    stopped_once(monkeypatch)
+    stop_first_wait(monkeypatch)
     assert run(*COMMAND)[0] == 130
     for job in aws.jobs.values():
         job |= {"Status": "RUNNING"}
@@ -113,7 +113,7 @@ def test_the_same_command_continues_and_starts_no_second_job(
     assert visits(store(PREFIX, REGION)) == 2
 
 
-def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault, run: Run) -> None:
+def test_a_job_that_fails_is_reported_in_one_line_and_the_next_run_starts_another_job(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S)
     aws.fails = "the role cannot be assumed"
     code, _, err = run(*COMMAND)
@@ -122,14 +122,14 @@ def test_a_job_that_fails_is_one_line_and_the_next_run_begins_another(aws: Vault
     assert run(*COMMAND)[0] == 0
 
 
-def test_tables_that_another_made_are_not_taken(aws: Vault, run: Run) -> None:
+def test_a_restore_from_a_vault_refuses_a_table_that_it_did_not_make(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S)
     table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
-    said = f"tally: the table {PREFIX}-ledger exists, and this command did not make it: choose another time\n"
-    assert run(*COMMAND)[::2] == (2, said)
+    error = f"tally: the table {PREFIX}-ledger exists, and this command did not make it: choose another time\n"
+    assert run(*COMMAND)[::2] == (2, error)
 
 
-def test_copies_of_one_day_alone_go_together(aws: Vault, run: Run) -> None:
+def test_copies_of_different_days_are_refused(aws: Vault, run: Run) -> None:
     aws.copy(MADE_S - 86400)
     aws.copy(MADE_S, "counts", "receipts")
     code, out, err = run(*COMMAND)
@@ -139,7 +139,7 @@ def test_copies_of_one_day_alone_go_together(aws: Vault, run: Run) -> None:
     assert run(*COMMAND[:4], earlier, *COMMAND[5:])[0] == 0
 
 
-def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, run: Run) -> None:
+def test_counters_whose_schema_differs_from_the_copies_repair_nothing(aws: Vault, run: Run) -> None:
     note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     aws.copy(MADE_S)
     code, out, err = run(*COMMAND)
@@ -148,7 +148,7 @@ def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, 
 
 
 @pytest.mark.parametrize(
-    "copied",
+    "copy_tables",
     [
         lambda aws: None,
         lambda aws: aws.copy(MADE_S, "counts", "receipts"),
@@ -158,24 +158,24 @@ def test_counters_in_another_form_than_the_copies_put_nothing_right(aws: Vault, 
     ],
     ids=["none", "two tables", "not ready", "another stack", "later"],
 )
-def test_without_copies_of_all_three_tables_nothing_is_made(aws: Vault, run: Run, copied: Any) -> None:
-    copied(aws)
-    said = "tally: the vault tally-copies has no copies of Tally-prod's three tables by 2100-01-01 00:00:00 UTC\n"
-    assert run(*COMMAND) == (2, "", said)
+def test_a_restore_without_copies_of_all_three_tables_makes_no_table(aws: Vault, run: Run, copy_tables: Any) -> None:
+    copy_tables(aws)
+    error = "tally: the vault tally-copies has no copies of Tally-prod's three tables by 2100-01-01 00:00:00 UTC\n"
+    assert run(*COMMAND) == (2, "", error)
     assert not aws.asked
 
 
-def test_of_two_stacks_of_one_name_a_person_says_which(aws: Vault, run: Run) -> None:
+def test_a_vault_with_copies_of_two_stacks_of_one_name_needs_the_arn_of_one(aws: Vault, run: Run) -> None:
     other = SOURCE.replace("eu-west-1", "us-east-1")
     aws.copy(MADE_S, source=f"{SOURCE}-20260101T000000")
     aws.copy(MADE_S + 60, source=other)
-    said = f"tally: the vault tally-copies has copies of {SOURCE} and {other}: give one as --stack\n"
-    assert run(*COMMAND) == (2, "", said)
+    error = f"tally: the vault tally-copies has copies of {SOURCE} and {other}: give one as --stack\n"
+    assert run(*COMMAND) == (2, "", error)
     code, out, _ = run(*COMMAND[:-1], SOURCE)
     assert (code, f"ready    {PREFIX}-counts" in out) == (0, True)
 
 
-def test_a_vault_is_named_by_its_arn_and_make_dev_has_none(aws: Vault, run: Run) -> None:
+def test_a_vault_is_named_by_its_arn_and_make_dev_has_no_vault(aws: Vault, run: Run) -> None:
     code, _, err = run("restore", "--from-vault", "tally-copies", *WHO)
     assert code == 2
     assert "'tally-copies' is not arn:aws:backup:<region>:<account>:backup-vault:<name>" in err
@@ -185,15 +185,15 @@ def test_a_vault_is_named_by_its_arn_and_make_dev_has_none(aws: Vault, run: Run)
 
 
 def test_an_error_of_aws_is_reported_in_one_line(aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(**_: Any) -> Any:
+    def deny(**_: Any) -> Any:
         return SimpleNamespace(status_code=403), {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
 
-    real = aws.client
+    real_client = aws.client
 
-    def client(*given: Any, **how: Any) -> Any:
-        made = real(*given, **how)
-        made.meta.events.register_first("before-call.backup", refused)
-        return made
+    def client(*arguments: Any, **options: Any) -> Any:
+        denied_client = real_client(*arguments, **options)
+        denied_client.meta.events.register_first("before-call.backup", deny)
+        return denied_client
 
     monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=client))
     assert run(*COMMAND) == (2, "", "tally: AWS refused a call: no\n")

@@ -1,4 +1,4 @@
-"""`tally status` of a stack in AWS: what it finds wrong, what it cannot tell, and what programs read of it."""
+"""`tally status` of a stack in AWS: its checks, its exit statuses, and its JSON."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.integration.command.numbers import Run, note_form, put_drift_row
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
 MINUTE_S = 60
-SESSION = boto3.session.Session()  # it reads the model of a service once
+SESSION = boto3.session.Session()  # one for all tests, because it reads each service's model once
 STATUS = ("status", "--stack", "Tally-prod")
 
 
 class Deployed:
-    """A stack that is well, but for what a test changes."""
+    """A fake stack in AWS. Every check is ok until a test changes the stack."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -48,7 +48,7 @@ class Deployed:
         self.judge(judged_s=240, known_s=70)
 
     def judge(self, judged_s: float, known_s: float) -> None:
-        """Judged until so many seconds ago, with watermark of so many seconds ago."""
+        """Stores that the ledger is judged up to `judged_s` ago, and that the watermark is `known_s` old."""
         now_s = time.time()
         numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "written_s": int(now_s) - 99, "began_s": 1}
         numbers |= dict.fromkeys(("journal_complete_s", "rollup_passed_s", "reads_complete_s"), int(now_s - known_s))
@@ -56,23 +56,23 @@ class Deployed:
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
 
     def client(self, service: str) -> Any:
-        """A client that answers once, and fails for parameters that AWS does not know."""
-        made = SESSION.client(service, region_name="eu-west-1")
-        stubber = Stubber(made)
+        """Returns a client that answers one request, and fails for parameters that AWS does not know."""
+        client = SESSION.client(service, region_name="eu-west-1")
+        stubber = Stubber(client)
         if service == "cloudwatch" and self.refuses:
             stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)
         elif service == "cloudwatch":
             listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
             stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
         elif service == "sns":
-            heard = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
-            stubber.add_response("get_topic_attributes", {"Attributes": heard}, {"TopicArn": TOPIC})
+            attributes = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
+            stubber.add_response("get_topic_attributes", {"Attributes": attributes}, {"TopicArn": TOPIC})
         else:
             names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-            found = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
-            stubber.add_response("get_queue_attributes", found, {"QueueUrl": QUEUE, "AttributeNames": names})
+            answer = {"Attributes": dict(zip(names, (str(self.failed_events), "0"), strict=True))}
+            stubber.add_response("get_queue_attributes", answer, {"QueueUrl": QUEUE, "AttributeNames": names})
         stubber.activate()
-        return made
+        return client
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
         settings = self.store.settings
@@ -83,60 +83,62 @@ class Deployed:
             "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
-        listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
-        return {"Stacks": [{"StackStatus": self.status, "Outputs": listed}]}
+        listed_outputs = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
+        return {"Stacks": [{"StackStatus": self.status, "Outputs": listed_outputs}]}
 
 
 @pytest.fixture
 def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    made, real = Deployed(store), boto3.client
+    stack, real_client = Deployed(store), boto3.client
 
-    def client(service: str, **how: Any) -> Any:
+    def client(service: str, **options: Any) -> Any:
         if service == "cloudformation":
-            return made
-        return real("dynamodb", **how) if service == "dynamodb" else made.client(service)
+            return stack
+        return real_client("dynamodb", **options) if service == "dynamodb" else stack.client(service)
 
     def api(url: str, timeout: float) -> BytesIO:
-        if made.health != 200:
-            raise HTTPError(url, made.health, "", Message(), BytesIO())
+        if stack.health != 200:
+            raise HTTPError(url, stack.health, "", Message(), BytesIO())
         return BytesIO(b'{"status": "ok", "version": "0123456789ab"}')
 
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     monkeypatch.setattr(boto3, "client", client)
     monkeypatch.setattr(urllib.request, "urlopen", api)
-    return made
+    return stack
 
 
-def test_all_is_well_is_0_with_what_is_deployed(deployed: Deployed, run: Run) -> None:
+def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(deployed: Deployed, run: Run) -> None:
     code, out, err = run(*STATUS)
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
-    for said in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
+    for part in ("0123456789ab on python3.14, UPDATE_COMPLETE", "plays, likes, visits", "0 of 2 in alarm, 1 without",
                  "watermark: rollup 7"):  # fmt: skip
-        assert said in out
+        assert part in out
     assert len(out.splitlines()) <= 24, "one screen"
 
 
-def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its template is that of its start: a declaration may be younger."""
+def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the counters of the template, which `make dev` made at its start."""
     answers: dict[str, Any] = {
         "/dev/token": {"access_token": "t"},
         "/status": {"counters": [{"name": name} for name in counters.COUNTERS]},
     }
 
-    def api(asked: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
-        url = asked if isinstance(asked, str) else asked.full_url
-        assert (body is None) == (asked != url) == (url == "http://localhost:9/status")
+    def api(request: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
+        url = request if isinstance(request, str) else request.full_url
+        assert (body is None) == (request != url) == (url == "http://localhost:9/status")
         return BytesIO(json.dumps(answers[url.removeprefix("http://localhost:9")]).encode())
 
     monkeypatch.setattr(urllib.request, "urlopen", api)
     outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
-    seen = status.CHECKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
-    assert seen.summary == ", ".join(counters.COUNTERS)
+    check = status.CHECKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
+    assert check.summary == ", ".join(counters.COUNTERS)
 
 
 @pytest.mark.parametrize(
-    ("part", "breaks", "said"),
+    ("part", "break_part", "line_end"),
     [
         ("counters", lambda stack: note_form(stack.store, replace(counters.PLAYS, attribute="n")),
          f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {forms.WHAT_TO_DO}"),
@@ -150,26 +152,28 @@ def test_make_dev_has_the_counters_that_it_runs_now(store: Store, monkeypatch: p
         ("failed events", lambda stack: setattr(stack, "failed_events", 2), "2"),
     ],
 )  # fmt: skip
-def test_what_needs_a_person_is_1_and_named(
-    deployed: Deployed, run: Run, part: str, breaks: Callable[[Deployed], object], said: str,
+def test_status_names_the_part_that_is_wrong_and_exits_with_1(
+    deployed: Deployed, run: Run, part: str, break_part: Callable[[Deployed], object], line_end: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    breaks(deployed)
+    break_part(deployed)
     code, out, _ = run(*STATUS)
     assert code == 1
     [line] = [line for line in out.splitlines() if line.startswith("wrong")]
     assert line.split(maxsplit=1)[1].startswith(part)
-    assert line.endswith(said)
-    more = ". Run `tally check`, then see docs/runbook.md" if part == "drift" else ""
-    assert out.splitlines()[-1] == f"action needed: {part}{more}"
+    assert line.endswith(line_end)
+    advice = ". Run `tally check`, then see docs/runbook.md" if part == "drift" else ""
+    assert out.splitlines()[-1] == f"action needed: {part}{advice}"
     lines = out.splitlines()
     assert lines[lines.index(line) + 1].split() == ["see", f"docs/{checks.SECTIONS[part]}"]
     monkeypatch.setattr(paths, "IS_WHEEL", True)
-    [found] = [one for one in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in one]
-    assert found["runbook"] == f"docs/{checks.SECTIONS[part]}, in Tally's repository"
+    [wrong] = [check for check in json.loads(run(*STATUS, "--json")[1])["parts"].values() if "runbook" in check]
+    assert wrong["runbook"] == f"docs/{checks.SECTIONS[part]}, in Tally's repository"
 
 
-def test_what_cannot_be_told_is_2_and_what_is_wrong_goes_before_it(deployed: Deployed, run: Run) -> None:
+def test_status_exits_with_2_for_an_unknown_part_and_with_1_if_another_part_is_wrong(
+    deployed: Deployed, run: Run
+) -> None:
     deployed.refuses = True
     code, out, err = run(*STATUS)
     assert (code, err, "all is well" in out) == (2, "tally: cannot tell: alarms\n", False)

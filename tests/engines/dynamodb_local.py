@@ -33,7 +33,7 @@ KNOWN_FAILURES: dict[str, str] = {
     "test_reads.py::test_a_change_answers_the_value_with_one_more_read_unit": BY_TABLE,
     "test_reads.py::test_a_number_says_its_limit_and_what_is_left_with_one_read_unit[both--0]": NOTHING_IS_FREE,
     "test_reads.py::test_the_limit_of_an_id_comes_with_its_number_in_one_read": NOTHING_IS_FREE,
-    "test_sweep.py::test_a_quiet_sweep_takes_what_the_calculator_bills": NOTHING_IS_FREE,
+    "test_sweep.py::test_a_quiet_sweep_uses_what_the_calculator_bills": NOTHING_IS_FREE,
     "test_overrides.py::test_overrides_cost_what_the_design_says": BY_TABLE,
     "test_uniques.py::test_a_visit_costs_a_write_unit_where_it_is_visible_soon_and_else_a_read_for_who_is_in": BY_TABLE,
     "test_voids.py::test_a_void_takes_a_change_back_once_and_a_late_copy_does_not_count": BY_TABLE,

@@ -40,7 +40,6 @@ from .texts import Text
 BATCH_ENTRIES_MAX = 100
 _DIRECT_EXTRAS = frozenset({"operation", "caller"})
 
-
 Outcome = Answer[Any] | TallyError
 
 
@@ -105,10 +104,8 @@ class RequestHandler:
             client = self.store.settings.console_client
             caller = http.verified_caller(event, route, client) if route.needs_caller else None
             raw = http.raw_fields(event, route, cdn=self.store.settings.has_cdn)
-            store_use_before = STORE_METER.attempts, STORE_METER.elapsed_s
-            return UncheckedRequest(
-                route.operation, route.needs_caller, caller, raw, time.monotonic(), store_use_before
-            )
+            used_before = STORE_METER.attempts, STORE_METER.elapsed_s
+            return UncheckedRequest(route.operation, route.needs_caller, caller, raw, time.monotonic(), used_before)
 
         answer = self._answer(read, deadline_s)
         if isinstance(answer, TallyError):
@@ -154,17 +151,13 @@ class RequestHandler:
         unknown = sorted(str(field) for field in raw.keys() - names)
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
-        needs_caller = self._needs_caller(operation, raw)
-        store_use_before = STORE_METER.attempts, STORE_METER.elapsed_s
-        return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), store_use_before)
-
-    def _needs_caller(self, operation: Operation, raw: Mapping[str, object]) -> bool:
-        """Returns whether a direct event must name its caller: to change or ask about it, unless anyone may do so."""
-        if operation.access is Access.ANYONE or not (operation.writes or operation.access is Access.SIGNED_IN):
-            return False
-        name = raw.get("counter")
-        counter = self.counters.get(name) if isinstance(name, str) else None
-        return counter is None or operation.access_of(counter) is not Access.ANYONE
+        named = raw.get("counter")
+        counter = self.counters.get(named) if isinstance(named, str) else None
+        access = operation.access if counter is None else operation.access_of(counter)
+        # A service that reads names no caller, and nobody does for what anyone may do.
+        needs_caller = access is not Access.ANYONE and (operation.writes or operation.access is Access.SIGNED_IN)
+        used_before = STORE_METER.attempts, STORE_METER.elapsed_s
+        return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), used_before)
 
     def _answer(self, read: Callable[[], UncheckedRequest], deadline_s: float) -> Outcome:
         """Answers one request. Any error but a TallyError is a bug: it is logged, and the answer is a bare 500."""
@@ -215,9 +208,8 @@ def _batch_refusal(event: Mapping[str, Any]) -> CallerError | None:
     """Returns the error that refuses a whole batch; None if the batch is accepted."""
     entries = event["batch"]
     if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
-        return InvalidInputError(
-            "batch must be a list of events, and the only field of its event besides on_failure.", field="batch"
-        )
+        detail = "batch must be a list of events, and the only field of its event besides on_failure."
+        return InvalidInputError(detail, field="batch")
     if event.get("on_failure", "raise") != "raise":
         return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
     if len(entries) > BATCH_ENTRIES_MAX:

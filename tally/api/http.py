@@ -64,17 +64,14 @@ def verified_caller(event: Event, route: Route, console_client: str) -> object:
     claims = _claims(event["requestContext"])
     if not claims.get("sub"):
         raise UnauthenticatedError("This needs a token with a `sub`.")
+    groups = claims.get("cognito:groups")
+    if isinstance(groups, str):  # API Gateway makes a list `[a b]`, and no group has a space in its name
+        groups = groups.removeprefix("[").removesuffix("]").split()
+    is_operator = isinstance(groups, list) and OPERATORS_GROUP in groups
     is_of_console = console_client and claims.get("client_id") == console_client
-    if route.scope and is_of_console and OPERATORS_GROUP not in _groups(claims.get("cognito:groups")):
+    if route.scope and is_of_console and not is_operator:
         raise ForbiddenError(f"You are not in the group {OPERATORS_GROUP} of this stack's user pool.")
     return claims["sub"]
-
-
-def _groups(claim: object) -> list[str]:
-    """Returns the groups in a claim. API Gateway makes a list `[a b]`, and no group has a space in its name."""
-    if isinstance(claim, str):
-        return claim.removeprefix("[").removesuffix("]").split()
-    return [str(group) for group in claim] if isinstance(claim, list) else []
 
 
 def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, object]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from tally import fields
@@ -82,12 +81,10 @@ class Kind:
             return PreconditionRequiredError(f"{wire} is missing: send the ETag that you read.", field=wire)
         return InvalidInputError(f"{wire} is missing.", field=wire)
 
-    @cached_property
-    def parse(self) -> Callable[[Any, str, FieldContext], Any]:
-        """The check of a value, or of a list of values. It raises CallerError, which names the field."""
-        return self._parse_each if self.list_max else self.check
-
-    def _parse_each(self, given: object, wire: str, context: FieldContext) -> list[Any]:
+    def parse(self, given: object, wire: str, context: FieldContext) -> Any:
+        """Returns the value to use, or a list of these. Raises CallerError, which names the field."""
+        if not self.list_max:
+            return self.check(given, wire, context)
         if not isinstance(given, list) or not 1 <= len(given) <= self.list_max:
             detail = f"{wire} must be a list of 1 to {self.list_max} values. A query repeats the name for each."
             raise InvalidInputError(detail, field=wire)
@@ -206,17 +203,14 @@ def _changes_schema(context: SchemaContext) -> Schema:
     return {"type": "array", "minItems": 1, "maxItems": fields.CHANGES_MAX, "items": items}
 
 
-def _key_schema(context: SchemaContext) -> Schema:
-    shortest = fields.ANONYMOUS_KEY_CHARACTERS_MIN if context.anonymous else 1
-    return _string_schema(shortest, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
-
-
 KEY_EXAMPLE = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 PAGE_EXAMPLE = "https://example.com/a"
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
-# no format: `uri` would rule out other alphabets
+_KEY_SCHEMA = _string_schema(1, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
+_SECRET_SCHEMA = _string_schema(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
+# Without a format, because `uri` would rule out other alphabets.
 _PAGE_SCHEMA = _string_schema(8, fields.RAW_PAGE_BYTES_MAX, fields.PAGE_PATTERN)
-_PAGE_DESCRIPTION = (
+_ABOUT_PAGE = (
     "An absolute http or https URL. Tally drops its fragment and the parameters that the deployment lists (`utm_source`"
     f", …). The rest, normalised by RFC 3986, has at most {fields.PAGE_BYTES_MAX} bytes."
 )
@@ -242,7 +236,7 @@ COUNTER = Kind(
 )
 KEY = Kind(
     lambda value, field, context: fields.idempotency_key(value, field, anonymous=context.anonymous),
-    _key_schema,
+    lambda context: _SECRET_SCHEMA if context.anonymous else _KEY_SCHEMA,
     "Your name for this one change, such as a UUID. Send it with every retry, and the change counts once.",
     KEY_EXAMPLE,
     source=Source.HEADER,
@@ -250,31 +244,26 @@ KEY = Kind(
 )
 SECRET = Kind(
     lambda value, field, _: fields.idempotency_key(value, field, anonymous=True),
-    _string_schema(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN),
+    _SECRET_SCHEMA,
     "A secret of this browser, such as a UUID. Tally stores a hash of the secret and the id.",
     "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",
     source=Source.HEADER,  # a URL would be logged
     http_name="Tally-Secret",
 )
 # When its page is left, a browser sends with `navigator.sendBeacon`, which takes no headers.
-KEY_IN_HEADER_OR_BODY = replace(
-    KEY, description=f"{KEY.description} In the header, or as `key` in the body.", body_name="key"
-)
+_IN_HEADER_OR_BODY = f"{KEY.description} In the header, or as `key` in the body."
+KEY_IN_HEADER_OR_BODY = replace(KEY, description=_IN_HEADER_OR_BODY, body_name="key")
 KEYS_IN_QUERY = replace(KEY, description="The key of the change.", source=Source.QUERY, http_name="key", list_max=100)
 VOIDED_KEY = replace(KEY, description="The key that the change was counted under.", source=None, http_name="key")
-POST_TEXT = _text_kind(
-    fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} bytes in UTF-8.", "Hello", "bytes in UTF-8"
-)
+_UTF8 = "bytes in UTF-8"
+POST_TEXT = _text_kind(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} {_UTF8}.", "Hello", _UTF8)
 PAGE = Kind(
-    lambda value, field, context: fields.page(value, field, context.pages),
-    _PAGE_SCHEMA,
-    _PAGE_DESCRIPTION,
-    PAGE_EXAMPLE,
+    lambda value, field, context: fields.page(value, field, context.pages), _PAGE_SCHEMA, _ABOUT_PAGE, PAGE_EXAMPLE
 )
 PAGE_OF_LISTED_HOST = Kind(
     lambda value, field, context: fields.page_of_listed_host(value, field, context.pages, context.page_hosts),
     _PAGE_SCHEMA,
-    f"{_PAGE_DESCRIPTION} The deployment must list its host.",
+    f"{_ABOUT_PAGE} The deployment must list its host.",
     PAGE_EXAMPLE,
     uses_page_hosts=True,
 )
@@ -353,17 +342,15 @@ TALLY = Kind(
     lambda context: f"{next((one.name for one in context.counters if one.public), context.counters[0].name)}:a91f",
 )
 TALLY_OF_LISTED_HOST = replace(TALLY, uses_page_hosts=True)
-SERIES_TALLY = replace(
-    TALLY, description="`counter:id`, such as `plays:9f3a`. A counter alone means all of its ids together."
-)
+_TALLY_OR_TOTAL = "`counter:id`, such as `plays:9f3a`. A counter alone means all of its ids together."
+SERIES_TALLY = replace(TALLY, description=_TALLY_OR_TOTAL)
 RECEIPT_TARGET = _text_kind(
     fields.RAW_PAGE_BYTES_MAX,
     "What was changed: `counter/id`, a page's URL, or `changes` for a batch.",
     "plays/9f3a",
 )
-ID_OR_PAGE = replace(
-    RECEIPT_TARGET, description="The id of what is counted. For `visits`: the page's URL.", example="7c20"
-)
+_ID_OR_URL = "The id of what is counted. For `visits`: the page's URL."
+ID_OR_PAGE = replace(RECEIPT_TARGET, description=_ID_OR_URL, example="7c20")
 PERIOD = _pattern_kind(  # a later check says whether the counter has such periods, and this one
     fields.PERIOD_PATTERN,
     _string_schema(4, 16, fields.PERIOD_PATTERN),
@@ -389,12 +376,8 @@ ADDRESS = replace(
     source=Source.ADDRESS,
     is_documented=False,  # the gateway knows it
 )
-CALLER = Kind(
-    _without_context(fields.user),
-    _string_schema(1, fields.USER_BYTES_MAX),
-    "The caller whose change it was.",
-    "auth0|7c20",
-)
+_USER_SCHEMA = _string_schema(1, fields.USER_BYTES_MAX)
+CALLER = Kind(_without_context(fields.user), _USER_SCHEMA, "The caller whose change it was.", "auth0|7c20")
 TIME = Kind(
     _without_context(fields.epoch_s),
     _pattern_schema(fields.TIME_PATTERN),

@@ -170,9 +170,22 @@ class Operation(OperationFacts):
         self.function, self.name = function, function.__name__
         self.module = function.__module__.rpartition(".")[2]
         self.method, _, self.path = declared.method_and_path.partition(" ")
-        self.fields = tuple(_fields(function, self.method, self.path))
-        (self.answer,) = typing.get_args(typing.get_type_hints(function, include_extras=True)["return"])
         self.smoke_statuses = declared.smoke_statuses or declared.success_statuses
+        hints = typing.get_type_hints(function, include_extras=True)
+        (self.answer,) = typing.get_args(hints["return"])
+        inputs = []
+        for argument in inspect.signature(function).parameters.values():
+            if argument.kind is inspect.Parameter.KEYWORD_ONLY:
+                kind = _kind(hints[argument.name])
+                if kind is None:
+                    raise TypeError(f"{function.__qualname__}: {argument.name} has no kind")
+                name = argument.name.rstrip("_")
+                source = kind.source or (Source.QUERY if self.method == "GET" else Source.BODY)
+                if f"{{{name}}}" in self.path:
+                    source = Source.PATH
+                required = argument.default is inspect.Parameter.empty
+                inputs.append(Field(argument.name, name, kind, source, kind.http_name or name, required))
+        self.fields = tuple(inputs)
 
     def __call__(self, call: Call, **fields: Any) -> Any:
         """Calls its function, with checked fields."""
@@ -206,12 +219,12 @@ class Operation(OperationFacts):
     @property
     def summary(self) -> str:
         """The first line of the function's docstring, which says what the operation does."""
-        return _summary_and_description(self.function)[0]
+        return (inspect.getdoc(self.function) or "").partition("\n")[0].strip().rstrip(".")
 
     @property
     def description(self) -> str:
         """The rest of the function's docstring, for callers; may be empty."""
-        return _summary_and_description(self.function)[1]
+        return " ".join((inspect.getdoc(self.function) or "").partition("\n")[2].split())
 
     def serves(self, counter: Counter) -> bool:
         """Returns whether it works on this counter."""
@@ -329,34 +342,12 @@ class Route:
         return replace(self, access=Access.SIGNED_IN) if likers is UserVisibility.SIGNED_IN else None
 
 
-def _fields(function: Callable[..., Any], method: str, path: str) -> Iterable[Field]:
-    """Yields the fields of a function: its keyword arguments."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    for argument in inspect.signature(function).parameters.values():
-        if argument.kind is not inspect.Parameter.KEYWORD_ONLY:
-            continue
-        kind = _kind(hints[argument.name])
-        if kind is None:
-            raise TypeError(f"{function.__qualname__}: {argument.name} has no kind")
-        name = argument.name.rstrip("_")
-        source = kind.source or (Source.QUERY if method == "GET" else Source.BODY)
-        if f"{{{name}}}" in path:
-            source = Source.PATH
-        required = argument.default is inspect.Parameter.empty
-        yield Field(argument.name, name, kind, source, kind.http_name or name, required)
-
-
 def _kind(hint: Any) -> Kind | None:
     """Returns the kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
     kinds = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = [kind for argument in typing.get_args(hint) if (kind := _kind(argument))]
     return kinds[0] if kinds else None
-
-
-def _summary_and_description(function: Callable[..., Any]) -> tuple[str, str]:
-    first, _, rest = (inspect.getdoc(function) or "").partition("\n")
-    return first.strip().rstrip("."), " ".join(rest.split())
 
 
 def operations_of(module: ModuleType) -> list[Operation]:
@@ -372,9 +363,8 @@ def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, C
     """
     listed = list(operations)
     routes = [route for operation in listed for route in operation.routes(counters)]
-    closed = {
-        route.operation.module for route in routes if route.operation.changes_numbers and route.access is Access.WRITE
-    }
+    of_services = [route.operation for route in routes if route.access is Access.WRITE]
+    closed = {operation.module for operation in of_services if operation.changes_numbers}
     by_function: dict[str, list[Route]] = {}
     for route in routes:
         module = route.operation.module

@@ -44,7 +44,9 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     cached = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
     sent = {"cache-control": cached, "etag": body.etag, "vary": "accept-encoding, authorization"}
     # No 304 by version: a deploy of another start or limit changes the answer, and not the version.
-    if not body.version_tag and _matches_etag(headers.get("if-none-match", ""), body.etag):
+    # RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything.
+    offered = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
+    if not body.version_tag and ("*" in offered or body.etag.removeprefix("W/") in offered):
         return {"statusCode": 304, "headers": sent, "body": "", "isBase64Encoded": False}
     charset = "" if body.media_type.endswith("/json") else "; charset=utf-8"  # JSON has no other
     sent |= {"content-type": f"{body.media_type}{charset}", **_SAFE_HEADERS, **dict(body.headers)}
@@ -53,12 +55,6 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     packed = base64.b64encode(gzip.compress(body.text.encode(), 9, mtime=0)).decode()
     sent["content-encoding"] = "gzip"
     return {"statusCode": 200, "headers": sent, "body": packed, "isBase64Encoded": True}
-
-
-def _matches_etag(if_none_match: str, etag: str) -> bool:
-    """RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything."""
-    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
-    return "*" in tags or etag.removeprefix("W/") in tags
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:

@@ -17,7 +17,6 @@ from tally.counter import Counter
 from tally.errors import ConfigurationError
 from tally.paths import LAMBDAS
 
-from ..api.operation import Operation
 from . import client, document, javascript, samples
 
 ROOT = Path(__file__).parents[2]
@@ -29,28 +28,21 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     texts = {client.FILE: formatted(client.source(OPERATIONS)), **javascript.sources(OPERATIONS)}
     texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.threshold_event(), indent=2) + "\n"
     for operation in OPERATIONS:
-        for name, event in _events(operation, counters).items():
+        routes = operation.routes(counters)
+        shown = [route for place, route in enumerate(routes) if place == 0 or route.is_short]  # the first is general
+        events = {f"http_{route.id}": samples.http_event(route, counters) for route in shown}
+        if routes:
+            events[f"direct_{operation.name}"] = samples.direct_event(routes[0], counters)
+        for name, event in events.items():
             path = EVENTS / operation.module / f"{name.replace('_', '-')}.json"
             texts[path] = json.dumps(event, indent=2, ensure_ascii=False) + "\n"
     return texts
 
 
 def stale_files(wanted: Collection[Path]) -> list[Path]:
-    """Returns the sample events that no operation has any more."""
-    return [
-        path for name in operations.SERVING for path in sorted((EVENTS / name).glob("*.json")) if path not in wanted
-    ]
-
-
-def _events(operation: Operation, counters: Mapping[str, Counter]) -> dict[str, object]:
-    """Returns a direct event, and HTTP events of the general route and of each short route of a counter, by name. If no
-    counter has the operation, there are no events."""
-    if not (routes := operation.routes(counters)):
-        return {}
-    general, *others = routes
-    shown = [general, *(route for route in others if route.is_short)]
-    events = {f"http_{route.id}": samples.http_event(route, counters) for route in shown}
-    return {f"direct_{operation.name}": samples.direct_event(general, counters), **events}
+    """Returns the sample events of operations that do not exist."""
+    present = [path for module in operations.SERVING for path in sorted((EVENTS / module).glob("*.json"))]
+    return [path for path in present if path not in wanted]
 
 
 def formatted(text: str) -> str:

@@ -45,9 +45,8 @@ class CountersFile:
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
         counters = declared(given.values())
         if counters != dict(given):
-            raise ConfigurationError(
-                f"{path}: COUNTERS has a counter under another name than its own: {', '.join(given)}"
-            )
+            names = ", ".join(given)
+            raise ConfigurationError(f"{path}: COUNTERS has a counter under another name than its own: {names}")
         undeclared = [
             name
             for name, one in module.items()

@@ -39,7 +39,7 @@ TABLES: Mapping[Table, TableSchema] = {
     Table.RECEIPTS: TableSchema("id", None, has_stream=True),
     Table.LEDGER: TableSchema("PK", "SK", has_stream=False),
 }
-# no backup, because salts are forgotten after their day
+# Without a backup, because salts are forgotten after their day.
 SALTS_TABLE = TableSchema("PK", None, has_stream=False, has_backups=False)
 
 
@@ -143,20 +143,14 @@ def _storage_variables(place: Surroundings) -> dict[str, str]:
 
 def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
     """Returns the JSON of the variable TALLY_TRANSACT. With it, a team's function that changes these counters itself
-    (tally/transact.py) counts as Tally does, or does not start."""
-    return {
-        "format": FORMAT,
-        "version": version(),
-        "counters": [_non_default_fields(counter) for counter in counters],
-        "settings": _storage_variables(place),
-    }
-
-
-def _non_default_fields(counter: Counter) -> dict[str, Any]:
-    """Returns the fields without the defaults, for Lambda takes 4 KB of variables. Only the bookkeeper makes events."""
-    every = {field.name: (getattr(counter, field.name), field.default) for field in fields(counter)}
-    every.pop("notify")
-    return {name: value for name, (value, default) in every.items() if value != default}
+    (tally/transact.py) counts as Tally does, or does not start. Lambda takes 4 KB of variables, so defaults are left
+    out, and `notify`, because only the bookkeeper makes events."""
+    defaults = {field.name: field.default for field in fields(Counter) if field.name != "notify"}
+    declared = [
+        {name: getattr(counter, name) for name, default in defaults.items() if getattr(counter, name) != default}
+        for counter in counters
+    ]
+    return {"format": FORMAT, "version": version(), "counters": declared, "settings": _storage_variables(place)}
 
 
 def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:

@@ -13,7 +13,7 @@ from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from ..api.http import BEACON_MEDIA_TYPE, JSON_MEDIA_TYPE, media_types
 from ..api.kinds import AMOUNT, SchemaContext, Source
-from ..api.operation import Access, Field, Operation, Route, UserVisibility
+from ..api.operation import Field, Operation, Route, UserVisibility
 from ..api.texts import Text
 from . import error_responses, schemas
 
@@ -84,7 +84,8 @@ def document(
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(shown, counters, components)
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
-    tags = dict.fromkeys(route.operation.module for route in routes)
+    modules = dict.fromkeys(route.operation.module for route in routes)
+    docs = {name: importlib.import_module(f"tally.operations.{name}").__doc__ or "" for name in modules}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -94,15 +95,10 @@ def document(
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "The host of this document."}],
-        "tags": [{"name": name, "description": _module_summary(name)} for name in tags],
+        "tags": [{"name": name, "description": doc.strip().partition("\n\n")[0]} for name, doc in docs.items()],
         "paths": paths,
         "components": {**components, "securitySchemes": {_SECURITY: token}},
     }
-
-
-def _module_summary(module: str) -> str:
-    """Returns the first paragraph of a file in `operations/`."""
-    return (importlib.import_module(f"tally.operations.{module}").__doc__ or "").strip().partition("\n\n")[0]
 
 
 def _operation(route: Route, counters: Mapping[str, Counter], components: dict[str, Schema]) -> Schema:
@@ -120,8 +116,14 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
     if body := _body(route, context):
         components["schemas"][f"{route.id}_body"], schema["requestBody"] = body
     responses = {str(status): _success_response(route, status, components["schemas"]) for status in route.statuses}
+    shared = components["responses"]
     for status, response in error_responses.responses(route).items():
-        responses[str(status)] = _share_response(status, response, components["responses"])
+        name = next((name for name, other in shared.items() if other == response), "")
+        if not name:  # no operation before this one has an equal response
+            variants = sum(other.partition("_")[0] == str(status) for other in shared)
+            name = f"{status}_{variants + 1}" if variants else str(status)
+            shared[name] = response
+        responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
     schema["responses"] = responses
     return schema
 
@@ -133,6 +135,7 @@ def _is_required(field: Field, context: SchemaContext) -> bool:
 
 def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
     """Returns the parameters in path, query and headers."""
+    has_period = not route.operation.has_counter_in_path or any(one.period for one in context.counters)
     return [
         {
             "name": field.http_name,
@@ -144,13 +147,7 @@ def _parameters(route: Route, context: SchemaContext) -> list[Schema]:
             **({"style": "form", "explode": True} if field.kind.list_max else {}),
         }
         for field in route.fields
-        if field.source is not Source.BODY
-        and field.kind.is_documented
-        and (
-            field.name != "period"
-            or not route.operation.has_counter_in_path
-            or any(one.period for one in context.counters)
-        )
+        if field.source is not Source.BODY and field.kind.is_documented and (has_period or field.name != "period")
     ]
 
 
@@ -160,34 +157,21 @@ def _body(route: Route, context: SchemaContext) -> tuple[Schema, Schema] | None:
     fields |= {field.kind.body_name: field for field in route.fields if field.kind.body_name}
     if not fields:
         return None
-    properties = {
-        name: {**field.kind.schema_for(context), "description": field.kind.description}
-        for name, field in fields.items()
-    }
+    kinds = {name: field.kind for name, field in fields.items()}
+    properties = {name: {**kind.schema_for(context), "description": kind.description} for name, kind in kinds.items()}
     needed = [name for name, field in fields.items() if _is_required(field, context) and not field.kind.body_name]
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     schema |= {"required": needed} if needed else {}
     reference = {"$ref": f"#/components/schemas/{route.id}_body"}
-    example = {name: field.kind.example_for(context) for name, field in fields.items()}
+    example = {name: kind.example_for(context) for name, kind in kinds.items()}
     content: Schema = {JSON_MEDIA_TYPE: {"schema": reference, "example": example}}
-    description = (
-        f"At most {route.operation.body_bytes_max} bytes. Other fields, and fields that occur twice, are refused."
-    )
+    description = f"At most {route.operation.body_bytes_max} bytes."
+    description += " Other fields, and fields that occur twice, are refused."
     if BEACON_MEDIA_TYPE in media_types(route):
         plain = {"type": "string", "contentMediaType": JSON_MEDIA_TYPE, "contentSchema": reference}
         content[BEACON_MEDIA_TYPE] = {"schema": plain, "example": json.dumps(example)}
         description += " `text/plain` is the same JSON: `navigator.sendBeacon` sends it without a CORS preflight."
     return schema, {"required": bool(needed), "description": description, "content": content}
-
-
-def _share_response(status: int, response: Schema, shared: dict[str, Schema]) -> Schema:
-    """Returns a reference to the response among the components. Operations share equal responses."""
-    equal = [name for name, other in shared.items() if other == response]
-    if not equal:
-        variants = sum(name.partition("_")[0] == str(status) for name in shared)
-        equal = [f"{status}_{variants + 1}" if variants else str(status)]
-        shared[equal[0]] = response
-    return {"$ref": f"#/components/responses/{equal[0]}"}
 
 
 def _success_response(route: Route, status: int, named: dict[str, Schema]) -> Schema:
@@ -218,13 +202,10 @@ def _description(route: Route, served: list[Counter]) -> str:
     parts = [operation.description] if operation.description else []
     if operation.name == "increment":
         parts.append(_table(served))
-    who = {Access.ANYONE: "Anyone", Access.SIGNED_IN: "A signed-in caller"}.get(
-        route.access, f"A signed-in caller with the scope `{route.scope}`"
-    )
-    parts.append(
-        f"{who} may call it. The limit for all callers together is {route.throttle.rate_per_s} requests a second,"
-        f" with bursts of {route.throttle.burst}."
-    )
+    who = "A signed-in caller" if route.needs_caller else "Anyone"
+    who += f" with the scope `{route.scope}`" if route.scope else ""
+    limit = f"{route.throttle.rate_per_s} requests a second, with bursts of {route.throttle.burst}"
+    parts.append(f"{who} may call it. The limit for all callers together is {limit}.")
     return "\n\n".join(parts)
 
 
@@ -233,27 +214,17 @@ def _table(counters: list[Counter]) -> str:
     rows = ["| counter | step | limits | visible | a key is recognised for |", "|---|---|---|---|---|"]
     for one in counters:
         step = "any amount" if one.delta is None else f"{one.delta:+d}"
-        rows.append(f"| `{one.name}` | {step} | {_limits(one)} | {_visible(one)} | {_receipt_life(one)} |")
+        limits = [f"from {one.floor}"] if one.floor is not None else []
+        limits += [f"to {one.ceiling}"] if one.ceiling is not None else []
+        limits += [f"used amounts up to {one.debt} beyond"] if one.debt else []
+        limits += [f"starts at {one.start}"] if one.start else []
+        limits += [f"for each {one.period}"] if one.period else []
+        visible = "now" if one.visible == "now" else "within seconds"
+        visible += ", numbered" if one.numbered else ""
+        if one.retired:
+            visible = "retired: it can be read, but not changed"
+        life = f"{one.receipt_days} days" if one.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
+        if one.visible == "soon":
+            life = f"{max(one.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
+        rows.append(f"| `{one.name}` | {step} | {', '.join(limits) or 'none'} | {visible} | {life} |")
     return "\n".join(rows)
-
-
-def _limits(counter: Counter) -> str:
-    limits = [f"from {counter.floor}"] if counter.floor is not None else []
-    limits += [f"to {counter.ceiling}"] if counter.ceiling is not None else []
-    limits += [f"used amounts up to {counter.debt} beyond"] if counter.debt else []
-    limits += [f"starts at {counter.start}"] if counter.start else []
-    limits += [f"for each {counter.period}"] if counter.period else []
-    return ", ".join(limits) or "none"
-
-
-def _receipt_life(counter: Counter) -> str:
-    """Returns how long its receipts live, as far as the declaration says."""
-    if counter.visible == "soon":
-        return f"{max(counter.receipt_days or 0, PENDING_KEPT_S // DAY_S)} days at least"
-    return f"{counter.receipt_days} days" if counter.receipt_days else f"{RECEIPT_TTL_DEFAULT_S // 3600} hours at least"
-
-
-def _visible(counter: Counter) -> str:
-    if counter.retired:
-        return "retired: it can be read, but not changed"
-    return ("now" if counter.visible == "now" else "within seconds") + (", numbered" if counter.numbered else "")

@@ -20,10 +20,7 @@ _MEMBERS: Schema = {
     "detail": {"type": "string", "description": "What is wrong with this request."},
     "field": {"type": "string", "description": "The input at fault."},
     "left": {"type": "integer", "description": "The amount that still fits."},
-    "limit": {
-        "type": "integer",
-        "description": "Of a counter with `limit_overrides`: the limit of this id.",
-    },
+    "limit": {"type": "integer", "description": "Of a counter with `limit_overrides`: the limit of this id."},
     "entry": {
         "type": "integer",
         "minimum": 0,
@@ -80,37 +77,25 @@ _GATEWAY_STATUSES_OF_ANY = frozenset({413, 429, 431, 500, 503})
 
 def responses(route: Route) -> dict[int, Schema]:
     """Returns the responses to refused requests, by status."""
+    every = {*_ERRORS_OF_ANY, *route.operation.raises}
+    gateway = set(_GATEWAY_STATUSES_OF_ANY)
+    if route.needs_caller:
+        every.add(errors.UnauthenticatedError)
+        gateway.add(401)
+    if route.scope:
+        every.add(errors.ForbiddenError)  # a token of the console whose user is not an operator
+        gateway.add(403)
+    if any(field.name == "idempotency_key" for field in route.fields):
+        every |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
+    if any(field.source is Source.PATH for field in route.fields):
+        gateway.add(404)  # a path that the route does not match: an empty id
     raised: dict[int, list[type[TallyError]]] = {}
-    for error in {*_ERRORS_OF_ANY, *_implied(route), *route.operation.raises}:
+    for error in every:
         raised.setdefault(error.status, []).append(error)
-    gateway = _gateway_statuses(route)
     return {
         status: _response(status, sorted(raised.get(status, []), key=lambda error: error.slug), status in gateway)
         for status in sorted({*raised, *gateway})
     }
-
-
-def _implied(route: Route) -> set[type[TallyError]]:
-    """Returns the errors that follow from the access and the fields of the route."""
-    implied: set[type[TallyError]] = set()
-    if route.needs_caller:
-        implied.add(errors.UnauthenticatedError)
-    if route.scope:
-        implied.add(errors.ForbiddenError)  # a token of the console whose user is not an operator
-    if any(field.name == "idempotency_key" for field in route.fields):
-        implied |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
-    return implied
-
-
-def _gateway_statuses(route: Route) -> set[int]:
-    statuses = set(_GATEWAY_STATUSES_OF_ANY)
-    if route.needs_caller:
-        statuses.add(401)
-    if route.scope:
-        statuses.add(403)
-    if any(field.source is Source.PATH for field in route.fields):
-        statuses.add(404)  # a path that the route does not match: an empty id
-    return statuses
 
 
 def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Schema:

@@ -36,9 +36,17 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
     methods = "".join(map(_method, called))
     types_ = "\n".join(map(_answer, answers.values()))
+    patterns = {
+        "counter": _pattern(NAME_PATTERN),
+        "id": _pattern(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
+        "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
+        "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "amountMax": AMOUNT_MAX,
+    }
+    line = f"const PATTERNS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"
     client = CLIENT_FOLDER / "tally.js"
     return {
-        client: _PATTERNS_LINE.sub(lambda _: _patterns_line(), client.read_text(encoding="utf-8")),
+        client: _PATTERNS_LINE.sub(lambda _: line, client.read_text(encoding="utf-8")),
         CLIENT_FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
         f"export const KEYED = new Set([\n{keyed}]);\n",
         CLIENT_FOLDER / "requests.d.ts": f"{_HEAD}{types_}\n"
@@ -47,17 +55,6 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
         f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
         f"export interface Requests {{\n{methods}}}\n",
     }
-
-
-def _patterns_line() -> str:
-    patterns = {
-        "counter": _pattern(NAME_PATTERN),
-        "id": _pattern(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
-        "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
-        "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
-        "amountMax": AMOUNT_MAX,
-    }
-    return f"const PATTERNS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"
 
 
 def _pattern(pattern: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:

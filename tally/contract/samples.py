@@ -84,10 +84,9 @@ def http_event(route: Route, counters: Mapping[str, Counter], **given: Any) -> d
     event |= {"pathParameters": named} if named else {}
     in_query = [field for field in route.fields if field.source is Source.QUERY and field.name in fields]
     values = {field.http_name: fields[field.name] for field in in_query}
-    texts = {
-        name: ",".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in values.items()
-    }
-    event |= {"queryStringParameters": texts} if texts else {}  # API Gateway joins the values of one name
+    lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+    texts = {name: ",".join(map(str, values)) for name, values in lists.items()}  # as API Gateway joins them
+    event |= {"queryStringParameters": texts} if texts else {}
     if body:
         event["headers"]["content-type"] = "application/json"
         event["body"] = json.dumps(body)

@@ -11,6 +11,7 @@ import typing
 from typing import Annotated, Any, Literal, NotRequired
 
 Schema = dict[str, Any]
+_TYPES_BY_NAME: dict[str, Any] = {}
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -50,23 +51,17 @@ def schema(kind: Any, named: dict[str, Schema]) -> Schema:
 
 
 def _reference(kind: Any, named: dict[str, Schema]) -> Schema:
+    """Returns a reference to the schema of a TypedDict, which it puts into `named`."""
     name = kind.__name__
-    if name not in named:
-        named[name] = {}  # it may refer to itself
-        named[name] = _object(kind, named)
     if _TYPES_BY_NAME.setdefault(name, kind) is not kind:
         raise TypeError(f"two answers are called {name}")
+    if name not in named:
+        properties: dict[str, Schema] = {}
+        required: list[str] = []
+        about = " ".join((inspect.getdoc(kind) or "").split())
+        named[name] = {"description": about, "type": "object", "properties": properties, "required": required}
+        for member, hint in typing.get_type_hints(kind, include_extras=True).items():
+            optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` lacks it in a future annotation
+            properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
+            required += [] if optional else [member]
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-_TYPES_BY_NAME: dict[str, Any] = {}
-
-
-def _object(kind: Any, named: dict[str, Schema]) -> Schema:
-    properties, required = {}, []
-    for member, hint in typing.get_type_hints(kind, include_extras=True).items():
-        optional = typing.get_origin(hint) is NotRequired  # `__required_keys__` does not see it in a future annotation
-        properties[member] = schema(typing.get_args(hint)[0] if optional else hint, named)
-        required += [] if optional else [member]
-    about = " ".join((inspect.getdoc(kind) or "").split())
-    return {"description": about, "type": "object", "properties": properties, "required": required}

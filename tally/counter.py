@@ -45,15 +45,15 @@ _PATTERNS = {
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
-_RESERVED_ATTRIBUTES = frozenset(
-    {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
-)
-_FORBIDDEN_WITH_ITEMS = {
+_RESERVED_ATTRIBUTES = {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
+_DEFAULTS_WITH_CHILD = {"delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False}
+"""The fields that a counter of children may not have, with their defaults."""
+_DEFAULTS_WITH_ITEMS = {
     "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
 """The fields that a counter of items may not have, with their defaults."""
-_RESERVED_PREFIXES = frozenset({"HEARTBEAT", "HEALTH"})  # items of the counts table that count nothing
+_RESERVED_PREFIXES = {"HEARTBEAT", "HEALTH"}  # items of the counts table that count nothing
 
 
 @dataclass(frozen=True)
@@ -142,18 +142,20 @@ class Counter:
             raise self._error("attribute", "is an attribute of Tally itself")
         if self.prefix in _RESERVED_PREFIXES:
             raise self._error("prefix", "is a prefix of Tally itself")
-        if self.items is not None:
-            self._check_items()
+        self._check_items()
         self._check_choice("visible", NOW, SOON)
         for field in ("limit_overrides", "numbered", "pages", "retired", "unique"):
             if not isinstance(getattr(self, field), bool):
                 raise self._error(field, "must be True or False")
-        if self.unique:
-            self._check_unique()
+        self._check_unique()
         self._check_numbers()
         if self.receipt_days is not None:
             self._check_integer("receipt_days", 1, RECEIPT_DAYS_MAX)
-        self._check_shards()
+        if type(self.max_shards) is int and self.max_shards == MAX_SHARDS_AUTOMATIC:
+            object.__setattr__(self, "max_shards", 1 if self.is_conditional else MAX_SHARDS_DEFAULT)
+        self._check_integer("max_shards", 1, MAX_SHARDS_LIMIT)
+        if self.max_shards > 1 and self.is_conditional:
+            raise self._error("max_shards", "must be 1: start, floor, ceiling and numbered need the whole number")
         self._check_child()
         self._check_access()
         self._check_period()
@@ -167,6 +169,11 @@ class Counter:
         value = getattr(self, field)
         if type(value) is not int or not minimum <= value <= maximum:  # a bool is not a whole number
             raise self._error(field, f"must be a whole number from {minimum} to {maximum}")
+
+    def _check_left_out(self, defaults: Mapping[str, object], why: str) -> None:
+        for field, default in defaults.items():
+            if getattr(self, field) != default:
+                raise self._error(field, f"must be left out: {why}")
 
     def _check_numbers(self) -> None:
         for field, optional in (("delta", True), ("start", False), ("floor", True), ("ceiling", True)):
@@ -193,46 +200,38 @@ class Counter:
         if self.is_rolled_up and self.is_conditional:
             raise self._error("visible", "start, floor, ceiling and numbered need 'now': changes depend on the number")
 
-    def _check_shards(self) -> None:
-        if type(self.max_shards) is int and self.max_shards == MAX_SHARDS_AUTOMATIC:
-            object.__setattr__(self, "max_shards", 1 if self.is_conditional else MAX_SHARDS_DEFAULT)
-        self._check_integer("max_shards", 1, MAX_SHARDS_LIMIT)
-        if self.max_shards > 1 and self.is_conditional:
-            raise self._error("max_shards", "must be 1: start, floor, ceiling and numbered need the whole number")
-
     def _check_child(self) -> None:
         """A child counts as one: its item and the tally move in one transaction."""
         if self.child is None:
             return
         if self.is_rolled_up:
             raise self._error("visible", "must be 'now': each child and its tally move in one transaction")
-        for field, default in (("delta", None), ("start", 0), ("floor", None), ("ceiling", None), ("numbered", False)):
-            if getattr(self, field) != default:
-                raise self._error(field, f"must be left out: it counts the items {self.child}…")
+        self._check_left_out(_DEFAULTS_WITH_CHILD, f"it counts the items {self.child}…")
         if self.max_shards > PARENT_SHARDS_MAX:
             raise self._error("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
 
     def _check_items(self) -> None:
         """The number follows the items, seconds after they are written."""
+        if self.items is None:
+            return
         if not isinstance(self.items, Items):
             raise self._error("items", "must be Items(…)")
         if self.attribute in (RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE):
             raise self._error("attribute", "is an attribute that scans write")
-        for field, default in _FORBIDDEN_WITH_ITEMS.items():
-            if getattr(self, field) != default:
-                raise self._error(field, f"must be left out: it counts the items of {self.items.table}")
+        self._check_left_out(_DEFAULTS_WITH_ITEMS, f"it counts the items of {self.items.table}")
         object.__setattr__(self, "visible", SOON)
 
     def _check_unique(self) -> None:
         """A visitor counts as one in a period, whichever service sends the visit."""
+        if not self.unique:
+            return
         if self.period not in LOCAL_PERIODS:
             raise self._error("unique", f"needs a period, one of: {', '.join(LOCAL_PERIODS)}")
         if self.delta not in (None, 1):
             raise self._error("delta", "must be 1: a visitor counts as 1")
         object.__setattr__(self, "delta", 1)
-        for field, default in (("start", 0), ("floor", None), ("receipt_days", None), ("changes", SERVICE)):
-            if getattr(self, field) != default:
-                raise self._error(field, "must be left out: services name its visitors, and no visitor is taken back")
+        why = "services name its visitors, and no visitor is taken back"
+        self._check_left_out({"start": 0, "floor": None, "receipt_days": None, "changes": SERVICE}, why)
         if self.child is not None:
             raise self._error("unique", "child is set: it counts visitors or items, not both")
 
@@ -262,10 +261,8 @@ class Counter:
             raise self._error("period", "must be left out: numbered and child are for one tally for good")
         if self.keep_periods is not None:
             self._check_integer("keep_periods", 1, KEEP_PERIODS_MAX)
-        if self.timezone is not None:
-            self._check_timezone()
-
-    def _check_timezone(self) -> None:
+        if self.timezone is None:
+            return
         from zoneinfo import ZoneInfo  # 6 ms, and few counters have a timezone
 
         if self.period not in LOCAL_PERIODS:
@@ -299,11 +296,10 @@ class Counter:
         They set a numbered counter in its own direction only, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
-        own_floor, own_ceiling = (
-            self.limit_overrides and has for has in (self.ceiling is None, self.ceiling is not None)
-        )
-        low = None if self.floor is None or own_floor else self.floor - self.debt
-        high = None if self.ceiling is None or own_ceiling else self.ceiling + self.debt
+        # An override replaces the ceiling, or the floor of a counter without a ceiling.
+        may_override_floor = self.limit_overrides and self.ceiling is None
+        low = None if self.floor is None or may_override_floor else self.floor - self.debt
+        high = None if self.ceiling is None or self.limit_overrides else self.ceiling + self.debt
         if self.delta is None or (self.may_be_set and not self.numbered and self.counts == CHANGES):
             return low, high
         step = 1 if self.numbered else abs(self.delta)

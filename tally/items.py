@@ -87,10 +87,8 @@ class Watch:
         if not isinstance(self.attribute, str) or not self.attribute:
             raise ConfigurationError(f"watch: attribute is {self.attribute!r}, but must be the name of an attribute")
         if not isinstance(self.at, str) or not self.at:
-            raise ConfigurationError(
-                f"watch: at is {self.at!r}, but must be the sort key of the item that has {self.attribute}, such as"
-                " 'META'"
-            )
+            must = f"must be the sort key of the item that has {self.attribute}, such as 'META'"
+            raise ConfigurationError(f"watch: at is {self.at!r}, but {must}")
         if type(self.within_s) is not int or not 1 <= self.within_s <= WITHIN_MAX_S:
             raise ConfigurationError(f"watch: within_s is {self.within_s!r}, but must be 1 to {WITHIN_MAX_S} seconds")
         if not isinstance(self.same_transaction, bool):
@@ -134,8 +132,7 @@ class Items:
         for name in ("table", "partition_key", "partition_prefix", "sort_prefix"):
             if not isinstance(getattr(self, name), str):
                 raise self._error(name, "must be text")
-        self._check_table()
-        self._check_attributes()
+        self._check_names()
         is_number = type(self.amount) is int and self.amount != 0 and abs(self.amount) < AMOUNT_LIMIT
         if not is_number and not _is_name(self.amount):
             raise self._error("amount", "must be a whole number other than 0, or the name of an attribute")
@@ -148,19 +145,17 @@ class Items:
         if self.watch is not None and self.group_by is not None:
             raise self._error("group_by", "must be left out: the number is in the partition of the items")
         if self.watch is not None and self.sort_key is None:
-            raise self._error(
-                "sort_key", f"must name the sort key: the number is in the item with {self.watch.at!r} there"
-            )
+            why = f"must name the sort key: the number is in the item with {self.watch.at!r} there"
+            raise self._error("sort_key", why)
 
-    def _check_table(self) -> None:
-        if not self.table or not self.partition_key:
-            raise self._error("table" if not self.table else "partition_key", "must have a name")
+    def _check_names(self) -> None:
+        for name in ("table", "partition_key"):
+            if not getattr(self, name):
+                raise self._error(name, "must have a name")
         if not _TABLE_PATTERN.fullmatch(self.table):
             raise self._error("table", f"must have the form {_TABLE_PATTERN.pattern}")
         if self.table in _RESERVED_TABLES:
             raise self._error("table", "is a table of Tally itself")
-
-    def _check_attributes(self) -> None:
         for name in ("sort_key", "group_by"):
             if not (getattr(self, name) is None or _is_name(getattr(self, name))):
                 raise self._error(name, "must be the name of an attribute, or left out")
@@ -226,26 +221,22 @@ class Items:
 
     def may_have_team_number(self, keys: Image) -> bool:
         """Returns whether an item of these keys may have the team's number. Such an item does not count."""
-        watch = self.watch
-        return (
-            watch is not None and self._is_in_partitions(keys) and images.text_of(keys, str(self.sort_key)) == watch.at
-        )
+        if self.watch is None or not self._is_in_partitions(keys):
+            return False
+        return images.text_of(keys, str(self.sort_key)) == self.watch.at
 
     def may_count(self, keys: Image) -> bool:
         """Returns whether an item of these keys may count."""
         if not self._is_in_partitions(keys):
             return False
-        return self.sort_key is None or (
-            self.sort_key in keys and images.text_of(keys, self.sort_key).startswith(self.sort_prefix)
-        )
+        if self.sort_key is None:
+            return True
+        return self.sort_key in keys and images.text_of(keys, self.sort_key).startswith(self.sort_prefix)
 
     def _is_in_partitions(self, keys: Image) -> bool:
         key = images.text_of(keys, self.partition_key)  # "": the key is missing, or binary
-        return (
-            key != ""
-            and key.startswith(self.partition_prefix)
-            and not (self.heartbeats and key.startswith(HEARTBEAT_START))
-        )
+        is_heartbeat = self.heartbeats and key.startswith(HEARTBEAT_START)
+        return key != "" and key.startswith(self.partition_prefix) and not is_heartbeat
 
     def partition_key_of(self, group: str) -> str:
         """Returns the partition key of a group, which all of its items share. Only for groups by partition key."""
@@ -262,18 +253,17 @@ class Items:
 
     def _group(self, image: Image) -> str | Fault:
         """Returns the id of the group of an item; "" if it has no group."""
-        attribute, start = (
-            (self.partition_key, len(self.partition_prefix)) if self.group_by is None else (self.group_by, 0)
-        )
-        name = images.text_of(image, attribute)[start:]
+        attribute = self.group_by or self.partition_key
+        name = images.text_of(image, attribute)
+        if self.group_by is None:
+            name = name[len(self.partition_prefix) :]
         if len(name) > GROUP_CHARACTERS_MAX:
-            excerpt = images.excerpt_of(image, attribute)
-            return Fault(
-                "group", f"{attribute} is {excerpt}, and a group has at most {GROUP_CHARACTERS_MAX} characters"
-            )
-        if not name and images.is_present(image, attribute):
-            return Fault("group", f"{attribute} is {images.excerpt_of(image, attribute)}, which names no group")
-        return encode_id(name)
+            why = f"and a group has at most {GROUP_CHARACTERS_MAX} characters"
+        elif not name and images.is_present(image, attribute):
+            why = "which names no group"
+        else:
+            return encode_id(name)
+        return Fault("group", f"{attribute} is {images.excerpt_of(image, attribute)}, {why}")
 
     def shown(self, amount: int, sign: str = "-") -> str:
         """Returns an amount in the unit of the team's table: 1250 with a scale of 2 is 12.50. `sign`: `+` shows a plus

@@ -82,7 +82,23 @@ class Transactions:
 
         Raises ConfigurationError: a function that would count otherwise than Tally does must not start.
         """
-        settings, counters = _parse_grant(environment, variable)
+        if variable not in environment:
+            raise ConfigurationError(f"{variable} is not set: tally.grant_transact(function, …) sets it")
+        try:
+            grant = json.loads(environment[variable])
+            package, its_format = grant["version"], grant["format"]
+            declarations, variables = grant["counters"], dict(grant["settings"])
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"{variable} is not what tally.grant_transact(function, …) sets: {error!r}"
+            raise ConfigurationError(detail) from None
+        same = f"install tallystick {package} beside this function, as in the app that deploys it"
+        if its_format != FORMAT:
+            raise ConfigurationError(f"{variable}: Tally stores format {its_format}, and this package {FORMAT}: {same}")
+        try:
+            settings = Settings.from_environment(variables)
+            counters = declared(Counter(**one) for one in declarations)
+        except (ConfigurationError, TypeError) as error:  # a field, or a value, of another version
+            raise ConfigurationError(f"{variable}: {error}: {same}") from error
         return cls(Store(dynamodb_client(), settings), counters, caller)
 
     def commit(
@@ -125,19 +141,20 @@ class Transactions:
         return Committed(body.get("answer"), replayed, body["visible"])
 
     def _entries(self, changes: object) -> list[dict[str, object]]:
+        """Returns the changes as `POST /changes` has them."""
         if not isinstance(changes, list | tuple):
             raise InvalidInputError("changes must be a list of (counter, id, amount).", field="changes")
-        return fields.changes([self._entry(change, f"changes[{at}]") for at, change in enumerate(changes)], "changes")
-
-    def _entry(self, change: object, at: str) -> dict[str, object]:
-        """Returns the change as `POST /changes` has it."""
-        if not isinstance(change, list | tuple) or len(change) not in (2, 3):
-            raise InvalidInputError(f"{at} must be (counter, id), or (counter, id, amount).", field=at)
-        name, *rest = change
-        if not isinstance(name, str) or name not in self._counters:
-            may = ", ".join(self._counters)
-            raise InvalidInputError(f"{at}: this function may change {may}, and not {name!r:.64}.", field=at)
-        return dict(zip(("counter", "id", "amount"), (name, *map(_as_int, rest)), strict=False))
+        entries: list[dict[str, object]] = []
+        for index, change in enumerate(changes):
+            at = f"changes[{index}]"
+            if not isinstance(change, list | tuple) or len(change) not in (2, 3):
+                raise InvalidInputError(f"{at} must be (counter, id), or (counter, id, amount).", field=at)
+            name, *rest = change
+            if not isinstance(name, str) or name not in self._counters:
+                may = ", ".join(self._counters)
+                raise InvalidInputError(f"{at}: this function may change {may}, and not {name!r:.64}.", field=at)
+            entries.append(dict(zip(("counter", "id", "amount"), (name, *map(_as_int, rest)), strict=False)))
+        return fields.changes(entries, "changes")
 
     def _call(self, context: Any) -> Call:
         left_s = CALL_TIME_DEFAULT_S
@@ -168,22 +185,3 @@ def _as_json(value: Any, field: str, bytes_max: int | None = None) -> Any:
     if bytes_max is not None and len(text) > bytes_max:
         raise PayloadTooLargeError(f"{field} has {len(text)} bytes as JSON: at most {bytes_max} fit.", field=field)
     return json.loads(text)
-
-
-def _parse_grant(environment: Mapping[str, str], variable: str) -> tuple[Settings, dict[str, Counter]]:
-    """Returns what `grant_transact` says (tally/contract/described.py). Raises ConfigurationError."""
-    if variable not in environment:
-        raise ConfigurationError(f"{variable} is not set: tally.grant_transact(function, …) sets it")
-    try:
-        grant = json.loads(environment[variable])
-        version, its_format = grant["version"], grant["format"]
-        counters, settings = grant["counters"], dict(grant["settings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"{variable} is not what tally.grant_transact(function, …) sets: {error!r}") from None
-    same = f"install tallystick {version} beside this function, as in the app that deploys it"
-    if its_format != FORMAT:
-        raise ConfigurationError(f"{variable}: Tally stores format {its_format}, and this package {FORMAT}: {same}")
-    try:
-        return Settings.from_environment(settings), declared(Counter(**one) for one in counters)
-    except (ConfigurationError, TypeError) as error:  # a field, or a value, of another version
-        raise ConfigurationError(f"{variable}: {error}: {same}") from error

@@ -151,20 +151,15 @@ class Tally(Methods):
         entries, refused = self._entries(requests)
         results: dict[int, T | TallyError] = {**refused}
         for function, chunk in _chunks(entries):
-            chunk_results = self._send_together(function, chunk, end_s)
-            results.update(chunk_results)
+            results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this.")))
+            budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
+            while left and budget.has_time():
+                chunk_results = self._send_once(function, left)
+                results.update(chunk_results)
+                left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
+                if left and not budget.wait():
+                    break
         return [results[place] for place in sorted(results)]
-
-    def _send_together(self, function: str, chunk: Mapping[int, _Entry[T]], end_s: float) -> dict[int, T | TallyError]:
-        results: dict[int, T | TallyError] = dict.fromkeys(chunk, StoreBusyError("No time was left to send this."))
-        budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
-        while left and budget.has_time():
-            chunk_results = self._send_once(function, left)
-            results.update(chunk_results)
-            left = {place: entry for place, entry in left.items() if isinstance(results[place], RetryableError)}
-            if left and not budget.wait():
-                break
-        return results
 
     def _with_retries(self, attempt: Callable[[], T], end_s: float) -> T:
         budget = _RetryBudget(end_s, self._attempt_s)

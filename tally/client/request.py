@@ -43,9 +43,8 @@ class Request(Generic[T_co]):
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
         """Returns the request with the given arguments. If the operation takes a key, makes the missing key."""
-        given = _with_canonical_ids(
-            {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
-        )
+        plain_fields = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
+        given = _with_canonical_ids(plain_fields)
         if "idempotency_key" in arguments:
             given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # cannot be guessed
         return cls(function, operation, given.pop("caller", None), given)

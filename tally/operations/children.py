@@ -139,7 +139,8 @@ def _needs_to_read(counters: Sequence[Counter]) -> needs.Needs:
 
 
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
-_MEMBER = {"counter": "members", "id": "acme", "child": "auth0|7c20"}
+_ACME = {"counter": "members", "id": "acme"}
+_MEMBER = {**_ACME, "child": "auth0|7c20"}
 _LIKE = {"counter": "likes", "id": "a91f", "child": "auth0|7c20"}
 _HEART = {"counter": "hearts", "id": "article-1"}
 
@@ -219,12 +220,7 @@ def get_child(call: Call, *, counter: DeclaredCounter, id: Id, name: ChildName) 
     refusal_for=_refusal_of_children,
     needs=lambda counters: needs.on_counts(counters, "Query", "GetItem"),
     raises=[NotFoundError],
-    example={
-        "counter": "members",
-        "id": "acme",
-        "children": [{"child": "auth0|7c20", "since": 1785542401}],
-        "cursor": None,
-    },
+    example={**_ACME, "children": [{"child": "auth0|7c20", "since": 1785542401}], "cursor": None},
     names_users=True,
 )
 def list_children(
@@ -421,7 +417,7 @@ def list_anonymous(
         needs.on_counts(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
     raises=[NotFoundError, CounterRetiredError],
-    example={"counter": "members", "id": "acme", "removed": True, "changed": True},
+    example={**_ACME, "removed": True, "changed": True},
 )
 def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Removed]:
     """Remove an id with all its children
@@ -458,7 +454,15 @@ def _answer_each(
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
     """Returns for each entry whether it has its child, or an error. `child_of`: returns the child's encoded name."""
-    refused = {pair: error for pair in of if (error := _entry_refusal(call, *pair, refusal_for))}
+    refused: dict[tuple[str, str], CallerError] = {}
+    for name, id_ in of:
+        try:
+            counter = fields.declared_counter(name, "of", call.counters)
+            fields.identifier(id_, "of")
+            if refusal := refusal_for(counter):
+                raise refusal
+        except CallerError as error:
+            refused[name, id_] = error
     wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
     names = {tally: child_of(*tally) for tally in wanted}
     present = children.parents_with_child(call, names)
@@ -470,15 +474,3 @@ def _answer_each(
         return _child_body(*tally, names[tally], tally in present)
 
     return [entry(*pair) for pair in of]
-
-
-def _entry_refusal(
-    call: Call, name: str, id_: str, refusal_for: Callable[[Counter], CallerError | None]
-) -> CallerError | None:
-    """Returns why an entry cannot be answered; None if it can."""
-    try:
-        counter = fields.declared_counter(name, "of", call.counters)
-        fields.identifier(id_, "of")
-    except CallerError as error:
-        return error
-    return refusal_for(counter)

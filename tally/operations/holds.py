@@ -4,19 +4,8 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import needs
-from tally.api.kinds import (
-    HELD_AMOUNT,
-    HOLD,
-    HOLD_EXAMPLE,
-    NEW_AMOUNT,
-    NEW_TTL,
-    TTL,
-    USED_AMOUNT,
-    DeclaredCounter,
-    Id,
-    Key,
-)
+from tally.api import kinds, needs
+from tally.api.kinds import DeclaredCounter, Id, Key
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import CHANGES, Counter
@@ -77,6 +66,7 @@ def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
     return needs.to_release_expired_holds(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
+HoldId = Annotated[str, kinds.HOLD]
 _STOCK = {"counter": "stock", "id": "7c20"}
 
 
@@ -87,7 +77,7 @@ _STOCK = {"counter": "stock", "id": "7c20"}
     refusal_for=_refusal_of_hold,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.to_find_receipt_before_refusal(counters),
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
+    example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "amount": 2, "expires_at": 1785542401, "state": "held"},
     success_statuses=[201],
     changes_numbers=True,
     smoke_statuses=[201, 409],
@@ -97,8 +87,8 @@ def hold(
     *,
     counter: DeclaredCounter,
     id: Id,
-    amount: Annotated[int, HELD_AMOUNT],
-    ttl_s: Annotated[int, TTL],
+    amount: Annotated[int, kinds.HELD_AMOUNT],
+    ttl_s: Annotated[int, kinds.TTL],
     idempotency_key: Key,
 ) -> Answer[Held]:
     """Take an amount and hold it
@@ -119,7 +109,7 @@ def hold(
     refusal_for=_refusal_of_hold,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
+    example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "amount": 3, "expires_at": 1785543001, "state": "held"},
     changes_numbers=True,
     smoke_statuses=[404],
 )
@@ -128,9 +118,9 @@ def change_hold(
     *,
     counter: DeclaredCounter,
     id: Id,
-    hold: Annotated[str, HOLD],
-    amount: Annotated[int, NEW_AMOUNT] | None = None,
-    ttl_s: Annotated[int, NEW_TTL] | None = None,
+    hold: HoldId,
+    amount: Annotated[int, kinds.NEW_AMOUNT] | None = None,
+    ttl_s: Annotated[int, kinds.NEW_TTL] | None = None,
     idempotency_key: Key,
 ) -> Answer[Held]:
     """Change the amount of a hold, or its time
@@ -154,7 +144,7 @@ def change_hold(
     refusal_for=_refusal_of_settling,
     needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
+    example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
     changes_numbers=True,
     smoke_statuses=[404],
 )
@@ -163,8 +153,8 @@ def commit_hold(
     *,
     counter: DeclaredCounter,
     id: Id,
-    hold: Annotated[str, HOLD],
-    amount: Annotated[int, USED_AMOUNT] | None = None,
+    hold: HoldId,
+    amount: Annotated[int, kinds.USED_AMOUNT] | None = None,
 ) -> Answer[Settled]:
     """Commit a hold, at the held amount or at the used one
 
@@ -185,11 +175,11 @@ def commit_hold(
     refusal_for=_refusal_of_settling,
     needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "released", "changed": True},
+    example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "released", "changed": True},
     changes_numbers=True,
     smoke_statuses=[404],
 )
-def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Release a hold, which gives its amount back
 
     Releasing twice changes nothing. A released hold cannot be committed, even if it had expired before.
@@ -204,11 +194,11 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotate
     refusal_for=_refusal_of_settling,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
-    example={**_STOCK, "hold": HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
+    example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
     changes_numbers=True,
     smoke_statuses=[404],
 )
-def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: Annotated[str, HOLD]) -> Answer[Settled]:
+def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Void a committed hold
 
     Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows the hold for eight

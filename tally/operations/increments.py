@@ -4,21 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import needs
-from tally.api.kinds import (
-    FIRST_TRY_TIME,
-    LIMIT_OVERRIDE,
-    USED,
-    VALUE,
-    VERSION,
-    VISITOR,
-    Amount,
-    DeclaredCounter,
-    Id,
-    IncludeValue,
-    Key,
-    KeyInHeaderOrBody,
-)
+from tally.api import kinds, needs
+from tally.api.kinds import Amount, DeclaredCounter, Id, IncludeValue, Key, KeyInHeaderOrBody
 from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import AMOUNT_MAX, CHANGES, VISITORS, Counter
@@ -148,7 +135,7 @@ def increment(
     id: Id,
     idempotency_key: KeyInHeaderOrBody,
     amount: Amount | None = None,
-    used: Annotated[bool, USED] = False,
+    used: Annotated[bool, kinds.USED] = False,
     value: IncludeValue = False,
 ) -> Answer[Counted]:
     """Move a counter
@@ -185,8 +172,8 @@ def add_visitor(
     *,
     counter: DeclaredCounter,
     id: Id,
-    visitor: Annotated[str, VISITOR],
-    at: Annotated[int, FIRST_TRY_TIME] | None = None,
+    visitor: Annotated[str, kinds.VISITOR],
+    at: Annotated[int, kinds.FIRST_TRY_TIME] | None = None,
 ) -> Answer[Visitor]:
     """Count a visitor
 
@@ -220,8 +207,8 @@ def set_counter(
     *,
     counter: DeclaredCounter,
     id: Id,
-    value: Annotated[int, VALUE],
-    version: Annotated[int, VERSION],
+    value: Annotated[int, kinds.VALUE],
+    version: Annotated[int, kinds.VERSION],
     idempotency_key: Key | None = None,
 ) -> Answer[NewState]:
     """Set a counter that has not changed
@@ -266,7 +253,7 @@ def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimi
     changes_numbers=True,
 )
 def put_limit(
-    call: Call, *, counter: DeclaredCounter, id: Id, limit: Annotated[int, LIMIT_OVERRIDE], idempotency_key: Key
+    call: Call, *, counter: DeclaredCounter, id: Id, limit: Annotated[int, kinds.LIMIT_OVERRIDE], idempotency_key: Key
 ) -> Answer[OwnLimit]:
     """Override the limit of one id
 
@@ -276,10 +263,9 @@ def put_limit(
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor
     if counter.ceiling is not None and limit < least:
-        detail = (
-            f"limit is {limit}, but a ceiling of {counter.name} must be at least {least}, which refuses every change."
-        )
-        raise InvalidInputError(f"{detail} To allow any amount, give {AMOUNT_MAX}, the largest.", field="limit")
+        must = f"a ceiling of {counter.name} must be at least {least}, which refuses every change"
+        help = f"To allow any amount, give {AMOUNT_MAX}, the largest."
+        raise InvalidInputError(f"limit is {limit}, but {must}. {help}", field="limit")
     body, replayed = overrides.put_override(call, counter, id, limit, operation="put_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)
 

@@ -99,7 +99,14 @@ def get_any_receipts(
 def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
-    named = [_target(call, operation, target) for target in targets] * (len(keys) // len(targets))
+    named = []  # the targets as their receipts name them
+    for target in targets:
+        counter, slash, id_ = target.partition("/")
+        if operation == "visit":
+            named.append(fields.page(target, "target", call.pages))
+        else:  # an id that no receipt can have is refused
+            named.append(f"{counter}/{fields.identifier(id_, 'target')}" if slash else target)
+    named *= len(keys) // len(targets)
     counted = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
     entries: list[dict[str, Any]] = []
     for target, key, found in zip(named, keys, counted, strict=True):
@@ -108,11 +115,3 @@ def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str
             state = {"state": "counted", **({"voided": True} if found.voided else {}), "answer": found.body}
         entries.append({"operation": operation, "target": target, "key": key, **state})
     return Answer({"receipts": entries})
-
-
-def _target(call: Call, operation: str, target: str) -> str:
-    """Returns the target as its receipt names it. Raises InvalidInputError for an id that no receipt can have."""
-    if operation == "visit":
-        return fields.page(target, "target", call.pages)
-    counter, slash, id_ = target.partition("/")
-    return f"{counter}/{fields.identifier(id_, 'target')}" if slash else target

@@ -104,7 +104,7 @@ class Sweep:
         failures: list[Exception] = []
         for part in self._parts(until_s):
             try:
-                done |= part()
+                done |= part() or {}
             except Exception as error:
                 observe.logger.exception("part of the sweep failed")
                 failures.append(error)
@@ -113,34 +113,32 @@ class Sweep:
             raise failures[0]
         return done
 
-    def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int]]]:
+    def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int] | None]]:
         """Yields the parts in order. Each has its share of the time that the parts before it have left."""
         store, counters = self.store, self.counters
 
-        def share_ends_s(share: float) -> float:
+        def end_s(share: float) -> float:
             return until_s - (1 - share) * (until_s - store.clock())
 
         if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not read holds
-            yield lambda: _release_holds(store, counters, share_ends_s(HOLDS_SHARE))
+            yield lambda: _release_holds(store, counters, end_s(HOLDS_SHARE))
         seen = watermark.read(store)
         now_s = clock.now_s()  # after an answer of the store, which corrects the clock
         if store.settings.salts_table:
-            yield lambda: _forget_salts(store, now_s)
+            yield partial(pseudonyms.delete_old_salts, store, now_s)
         if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is running
-            # the judge uses the watermark of the sweep before
-            yield lambda: advance_watermark(store, self.shards, seen, now_s)
-            yield lambda: judge_closed_minutes(store, seen, now_s, share_ends_s(JUDGE_SHARE))
+            # The judge uses the watermark of the sweep before.
+            yield partial(advance_watermark, store, self.shards, seen, now_s)
+            yield lambda: judge_closed_minutes(store, seen, now_s, end_s(JUDGE_SHARE))
         if store.settings.event_bus:
-            yield lambda: _send_events(store, self.bus, now_s, share_ends_s(EVENTS_SHARE))
-        if own := store.settings.team_tables:
-            yield from (partial(_note_team_table, store, self.shards, counters, name, now_s) for name in own)
-            yield lambda: spot_checks.run_spot_checks(store, counters, now_s, share_ends_s(TEAM_TABLES_SHARE))
-            yield lambda: {"watched": watch.check_numbers(store, counters, now_s, share_ends_s(TEAM_TABLES_SHARE))}
-            yield lambda: _report_faults(store, counters, share_ends_s(TEAM_TABLES_SHARE))
-        yield lambda: report_drift(store, counters, seen, now_s, share_ends_s(REPORT_SHARE))
-        yield lambda: {
-            "hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=share_ends_s(SERIES_SHARE))
-        }
+            yield lambda: _send_events(store, self.bus, now_s, end_s(EVENTS_SHARE))
+        if tables := store.settings.team_tables:
+            yield from (partial(_note_team_table, store, self.shards, counters, name, now_s) for name in tables)
+            yield lambda: spot_checks.run_spot_checks(store, counters, now_s, end_s(TEAM_TABLES_SHARE))
+            yield lambda: {"watched": watch.check_numbers(store, counters, now_s, end_s(TEAM_TABLES_SHARE))}
+            yield lambda: _report_faults(store, counters, end_s(TEAM_TABLES_SHARE))
+        yield lambda: report_drift(store, counters, seen, now_s, end_s(REPORT_SHARE))
+        yield lambda: {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=end_s(SERIES_SHARE))}
         yield lambda: _sweep_removed_parents(store, counters, until_s)
 
 
@@ -152,9 +150,8 @@ def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s
     for consumer, age_s in ages_s.items():
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
-            observe.logger.warning(
-                "behind", extra={"consumer": consumer, "age_s": age_s, "in": noted.most_lagging(consumer)}
-            )
+            about = {"consumer": consumer, "age_s": age_s, "in": noted.most_lagging(consumer)}
+            observe.logger.warning("behind", extra=about)
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 
@@ -174,9 +171,7 @@ def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: f
     }
 
 
-def report_drift(
-    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
-) -> dict[str, int]:
+def report_drift(store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float) -> None:
     """Reports the drift until `until_s`, on the store's clock. Without drift, only the metrics of alarms have data,
     because CloudWatch bills each metric that has data."""
     whole, confirmed = rows.summary(store, counters, seen, now_s, until_s)
@@ -184,7 +179,6 @@ def report_drift(
         observe.write_metrics(whole)
     for counter, tallies in confirmed.items():
         observe.write_metrics({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
-    return {}
 
 
 def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
@@ -196,14 +190,13 @@ def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[s
 
 def _note_team_table(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
-) -> dict[str, int]:
+) -> None:
     """Stores how far the consumer has come in a team's table, and reports the lag, also if the stream fails."""
     try:
         progress.note_progress(store, shards, counters, table, now_s)
     finally:
         if passed_s := scan_state.passed_s(store, table):
             observe.write_metrics({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
-    return {}
 
 
 def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
@@ -224,11 +217,6 @@ def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float
 def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     swept = expired_holds.sweep(store, counters, until_s)
     return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
-
-
-def _forget_salts(store: Store, now_s: float) -> dict[str, int]:
-    pseudonyms.delete_old_salts(store, now_s)
-    return {}
 
 
 def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Counters, holds and receipts as callers meet them: over HTTP, and from other Lambdas."""
+"""Callers of counters, holds and receipts, over HTTP and as other Lambda functions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ TICKET = {"counter": "ticket", "id": "desk"}
 
 
 def problem(answer: dict[str, Any], status: int, slug: str) -> dict[str, Any]:
-    """The problem document of an answer of either kind, checked."""
+    """Returns the problem document of an answer over HTTP or to a direct event. Fails for another status or slug."""
     document = events.body_of(answer)
     assert events.status_of(answer) == status, document
     assert (document["type"], document["status"]) == (PROBLEM_TYPE_PREFIX + slug, status)
     return document  # type: ignore[no-any-return]
 
 
-def qty(store: Store) -> int | None:
-    """The stored stock of mugs."""
+def stored_quantity(store: Store) -> int | None:
+    """Returns the stored stock of mugs, or None if no item is stored."""
     items = store.client.scan(TableName=store.settings.counts_table)["Items"]
     return next((int(item["qty"]["N"]) for item in items if item["PK"] == {"S": "ITEM#mug"}), None)
 
 
-def test_an_increment_is_counted_once_and_a_replay_says_so(invoke: Invoke) -> None:
+def test_an_increment_is_counted_once_and_a_replay_has_a_header(invoke: Invoke) -> None:
     answers = [invoke.http("increment", **USAGE, amount=7) for _ in range(2)]
     assert [events.body_of(answer) for answer in answers] == [{**USAGE, "counted": True, "visible": "now"}] * 2
     assert ["idempotency-replayed" in answer["headers"] for answer in answers] == [False, True]
@@ -48,7 +48,7 @@ def test_an_increment_is_counted_once_and_a_replay_says_so(invoke: Invoke) -> No
     assert "etag" not in got["headers"]
 
 
-def test_http_and_direct_calls_of_the_anonymous_share_keys_and_a_callers_keys_are_its_own(invoke: Invoke) -> None:
+def test_anonymous_callers_share_keys_and_each_named_caller_has_its_own_keys(invoke: Invoke) -> None:
     key = {"id": "9f3a", "idempotency_key": events.KEY}
     by_http = [invoke.http(route, **key) for route in ("increment_plays_short", "increment_plays")]
     assert ["idempotency-replayed" in answer["headers"] for answer in by_http] == [False, True]
@@ -58,8 +58,8 @@ def test_http_and_direct_calls_of_the_anonymous_share_keys_and_a_callers_keys_ar
     assert invoke.read("plays", "9f3a")["value"] == 2
 
 
-def test_a_key_in_quotation_marks_is_the_key_within_them(invoke: Invoke) -> None:
-    """The header is a structured field, by the draft of the IETF; a key in a body or a direct event is as it is."""
+def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invoke) -> None:
+    """The header is a structured field, as the IETF's draft says. A key in a body or a direct event has no quoting."""
     for quoted, key in (('"one-key"', "one-key"), (r'"a\"b\\c"', r'a"b\c'), ('a"b"', 'a"b"')):
         sent = invoke.http("increment", **USAGE, amount=7, idempotency_key=quoted)
         assert (sent["statusCode"], "idempotency-replayed" in sent["headers"]) == (200, False)
@@ -87,7 +87,7 @@ def test_a_key_in_quotation_marks_is_the_key_within_them(invoke: Invoke) -> None
     assert problem(short, 400, "invalid-input")["field"] == "Idempotency-Key"
 
 
-def test_a_counter_with_a_delta_needs_no_body_and_takes_no_other_amount(invoke: Invoke) -> None:
+def test_a_counter_with_a_delta_needs_no_body_and_refuses_another_amount(invoke: Invoke) -> None:
     first = invoke.http("increment", **TICKET, amount=None)
     body = {**TICKET, "counted": True, "number": 1, "last": False, "visible": "now"}
     assert events.body_of(first) == body
@@ -98,19 +98,19 @@ def test_a_counter_with_a_delta_needs_no_body_and_takes_no_other_amount(invoke: 
     assert problem(invoke.http("increment", **USAGE, amount=None), 400, "invalid-input")["field"] == "amount"
 
 
-def test_the_etag_of_a_read_is_what_if_match_takes_and_a_new_one_comes_back(invoke: Invoke, store: Store) -> None:
+def test_if_match_takes_the_etag_of_a_read_and_the_answer_has_a_new_etag(invoke: Invoke, store: Store) -> None:
     tag = invoke.http("get_counter", **STOCK)["headers"]["etag"]
     assert tag == '"0"'
     put = invoke.http("set_counter", **STOCK, value=41, version=tag)
     assert (put["headers"]["etag"], events.body_of(put)) == ('"1"', {**STOCK, "value": 41, "version": 1})
     assert invoke.http("set_counter", **STOCK, value=42, version='"1"')["headers"]["etag"] == '"2"'
     assert invoke.http("get_counter", **STOCK)["headers"]["etag"] == '"2"'
-    assert qty(store) == 42
+    assert stored_quantity(store) == 42
     moved = invoke.http("set_counter", **STOCK, value=42, version='"1"', idempotency_key="another")
     assert problem(moved, 412, "precondition-failed")["version"] == 2
 
 
-def test_a_put_without_if_match_is_428_and_a_version_that_is_none_is_400(invoke: Invoke) -> None:
+def test_a_put_without_if_match_is_refused_with_428_and_an_invalid_version_with_400(invoke: Invoke) -> None:
     missing = problem(invoke.http("set_counter", **STOCK, version=None), 428, "precondition-required")
     assert missing["field"] == "If-Match"
     problem(invoke.direct("set_counter", **STOCK, value=42, caller="checkout"), 428, "precondition-required")
@@ -120,19 +120,19 @@ def test_a_put_without_if_match_is_428_and_a_version_that_is_none_is_400(invoke:
         assert 'with its quotes, as "7"' in refused["detail"]
 
 
-def test_what_has_no_version_or_passes_a_limit_cannot_be_set(invoke: Invoke, store: Store) -> None:
+def test_a_counter_without_versions_and_a_value_beyond_a_limit_cannot_be_set(invoke: Invoke, store: Store) -> None:
     refused = invoke.http("set_counter", **USAGE)
     assert problem(refused, 400, "invalid-input")["field"] == "counter"
     problem(invoke.http("set_counter", **STOCK, value=-1, version='"0"'), 409, "limit-reached")
-    assert qty(store) is None
+    assert stored_quantity(store) is None
 
 
-def test_a_key_that_was_used_for_another_change_is_422(invoke: Invoke) -> None:
+def test_a_key_of_another_change_is_refused_with_422(invoke: Invoke) -> None:
     assert invoke.http("increment", **STOCK, idempotency_key="the-one-key", amount=7)["statusCode"] == 200
     problem(invoke.http("increment", **STOCK, idempotency_key="the-one-key", amount=8), 422, "key-reused")
 
 
-def test_what_is_used_already_goes_beyond_a_limit_and_every_answer_says_so(
+def test_a_change_with_used_may_pass_a_limit_within_the_debt_and_every_answer_says_over(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = {"counter": "calls", "id": "7c20"}
@@ -144,10 +144,10 @@ def test_what_is_used_already_goes_beyond_a_limit_and_every_answer_says_so(
     assert (over["over"], over["value"]) == (True, 14)
     again = invoke.direct("increment", **calls, amount=5, used=True, idempotency_key="2", caller=samples.CALLER)
     assert (again["replayed"], again["body"]["over"]) == (True, True)
-    wanted = {"value": 14, "limit": 10, "left": -4, "over": True}
+    expected = {"value": 14, "limit": 10, "left": -4, "over": True}
     for read in (invoke.http("get_counter", **calls), invoke.http("get_any_tallies", of=["calls:7c20"])):
         body = events.body_of(read)
-        assert wanted.items() <= body.get("tallies", [body])[0].items()
+        assert expected.items() <= body.get("tallies", [body])[0].items()
     refused = problem(
         invoke.http("increment", **calls, amount=497, used="true", idempotency_key="3"), 409, "limit-reached"
     )
@@ -159,7 +159,7 @@ def test_what_is_used_already_goes_beyond_a_limit_and_every_answer_says_so(
 # Holds
 
 
-def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: Store) -> None:
+def test_a_hold_over_http_is_placed_committed_and_released(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=10, idempotency_key="in", caller="checkout")
     taken = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
     body = events.body_of(taken)
@@ -167,7 +167,7 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
     assert {name: body[name] for name in ("counter", "id", "amount")} == {**STOCK, "amount": 2}
     assert abs(body["expires_at"] - time.time() - 900) < 60
     assert re.fullmatch(r"[0-9]{10}-[A-Za-z0-9_-]{16}", body["hold"])
-    assert qty(store) == 8
+    assert stored_quantity(store) == 8
     again = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
     assert (again["statusCode"], again["body"]) == (201, taken["body"])
     assert again["headers"]["idempotency-replayed"] == "true"
@@ -178,15 +178,15 @@ def test_a_hold_over_http_is_taken_kept_and_given_back(invoke: Invoke, store: St
     problem(invoke.http("release_hold", **first), 409, "hold-settled")
     assert events.body_of(invoke.http("hold", **STOCK, amount=2, ttl_s=900)) == body | {"state": "committed"}
     second = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, idempotency_key="another"))["hold"]}
-    assert qty(store) == 6
+    assert stored_quantity(store) == 6
     assert events.body_of(invoke.http("release_hold", **second))["state"] == "released"
     assert events.body_of(invoke.http("release_hold", **second))["changed"] is False
     problem(invoke.http("commit_hold", **second), 409, "hold-settled")
     problem(invoke.http("release_hold", counter="stock", id="cup", hold=second["hold"]), 404, "not-found")
-    assert qty(store) == 8
+    assert stored_quantity(store) == 8
 
 
-def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> None:
+def test_a_hold_over_http_is_committed_at_another_amount_and_voided(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=10, idempotency_key="in", caller="checkout")
     hold = {**STOCK, "hold": events.body_of(invoke.http("hold", **STOCK, amount=8))["hold"]}
     for wrong in (-1, 1.5, "3", AMOUNT_MAX + 1):
@@ -194,15 +194,15 @@ def test_a_commit_over_http_at_what_was_used(invoke: Invoke, store: Store) -> No
     assert problem(invoke.http("commit_hold", **hold, amount=11), 409, "limit-reached")["left"] == 2
     assert events.body_of(invoke.http("commit_hold", **hold, amount=3))["amount"] == 3
     problem(invoke.http("commit_hold", **hold, amount=4), 409, "hold-settled")
-    assert qty(store) == 7
-    taken_back = {**hold, "state": "voided", "amount": 3}
-    assert events.body_of(invoke.http("void_hold", **hold)) == {**taken_back, "changed": True}
-    assert events.body_of(invoke.http("void_hold", **hold)) == {**taken_back, "changed": False}
+    assert stored_quantity(store) == 7
+    voided = {**hold, "state": "voided", "amount": 3}
+    assert events.body_of(invoke.http("void_hold", **hold)) == {**voided, "changed": True}
+    assert events.body_of(invoke.http("void_hold", **hold)) == {**voided, "changed": False}
     problem(invoke.http("void_hold", **{**hold, "hold": "1785542401-mFYxsn9wM2rBbRkE"}), 404, "not-found")
-    assert qty(store) == 10
+    assert stored_quantity(store) == 10
 
 
-def test_a_change_of_a_hold_over_http(invoke: Invoke, store: Store) -> None:
+def test_the_amount_and_the_time_of_a_hold_are_changed_over_http(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
     taken = events.body_of(invoke.http("hold", **STOCK, amount=5, ttl_s=900))
     hold = {**STOCK, "hold": taken["hold"]}
@@ -212,7 +212,7 @@ def test_a_change_of_a_hold_over_http(invoke: Invoke, store: Store) -> None:
             answer = invoke.http("change_hold", **hold, **key)
             assert (answer["statusCode"], events.body_of(answer)) == (200, taken | {"amount": amount})
             assert ("idempotency-replayed" in answer["headers"]) is replayed
-        assert qty(store) == 5 - amount
+        assert stored_quantity(store) == 5 - amount
     longer = {"idempotency_key": "longer", "amount": None, "ttl_s": 1800}
     assert events.body_of(invoke.http("change_hold", **hold, **longer))["expires_at"] > taken["expires_at"]
     assert problem(invoke.http("change_hold", **hold, amount=6), 409, "limit-reached")["left"] == 0
@@ -232,11 +232,11 @@ def test_a_change_of_a_hold_over_http(invoke: Invoke, store: Store) -> None:
     replay = invoke.http("change_hold", **hold, **longer)
     assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)["state"]) == ("true", "committed")
     problem(invoke.http("change_hold", counter="stock", id="cup", hold=taken["hold"]), 404, "not-found")
-    assert qty(store) == 0
+    assert stored_quantity(store) == 0
 
 
 @pytest.mark.usefixtures("midday")
-def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Invoke) -> None:
+def test_a_hold_of_a_quota_names_its_period_and_is_settled_without_the_period(invoke: Invoke) -> None:
     calls = {"counter": "calls", "id": "7c20"}
     taken = events.body_of(invoke.http("hold", **calls, amount=900))
     assert taken["period"] == time.strftime("%Y-%m-%d", time.gmtime(time.time()))
@@ -248,7 +248,7 @@ def test_a_hold_of_a_quota_says_its_period_and_is_settled_without_it(invoke: Inv
 
 
 @pytest.mark.parametrize("counter", ["usage", "contest", "ticket", "plays"])
-def test_what_cannot_run_out_or_is_numbered_cannot_be_held(counter: str, invoke: Invoke) -> None:
+def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, invoke: Invoke) -> None:
     for route in ("hold", "change_hold", "commit_hold", "release_hold", "void_hold"):
         assert problem(invoke.http(route, counter=counter), 400, "invalid-input")["field"] == "counter"
 
@@ -257,7 +257,7 @@ def test_what_cannot_run_out_or_is_numbered_cannot_be_held(counter: str, invoke:
 
 
 def receipts_of(invoke: Invoke, of: str, target: Any, key: Any, which: str = "own", **more: Any) -> list[Any]:
-    """The entries for these keys."""
+    """Returns the entries for these keys. `which`: the route, for `own` receipts, `any` receipts or ""."""
     answer = invoke.http(f"get_{which}_receipts".replace("__", "_"), of=of, target=target, key=key, **more)
     assert answer["statusCode"] == 200, answer
     return list(events.body_of(answer)["receipts"])
@@ -287,18 +287,18 @@ KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "operation", "target", "given"), KEYED, ids=[one[0] for one in KEYED])
-def test_every_kind_of_change_can_be_asked_for_by_who_sent_it_alone(
-    route: str, operation: str, target: str, given: dict[str, Any], invoke: Invoke
+@pytest.mark.parametrize(("route", "operation", "target", "fields"), KEYED, ids=[route for route, *_ in KEYED])
+def test_only_its_caller_finds_the_receipt_of_a_change_of_each_kind(
+    route: str, operation: str, target: str, fields: dict[str, Any], invoke: Invoke
 ) -> None:
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
     invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
     if operation == "change_hold":
         held = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
-        given = {**given, "hold": held["body"]["hold"]}
+        fields = {**fields, "hold": held["body"]["hold"]}
     own = events.routes()[route].needs_caller
     mine, other = ("own", "") if own else ("", "own")
-    answer = invoke.http(route, idempotency_key=events.KEY, **given)
+    answer = invoke.http(route, idempotency_key=events.KEY, **fields)
     assert answer["statusCode"] in (200, 201, 202), answer["body"]
     [found] = receipts_of(invoke, operation, [target], [events.KEY], mine)
     body = events.body_of(answer)
@@ -306,13 +306,13 @@ def test_every_kind_of_change_can_be_asked_for_by_who_sent_it_alone(
     assert state(invoke, operation, target, events.KEY, other) == "unknown"
     assert state(invoke, operation, target + "x", events.KEY, mine) == "unknown"
     assert state(invoke, operation, target, events.KEY + "x", mine) == "unknown"
-    # Whoever may read everything says whose change it was.
+    # A caller who may read every receipt names the caller of the change.
     by = {"caller": "auth0|7c20"} if own else {}
     assert state(invoke, operation, target, events.KEY, "any", **by) == "counted"
     assert state(invoke, operation, target, events.KEY, "any", caller="somebody else") == "unknown"
 
 
-def test_a_change_is_voided_by_its_key_and_its_receipt_says_so(invoke: Invoke) -> None:
+def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invoke) -> None:
     order = [{**USAGE, "amount": 1}, {**STOCK, "amount": 5}]
     sent = {"increment": {**USAGE, "amount": 7}, "change": {"changes": order}}
     voids = {"increment": ("void", "usage/7c20", USAGE), "change": ("void_changes", "changes", {})}
@@ -335,23 +335,27 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_so(invoke: Invoke) -
         assert problem(wrong, 400, "invalid-input")["field"] == "counter"
 
 
-def test_operations_that_leave_receipts_can_be_asked_for() -> None:
-    assert set(KEYED_OPERATIONS) == {one.name for one in OPERATIONS if one.leaves_receipt} == {one[1] for one in KEYED}
+def test_receipts_of_every_operation_that_leaves_one_can_be_read() -> None:
+    assert (
+        set(KEYED_OPERATIONS)
+        == {operation.name for operation in OPERATIONS if operation.leaves_receipt}
+        == {operation for _, operation, *_ in KEYED}
+    )
 
 
 @pytest.mark.sdk
-def test_many_receipts_are_asked_for_at_once_in_one_read(invoke: Invoke, store: Store) -> None:
+def test_many_receipts_are_read_in_one_request(invoke: Invoke, store: Store) -> None:
     keys = {"k" * 30: "plays/v1", "l" * 30: "plays/v2", "m" * 30: "plays/v3"}
     for key, target in list(keys.items())[:2]:
         invoke.direct("increment", counter="plays", id=target.partition("/")[2], idempotency_key=key)
-    asked: list[dict[str, Any]] = []
-    store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: asked.append(params))
+    requests: list[dict[str, Any]] = []
+    store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: requests.append(params))
     pairs = [*keys.items(), ("k" * 30, "plays/v1"), ("k" * 30, "plays/v2")]
     found = receipts_of(invoke, "increment", [target for _, target in pairs], [key for key, _ in pairs], "")
     assert [(one["key"], one["target"]) for one in found] == pairs
     assert [one["state"] for one in found] == ["counted", "counted", "unknown", "counted", "unknown"]
-    assert [len(request["RequestItems"]) for request in asked] == [1]
-    assert asked[0]["RequestItems"][store.settings.receipts_table]["ConsistentRead"]
+    assert [len(request["RequestItems"]) for request in requests] == [1]
+    assert requests[0]["RequestItems"][store.settings.receipts_table]["ConsistentRead"]
     one_target = receipts_of(invoke, "increment", ["plays/v1"], list(keys), "")
     assert [(one["target"], one["state"]) for one in one_target] == [
         ("plays/v1", "counted"), ("plays/v1", "unknown"), ("plays/v1", "unknown"),
@@ -361,12 +365,12 @@ def test_many_receipts_are_asked_for_at_once_in_one_read(invoke: Invoke, store: 
     assert problem(wrong, 400, "invalid-input")["field"] == "target"
 
 
-def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
+def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of change leaves one; what is written alone lives 8 days at least."""
-    told = events.body_of(invoke.http("health"))["receipts_live_s"]
-    assert (told["plays"], told["stock"], told["visits"]) == (86400, 86400, 8 * 86400)
+    """Each kind of change leaves a receipt. Receipts of spilled changes are kept for at least 8 days."""
+    lifetimes_s = events.body_of(invoke.http("health"))["receipts_live_s"]
+    assert (lifetimes_s["plays"], lifetimes_s["stock"], lifetimes_s["visits"]) == (86400, 86400, 8 * 86400)
     assert receipts.lifetime_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
     every = counters.COUNTERS.items()
     nine = {name: replace(counter, receipt_days=9) for name, counter in every if not counter.unique}
@@ -384,16 +388,16 @@ def test_the_receipts_of_a_counter_live_as_long_as_it_says_and_health_tells(
         hearts | {"idempotency_key": "heart"},
     ):
         answer = invoke(event)
-        assert {one["status"] for one in answer.get("results", [answer])} <= {200, 201}, answer
+        assert {result["status"] for result in answer.get("results", [answer])} <= {200, 201}, answer
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     *lives_s, of_hold_s = sorted(int(item["expiration"]["N"]) - time.time() for item in items)
     assert len(lives_s) == 6
-    assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)  # to the end of a day without a caller
+    assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)  # without a caller, to the end of a day
     assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
     assert receipts.lifetime_s(store, nine["plays"]) == 9 * 86400
 
 
-def test_a_receipt_whose_time_is_over_is_unknown(invoke: Invoke, store: Store) -> None:
+def test_an_expired_receipt_is_unknown(invoke: Invoke, store: Store) -> None:
     invoke.http("increment", **USAGE, idempotency_key="the-key")
     [item] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     over = {**item, "expiration": {"N": str(int(time.time()) - 10)}}
@@ -401,7 +405,7 @@ def test_a_receipt_whose_time_is_over_is_unknown(invoke: Invoke, store: Store) -
     assert state(invoke, "increment", "usage/7c20", "the-key") == "unknown"
 
 
-def test_a_receipt_that_tally_does_not_write_is_503_and_not_taken_for_none(invoke: Invoke, store: Store) -> None:
+def test_a_damaged_receipt_is_answered_with_503_and_not_with_unknown(invoke: Invoke, store: Store) -> None:
     invoke.http("increment", **USAGE, idempotency_key="the-key")
     [item] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     store.client.put_item(TableName=store.settings.receipts_table, Item={**item, "data": {"S": "{"}})

@@ -1,4 +1,4 @@
-"""What every function does around its operations: logs, metrics, and answers when the store or Tally itself fails."""
+"""Every function logs, writes metrics, and answers when the store or Tally itself fails."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PLAY = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency
 HTTP_PLAY = events.http("increment_plays_short", idempotency_key=events.KEY)
 
 
-def doing(store: Store, function: Callable[..., Any]) -> RequestHandler:
-    """The entry of an increment that does this instead."""
-    [*_, route] = [one for one in events.routes().values() if one.operation.name == "increment"]
+def entry_with(store: Store, function: Callable[..., Any]) -> RequestHandler:
+    """Returns the entry of an increment that calls this function in place of its own."""
+    [*_, route] = [route for route in events.routes().values() if route.operation.name == "increment"]
     operation = copy.copy(route.operation)
     operation.function = function
     return RequestHandler([operation], [replace(route, operation=operation)], COUNTERS, PAGES, store)
 
 
 class _Stdout:
-    """Whatever stdout is at the moment of writing: the logger holds on to the one that it was made with."""
+    """Writes to the present stdout. The logger alone would keep its first stdout."""
 
     def write(self, text: str) -> None:
         sys.stdout.write(text)
@@ -56,32 +56,30 @@ def logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe.logger.registered_handler, "stream", _Stdout())
 
 
-def emf(printed: str, metrics: bool = True) -> list[dict[str, Any]]:
-    """The metrics among the lines that an invocation printed, or the others."""
+def printed_lines(printed: str, metrics: bool = True) -> list[dict[str, Any]]:
+    """Returns the metrics that an invocation printed, or its log lines."""
     lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return [line for line in lines if ("_aws" in line) == metrics]
 
 
 def logs(printed: str) -> list[dict[str, Any]]:
-    return emf(printed, metrics=False)
+    return printed_lines(printed, metrics=False)
 
 
-def test_replays_and_refusals_are_metered_by_stack_never_by_item_and_first_answers_are_not(
+def test_replays_and_refusals_of_the_whole_stack_are_metered_and_first_answers_are_not(
     invoke: Invoke, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
-    many = events.direct("change", changes=two)  # one request in the metrics
-    for batch in ([PLAY, PLAY, {**PLAY, "id": "#"}], [many, many, many | {"changes": [7, {"counter": []}]}]):
+    changes = [{"counter": "plays", "id": "9f3a"}, {"counter": "usage", "id": "7c20", "amount": 1}]
+    change = events.direct("change", changes=changes)  # one request in the metrics
+    for batch in ([PLAY, PLAY, {**PLAY, "id": "#"}], [change, change, change | {"changes": [7, {"counter": []}]}]):
         invoke({"batch": batch})
-        (line,) = emf(capsys.readouterr().out)
+        (line,) = printed_lines(capsys.readouterr().out)
         assert (line["service"], line["Replayed"], line["Refused"]) == (observe.SERVICE, [1.0], [1.0])
     (directive,) = line["_aws"]["CloudWatchMetrics"]
     assert (directive["Namespace"], directive["Dimensions"]) == ("Tally", [["service"]])
 
 
-def test_a_log_line_carries_the_correlation_id_of_its_request(
-    invoke: Invoke, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_line_has_the_correlation_id_of_its_request(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> None:
     invoke(HTTP_PLAY)
     invoke(PLAY)
     http, direct = logs(capsys.readouterr().out)
@@ -90,10 +88,10 @@ def test_a_log_line_carries_the_correlation_id_of_its_request(
     assert events.KEY not in json.dumps([http, direct])
 
 
-def test_the_secret_of_a_browser_is_in_no_answer_no_log_and_no_item(
+def test_the_secret_of_a_browser_is_in_no_answer_in_no_log_and_in_no_item(
     invoke: Invoke, store: Store, dead_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not where it is taken, nor where its form, its counter or its id is refused, the store is away or Tally fails."""
+    """Also if the secret, the counter or the id is refused, if the store does not answer, or if Tally fails."""
     secret = "A-secret.of/one:browser=alone"
     page = {"counter": "hearts", "id": "home", "secret": secret}
     like = events.http("put_anonymous", **page, idempotency_key=events.KEY)
@@ -105,8 +103,8 @@ def test_the_secret_of_a_browser_is_in_no_answer_no_log_and_no_item(
     ]
     answers += [invoke.http("list_anonymous", secret=secret, query="of=hearts:home&of=likes:x")]
     answers.append(invoke.http("put_anonymous", **page))
-    wrong = [{"secret": f"{secret},"}, {"secret": secret * 9}, {"counter": "likes"}, {"id": "#"}]
-    answers += [invoke.http("put_anonymous", **{**page, **change}) for change in wrong]
+    wrong_fields = [{"secret": f"{secret},"}, {"secret": secret * 9}, {"counter": "likes"}, {"id": "#"}]
+    answers += [invoke.http("put_anonymous", **{**page, **fields}) for fields in wrong_fields]
     answers.append(handlers.entry("children_open", dead_store)(like, LambdaContext()))
     monkeypatch.setattr(children, "set_child", lambda *_: 1 // 0)
     answers.append(invoke(events.http("put_anonymous", **page)))
@@ -121,18 +119,18 @@ def test_the_secret_of_a_browser_is_in_no_answer_no_log_and_no_item(
 
 
 @pytest.mark.sdk
-def test_a_log_line_says_how_long_the_store_took_and_in_how_many_attempts(
+def test_a_log_line_has_the_time_and_the_number_of_attempts_of_the_store(
     invoke: Invoke, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The SDK's own retries, too, which nothing else shows."""
+    """The attempts include the SDK's own retries."""
     failure = AWSResponse("", 500, {}, None)
     failure._content = b"{}"
     answers = [failure]
 
-    def refuse_the_first(**_: Any) -> Any:
+    def fail_the_first(**_: Any) -> Any:
         return answers.pop() if answers else None
 
-    store.client.meta.events.register("before-send.dynamodb", refuse_the_first)
+    store.client.meta.events.register("before-send.dynamodb", fail_the_first)
     invoke(HTTP_PLAY)
     [line] = logs(capsys.readouterr().out)
     assert (line["status"], line["store_attempts"]) == (200, 2)
@@ -144,11 +142,11 @@ def test_a_log_line_says_how_long_the_store_took_and_in_how_many_attempts(
 
 @pytest.fixture
 def dead_store(settings: Settings) -> Store:
-    """A store whose engine is not there."""
+    """A store without an engine."""
     return Store(dynamodb_client(endpoint_url="http://127.0.0.1:9"), settings)
 
 
-def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that_lambda_sends_it_again(
+def test_an_unreachable_store_is_answered_with_503_but_raised_for_a_direct_event_so_that_lambda_retries(
     dead_store: Store,
 ) -> None:
     answer = handlers.entry("increments_open", dead_store)(HTTP_PLAY, LambdaContext())
@@ -162,12 +160,12 @@ def test_a_store_that_is_away_is_503_over_http_and_in_a_batch_and_raised_so_that
     with pytest.raises(StoreUnreachableError):
         handlers.entry("increments_open", dead_store)(PLAY, LambdaContext())
     for method in ("GET", "HEAD"):
-        asked = events.http("health") | {"routeKey": f"{method} /health"}
-        answer = handlers.entry("health", dead_store)(asked, LambdaContext())
+        event = events.http("health") | {"routeKey": f"{method} /health"}
+        answer = handlers.entry("health", dead_store)(event, LambdaContext())
         assert (answer["statusCode"], answer["body"] == "") == (503, method == "HEAD")
 
 
-def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_refusals(
+def test_a_batch_with_on_failure_raise_raises_for_failures_and_not_for_refusals(
     dead_store: Store, invoke: Invoke
 ) -> None:
     with pytest.raises(StoreUnreachableError, match=r"^2 of 3 entries are to be sent again\. The first: "):
@@ -179,8 +177,10 @@ def test_a_batch_that_asks_for_it_raises_so_that_lambda_retries_it_and_not_for_r
 
 
 @pytest.mark.sdk
-def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_rest(invoke: Invoke, store: Store) -> None:
-    """What Lambda does with an asynchronous invocation: the same event again."""
+def test_the_retry_of_a_batch_that_raised_counts_the_failed_entries_and_replays_the_others(
+    invoke: Invoke, store: Store
+) -> None:
+    """Lambda retries an asynchronous invocation with the same event."""
     attempts = []
 
     def fail_the_second(**_: Any) -> Any:
@@ -202,7 +202,7 @@ def test_the_retry_of_a_batch_that_raised_counts_what_failed_and_replays_the_res
     assert invoke(read)["body"]["value"] == 3
 
 
-def test_the_entries_of_a_batch_are_done_in_order(invoke: Invoke) -> None:
+def test_the_entries_of_a_batch_are_run_in_order(invoke: Invoke) -> None:
     stock = {"counter": "stock", "id": "mug", "caller": "shop"}
     moves = [{"operation": "increment", **stock, "amount": 1, "idempotency_key": f"k{number}"} for number in range(3)]
     read = {"operation": "get_counter", "counter": "stock", "id": "mug", "caller": "shop"}
@@ -213,21 +213,21 @@ def test_the_entries_of_a_batch_are_done_in_order(invoke: Invoke) -> None:
 
 
 @pytest.mark.sdk
-def test_a_batch_ends_in_time_and_what_did_not_fit_is_sent_again(store: Store, meter: Meter) -> None:
-    """Each request takes 60 ms on this clock: what the slowest entry took must be left when another one begins."""
+def test_a_batch_ends_in_time_and_its_last_entries_are_to_be_retried(store: Store, meter: Meter) -> None:
+    """Each request takes 60 ms on this clock. An entry begins only if there is time for the slowest entry so far."""
     entry = handlers.entry("increments", replace(store, clock=lambda: 0.060 * meter.requests))
     usage = {"operation": "increment", "counter": "usage", "id": "7c20", "amount": 1, "caller": "shop"}
-    left = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
+    entries = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
     for counted in (41, 41, 18):
         deadline_s = entry.store.clock() + 2.51
-        results = entry({"batch": left}, LambdaContext(remaining_ms=3010))["results"]
+        results = entry({"batch": entries}, LambdaContext(remaining_ms=3010))["results"]
         assert entry.store.clock() < deadline_s
-        assert [result["status"] for result in results] == [200] * counted + [503] * (len(left) - counted)
-        left = left[counted:]
-    assert not left
+        assert [result["status"] for result in results] == [200] * counted + [503] * (len(entries) - counted)
+        entries = entries[counted:]
+    assert not entries
 
 
-def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine) -> None:
+def test_a_missing_table_is_answered_with_503_because_the_deployment_is_at_fault(engine: Engine) -> None:
     names = {f"TALLY_{table}_TABLE": f"not-there-{table}" for table in ("COUNTS", "RECEIPTS", "LEDGER")}
     settings = Settings.from_environment(names)
     store = Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
@@ -236,32 +236,36 @@ def test_a_table_that_is_missing_is_the_deployments_fault_and_503(engine: Engine
     assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), LambdaContext())["statusCode"] == 503
 
 
-def test_a_bug_is_a_500_that_tells_nothing_and_is_logged_whole(
+def test_a_bug_is_answered_with_500_without_its_message_and_is_logged_with_it(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(call: Call, **_: Any) -> Any:
+    def fail(call: Call, **_: Any) -> Any:
         raise KeyError("secret")
 
-    answer = doing(store, broken)(HTTP_PLAY, LambdaContext())
+    answer = entry_with(store, fail)(HTTP_PLAY, LambdaContext())
     assert answer["statusCode"] == 500
     assert "secret" not in answer["body"]
     assert any("secret" in str(line.get("exception")) for line in logs(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("event", [PLAY, {"batch": [PLAY, PLAY], "on_failure": "raise"}])
-def test_a_bug_raises_so_that_lambda_sends_the_event_again_and_then_keeps_it(store: Store, event: Any) -> None:
-    def broken(call: Call, **_: Any) -> Any:
+def test_a_bug_is_raised_for_a_direct_event_so_that_lambda_retries_and_then_keeps_the_event(
+    store: Store, event: Any
+) -> None:
+    def fail(call: Call, **_: Any) -> Any:
         raise MemoryError
 
     with pytest.raises(TallyError, match="Tally failed"):
-        doing(store, broken)(event, LambdaContext())
+        entry_with(store, fail)(event, LambdaContext())
 
 
-def test_what_does_not_add_up_fails_as_a_bug_and_nothing_is_written(
+def test_a_receipt_that_differs_from_its_tally_fails_as_a_bug_and_writes_nothing(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tallies.receipt_facts
-    monkeypatch.setattr(tallies, "receipt_facts", lambda counter, id_, amount, at: said(counter, id_, 2 * amount, at))
+    receipt_facts = tallies.receipt_facts
+    monkeypatch.setattr(
+        tallies, "receipt_facts", lambda counter, id_, amount, at: receipt_facts(counter, id_, 2 * amount, at)
+    )
     assert invoke(HTTP_PLAY)["statusCode"] == 500
     with pytest.raises(TallyError, match="Tally failed"):
         invoke(PLAY)
@@ -271,29 +275,33 @@ def test_what_does_not_add_up_fails_as_a_bug_and_nothing_is_written(
 
 
 @pytest.fixture
-def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Draws the lots of the logger, which logs one success in twenty."""
+def set_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Returns a function that sets the random number of the logger, which logs one success in twenty."""
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "WARNING")
     monkeypatch.setenv("POWERTOOLS_LOGGER_SAMPLE_RATE", "0.05")
-    made = Logger(service="as the stack makes it")  # Powertools reads both
-    monkeypatch.setattr(observe.logger, "sampling_rate", made.sampling_rate)
-    monkeypatch.setattr(observe.logger, "initial_log_level", made.initial_log_level)
-    yield lambda lot: monkeypatch.setattr(random, "random", lambda: lot)
+    stack_logger = Logger(service="as the stack makes it")  # it reads both variables
+    monkeypatch.setattr(observe.logger, "sampling_rate", stack_logger.sampling_rate)
+    monkeypatch.setattr(observe.logger, "initial_log_level", stack_logger.initial_log_level)
+    yield lambda drawn: monkeypatch.setattr(random, "random", lambda: drawn)
     monkeypatch.undo()
     observe.logger.refresh_sample_rate_calculation()
 
 
-def test_a_route_without_path_parameters_may_have_null_for_them(invoke: Invoke) -> None:
-    """API Gateway leaves them out. An emulator of AWS says null."""
+def test_an_event_without_path_parameters_may_have_null_in_their_place(invoke: Invoke) -> None:
+    """API Gateway leaves path parameters out, and an emulator of AWS sends null."""
     event = events.http("get_visits")
     assert invoke({**event, "pathParameters": None})["statusCode"] == 200
 
 
-@pytest.mark.parametrize(("lot", "logged"), [(0.04, [200, 200]), (0.06, [])])
+@pytest.mark.parametrize(("drawn", "logged"), [(0.04, [200, 200]), (0.06, [])])
 def test_successes_are_sampled_by_invocation(
-    store: Store, capsys: pytest.CaptureFixture[str], sampled: Callable[[float], None], lot: float, logged: list[int]
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    set_random: Callable[[float], None],
+    drawn: float,
+    logged: list[int],
 ) -> None:
-    sampled(lot)
+    set_random(drawn)
     answers = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, LambdaContext())[
         "results"
     ]
@@ -302,32 +310,32 @@ def test_successes_are_sampled_by_invocation(
     assert [line["status"] for line in logs(printed)] == logged
 
 
-def test_refusals_failures_and_bugs_are_never_sampled_and_the_codes_own_faults_are_metered_by_its_version(
+def test_refusals_failures_and_bugs_are_always_logged_and_failures_are_metered_by_the_codes_version(
     store: Store,
     capsys: pytest.CaptureFixture[str],
-    sampled: Callable[[float], None],
+    set_random: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By this a deployment of new code is taken back. What a caller has to correct says nothing of the code."""
+    """This metric rolls back a deployment of new code. Refusals are not in it, because the caller is at fault."""
 
     def fail(call: Call, *, id: str, **_: Any) -> Any:
         raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]
 
-    sampled(0.06)
+    set_random(0.06)
     monkeypatch.setenv("_HANDLER", "handlers.increments")
-    doing(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, LambdaContext())
+    entry_with(store, fail)({"batch": [{**PLAY, "id": name} for name in ("#", "busy", "bug")]}, LambdaContext())
     handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "#"}]}, LambdaContext())
     printed = capsys.readouterr().out
-    found = [line for line in emf(printed) if "Failed" in line]
-    assert [(line["Failed"], line["version"]) for line in found] == [([2.0], f"{observe.CODE_VERSION}.increments")]
+    failures = [line for line in printed_lines(printed) if "Failed" in line]
+    assert [(line["Failed"], line["version"]) for line in failures] == [([2.0], f"{observe.CODE_VERSION}.increments")]
     lines = logs(printed)[:-1]
     assert [line["status"] for line in lines if line["message"] == "answered"] == [400, 503, 500]
     assert [line["message"] for line in lines] == ["answered", "failed", "answered", "bug", "answered"]
     assert {line["level"] for line in lines} == {"WARNING", "ERROR"}
 
 
-def test_a_play_logs_what_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """AWS bills the bytes of every line. Those of API Gateway and Lambda come on top."""
+def test_a_play_logs_as_many_bytes_as_the_calculator_bills(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """AWS bills the bytes of every line. The lines of API Gateway and Lambda are billed in addition."""
     assert handlers.entry("increments_open", store)(HTTP_PLAY, LambdaContext())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert len(answer) + cost.EVENT == pytest.approx(cost.ANSWER_LINE, rel=0.15)

@@ -192,7 +192,7 @@ def test_a_part_without_an_answer_is_unknown_and_not_ok(stack_status: StatusOfSt
 def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
     stack_status: StatusOfStack, has_wrong_hold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first drift rows are unconfirmed, the first items of a bucket are not holds. Later rows may be wrong."""
+    """The first drift rows are unconfirmed, and the first items of a bucket are settled holds. Others may be wrong."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(hold_items, "UNRETURNED_MAX", 2)
     for number in range(3):

@@ -1,6 +1,6 @@
-"""Every operation by every route: its sample is answered as its declaration says, and bad input is refused.
+"""Each operation answers its sample as its declaration says, on every route, and refuses bad input.
 
-What each does to the tables: test_needs.py.
+test_needs.py tests the operations' requests to tables.
 """
 
 from __future__ import annotations
@@ -34,57 +34,57 @@ from tests.integration.conftest import Invoke
 
 JSON = {"content-type": "application/json"}
 ROUTES = events.routes()
-REFUSED = {400, 404, 412, 413, 415, 428}
+REFUSALS = {400, 404, 412, 413, 415, 428}
 AS_NUMBERS = {"version", "from", "to"}  # an HTTP request has them as text, a direct event may have numbers
 VOLATILE = {"hold", "expires_at", "created_at", "at", "since", "as_of"}
-REST = {"caller": samples.CALLER, "id": "7c20"}  # who and what the samples name
+SAMPLE = {"caller": samples.CALLER, "id": "7c20"}  # the caller and the id of the samples
 
 
-def prepared(invoke: Invoke, operation: str) -> dict[str, Any]:
-    """A world in which the operation's sample succeeds; the fields that the sample cannot know."""
+def prepare(invoke: Invoke, operation: str) -> dict[str, Any]:
+    """Makes the operation's sample succeed. Returns the fields that the sample cannot know."""
     if operation != "put_post":
-        invoke.direct("put_post", body="first", **REST)
+        invoke.direct("put_post", body="first", **SAMPLE)
     if operation == "set_counter":
         return {"version": '"0"'}
-    invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **REST)
+    invoke.direct("increment", counter="stock", amount=5, idempotency_key="stock-5", **SAMPLE)
     if operation in ("void", "void_changes"):
         change = {"counter": "usage", "id": "7c20", "amount": 1}
-        counted = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
-        invoke.direct(counted[0], **counted[1], idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
+        counting, fields = {"void": ("increment", change), "void_changes": ("change", {"changes": [change]})}[operation]
+        invoke.direct(counting, **fields, idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
     if operation not in ("change_hold", "commit_hold", "release_hold", "void_hold"):
         return {}
-    held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **REST)
+    held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **SAMPLE)
     if operation == "void_hold":
-        invoke.direct("commit_hold", counter="stock", hold=held["body"]["hold"], **REST)
+        invoke.direct("commit_hold", counter="stock", hold=held["body"]["hold"], **SAMPLE)
     return {"hold": held["body"]["hold"]}
 
 
-def steady(body: Any) -> Any:
-    """The body without what no two requests have in common."""
+def without_volatile(body: Any) -> Any:
+    """Returns the body with "…" for values that differ in each answer."""
     if isinstance(body, list):
-        return [steady(one) for one in body]
+        return [without_volatile(member) for member in body]
     if not isinstance(body, dict):
         return body
-    return {name: "…" if name in VOLATILE else steady(value) for name, value in body.items()}
+    return {name: "…" if name in VOLATILE else without_volatile(value) for name, value in body.items()}
 
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.id)
-def test_a_sample_succeeds_and_is_answered_alike_over_http_and_directly(
+def test_a_sample_succeeds_and_has_the_same_answer_over_http_and_as_a_direct_event(
     route: Route, invoke: Invoke, store: Store, engine: Engine
 ) -> None:
-    """`invoke` holds each answer against the document."""
+    """`invoke` compares each answer with the API document."""
     other = Invoke(Store(store.client, fresh_tables(engine.endpoint)))
-    answer = invoke(samples.http_event(route, COUNTERS, **prepared(invoke, route.operation.name)))
-    direct = other(samples.direct_event(route, COUNTERS, **prepared(other, route.operation.name)))
+    answer = invoke(samples.http_event(route, COUNTERS, **prepare(invoke, route.operation.name)))
+    direct = other(samples.direct_event(route, COUNTERS, **prepare(other, route.operation.name)))
     assert answer["statusCode"] in route.operation.success_statuses, answer["body"]
     assert answer["statusCode"] == direct["status"]
     if "media_type" not in direct["body"]:
-        assert steady(events.body_of(answer)) == steady(direct["body"])
-    kept = "public, max-age=" if route.is_cacheable else "no-store"
-    assert answer["headers"]["cache-control"].startswith(kept), "CloudFront keeps what says so"
+        assert without_volatile(events.body_of(answer)) == without_volatile(direct["body"])
+    caching = "public, max-age=" if route.is_cacheable else "no-store"
+    assert answer["headers"]["cache-control"].startswith(caching), "CloudFront caches by this header"
 
 
-def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invoke) -> None:
+def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
     calls = smoke.make_probes(
         Declarations(Path(), COUNTERS, DROP_NOTHING),
@@ -93,26 +93,26 @@ def test_the_smoke_test_calls_every_route_and_expects_what_it_gets(invoke: Invok
         page_given=True,
         scopes=scopes,
     )
-    found = {call.name.removesuffix(" again") for call in calls}
-    assert found == {*ROUTES, "no token"}
+    called = {call.name.removesuffix(" again") for call in calls}
+    assert called == {*ROUTES, "no token"}
     for call in calls:
         if call.name == "no token":
-            continue  # API Gateway answers it
+            continue  # API Gateway answers this request
         route = ROUTES[call.name.removesuffix(" again")]
         path, _, query = call.path.partition("?")
-        named = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path), path)
-        assert named
-        event = events.http(route.id, query=query, headers={name.lower(): one for name, one in call.headers.items()})
-        event |= {"pathParameters": {name: unquote(one) for name, one in named.groupdict().items()}}
+        match = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path), path)
+        assert match
+        event = events.http(route.id, query=query, headers={name.lower(): text for name, text in call.headers.items()})
+        event |= {"pathParameters": {name: unquote(text) for name, text in match.groupdict().items()}}
         event |= {"body": json.dumps(call.body)} if call.body else {}
         answer = invoke(event)
-        text = answer["headers"]["content-type"].startswith(("text/", "image/"))
-        body = answer["body"] if text else events.body_of(answer)
-        seen = smoke.HttpAnswer(answer["statusCode"], answer["headers"], body)
-        assert call.expected(seen), (call.name, answer)
+        is_text = answer["headers"]["content-type"].startswith(("text/", "image/"))
+        body = answer["body"] if is_text else events.body_of(answer)
+        http_answer = smoke.HttpAnswer(answer["statusCode"], answer["headers"], body)
+        assert call.expected(http_answer), (call.name, answer)
 
 
-def test_what_follows_from_the_operations_is_generated() -> None:
+def test_generated_files_are_up_to_date() -> None:
     """`make generate`: the samples in `events/`, and the client."""
     old = [
         path for path, text in generated.files(COUNTERS).items() if not path.exists() or path.read_text("utf-8") != text
@@ -122,28 +122,30 @@ def test_what_follows_from_the_operations_is_generated() -> None:
     assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
 
 
-def whole(route: Route) -> bool:
-    """Whether a request of the route has whole numbers."""
-    asked = SchemaContext(route.served_counters(COUNTERS), anonymous=False)
+def has_whole_numbers(route: Route) -> bool:
+    """Whether a request of the route has a whole number."""
+    context = SchemaContext(route.served_counters(COUNTERS), anonymous=False)
     return any(
-        field.name == "changes" or field.kind.schema_for(asked).get("type") == "integer" for field in route.fields
+        field.name == "changes" or field.kind.schema_for(context).get("type") == "integer" for field in route.fields
     )
 
 
-@pytest.mark.parametrize("route", [*filter(whole, ROUTES.values())], ids=lambda route: route.id)
-def test_a_whole_number_is_the_same_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
-    """To JSON Schema, and so to the document: some libraries write 7 so."""
-    changed = prepared(invoke, route.operation.name) | {"limit": 7}
-    event, direct = samples.http_event(route, COUNTERS, **changed), samples.direct_event(route, COUNTERS, **changed)
-    invoke(direct)  # what has changed something by now changes nothing more
+@pytest.mark.parametrize("route", [*filter(has_whole_numbers, ROUTES.values())], ids=lambda route: route.id)
+def test_a_whole_number_may_be_written_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
+    """JSON Schema and the API document allow 7.0 and 70e-1 for 7, and some libraries write these."""
+    fields = prepare(invoke, route.operation.name) | {"limit": 7}
+    event, direct = samples.http_event(route, COUNTERS, **fields), samples.direct_event(route, COUNTERS, **fields)
+    invoke(direct)  # the first request may change something, and the later ones do not
     answers = []
-    for written in (r"\g<0>", r"\g<0>.0", r"\g<0>0e-1"):
-        body = re.sub(r"(?<=: )-?[0-9]+", written, event.get("body", ""))
-        query = re.sub(r"(?<=limit=)[0-9]+", written, event["rawQueryString"])
-        entry = json.loads(re.sub(r"(?<=: )-?[0-9]+", written, json.dumps(direct)))
+    for spelling in (r"\g<0>", r"\g<0>.0", r"\g<0>0e-1"):
+        body = re.sub(r"(?<=: )-?[0-9]+", spelling, event.get("body", ""))
+        query = re.sub(r"(?<=limit=)[0-9]+", spelling, event["rawQueryString"])
+        entry = json.loads(re.sub(r"(?<=: )-?[0-9]+", spelling, json.dumps(direct)))
         answers += [invoke(event | {"body": body, "rawQueryString": query}), invoke(entry)]
-    assert {events.status_of(one) for one in answers} <= {*route.operation.success_statuses}
-    assert [steady(events.body_of(one)) for one in answers] == [steady(events.body_of(answers[0]))] * 6
+    assert {events.status_of(answer) for answer in answers} <= {*route.operation.success_statuses}
+    assert [without_volatile(events.body_of(answer)) for answer in answers] == [
+        without_volatile(events.body_of(answers[0]))
+    ] * 6
 
 
 # Bad input
@@ -153,39 +155,42 @@ ODD: list[object] = [
 ]  # fmt: skip
 
 
-def wrong(route: Route, field: Field) -> list[object]:
-    """Values that are no value of this field, as the document says."""
+def invalid_values(route: Route, field: Field) -> list[object]:
+    """Returns the values of ODD that are invalid for this field, as the API document says."""
     schema = field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
-    schema = schema["items"] if field.kind.list_max else schema  # a query repeats it
+    schema = schema["items"] if field.kind.list_max else schema  # a query repeats the field
     validator = Draft202012Validator(schema)
     words = {"true", "false"} if schema.get("type") == "boolean" else set()
-    in_url = [one for one in ODD if isinstance(one, str) and one not in words]
-    found = ODD if field.source is Source.BODY else in_url
-    return [one for one in found if not _surrogate(one, field) and not validator.is_valid(one)]
+    in_url = [value for value in ODD if isinstance(value, str) and value not in words]
+    values = ODD if field.source is Source.BODY else in_url
+    return [value for value in values if not _is_surrogate_in_url(value, field) and not validator.is_valid(value)]
 
 
-def _surrogate(value: object, field: Field) -> bool:
-    return value == "\ud800" and field.source is not Source.BODY  # no URL has one
+def _is_surrogate_in_url(value: object, field: Field) -> bool:
+    return value == "\ud800" and field.source is not Source.BODY  # a URL cannot have a surrogate
 
 
 def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is wrong with the event of API Gateway, and the event."""
+    """Yields a description of each bad request, and its event of API Gateway."""
     good = samples.field_values(route, COUNTERS)
     for field in route.fields:
         if not field.kind.is_documented:
             continue
-        for value in wrong(route, field):
-            given = [value] if field.kind.list_max else value
-            if given is None or (field.source is Source.BODY and field.kind.list_max):
+        for value in invalid_values(route, field):
+            sent_value = [value] if field.kind.list_max else value
+            if sent_value is None or (field.source is Source.BODY and field.kind.list_max):
                 continue
-            yield f"{field.name} is {str(value)[:20]!r}", samples.http_event(route, COUNTERS, **{field.name: given})
+            yield (
+                f"{field.name} is {str(value)[:20]!r}",
+                samples.http_event(route, COUNTERS, **{field.name: sent_value}),
+            )
         if field.required and field.source is not Source.PATH:
             yield f"no {field.name}", samples.http_event(route, COUNTERS, **{field.name: None})
         if field.source is Source.QUERY:
             event = samples.http_event(route, COUNTERS, **{field.name: good.get(field.name, "x")})
             times = field.kind.list_max + 1 if field.kind.list_max else 2
             pair = next(
-                (one for one in event["rawQueryString"].split("&") if one.startswith(f"{field.http_name}=")), "x=1"
+                (part for part in event["rawQueryString"].split("&") if part.startswith(f"{field.http_name}=")), "x=1"
             )
             yield f"{field.name} {times} times", {**event, "rawQueryString": "&".join([pair] * times)}
         if field.source is Source.BODY:
@@ -198,12 +203,12 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
     if not route.operation.any_query:
         asked = event["rawQueryString"]
         yield "an unknown query", {**event, "rawQueryString": f"{asked}&" * bool(asked) + "unknown=1"}
-        yield "a query that is no UTF-8", {**event, "rawQueryString": "x=%ff"}
+        yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}
         yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
     headers = event["headers"] | JSON
     for name, text in (
         ("an unknown field", '{"unknown": 1}'),
-        ("no JSON", "{"),
+        ("not JSON", "{"),
         ("a list", "[]"),
         ("NaN", '{"a": NaN}'),
     ):
@@ -212,13 +217,13 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "a deep body", {**event, "body": deep, "headers": headers}
     yield "a huge number", {**event, "body": huge, "headers": headers}
     yield "a large body", {**event, "body": "x" * (route.operation.body_bytes_max + 1), "headers": headers}
-    yield "no base64", {**event, "body": "!!!", "headers": headers, "isBase64Encoded": True}
+    yield "not base64", {**event, "body": "!!!", "headers": headers, "isBase64Encoded": True}
     yield "another type", {**event, "body": "{}", "headers": headers | {"content-type": "image/png"}}
     yield "a packed body", {**event, "body": "{}", "headers": headers | {"content-encoding": "gzip"}}
 
 
-def stored(store: Store) -> int:
-    """How many items there are in all tables."""
+def item_count(store: Store) -> int:
+    """Returns the number of items in all tables."""
     tables = (store.settings.counts_table, store.settings.receipts_table, store.settings.ledger_table)
     return sum(store.client.scan(TableName=table)["Count"] for table in tables)
 
@@ -229,17 +234,21 @@ def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route,
     for name, event in bad_requests(route):
         answer = invoke(event)
         document = events.body_of(answer) if answer["statusCode"] >= 400 else {}
-        if answer["statusCode"] not in REFUSED or not document.get("detail"):
+        if answer["statusCode"] not in REFUSALS or not document.get("detail"):
             taken[name] = answer["statusCode"]
         else:
             assert answer["headers"]["content-type"] == "application/problem+json"
             assert document["type"].startswith(PROBLEM_TYPE_PREFIX)
             assert "\ud800" in name or document["status"] == answer["statusCode"]
     assert taken == {}
-    assert stored(store) == 0
+    assert item_count(store) == 0
 
 
-@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one.routes(COUNTERS)], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if operation.routes(COUNTERS)],
+    ids=lambda operation: operation.name,
+)
 def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     operation: Operation, invoke: Invoke, store: Store
 ) -> None:
@@ -262,9 +271,9 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     if general.needs_caller and (operation.writes or not general.scope):
         bad.append(("no caller", {name: value for name, value in event.items() if name != "caller"}))
     bad += [(f"caller={str(value)[:20]!r}", event | {"caller": value}) for value in (7, "", "ü" * 200, ["a"], {})]
-    taken = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSED}
+    taken = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSALS}
     assert taken == {}
-    assert stored(store) == 0
+    assert item_count(store) == 0
 
 
 BOUNDS = [
@@ -293,18 +302,18 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("route", "change", "status", "slug", "field"), BOUNDS)
-def test_what_is_just_too_much_or_of_another_kind_is_refused_by_its_name(
+def test_a_value_beyond_a_bound_or_of_another_kind_is_refused_with_its_field(
     route: str, change: dict[str, Any], status: int, slug: str, field: str | None, invoke: Invoke, store: Store
 ) -> None:
     answer = invoke.http(route, **change)
     document = events.body_of(answer)
     assert (answer["statusCode"], document["type"]) == (status, PROBLEM_TYPE_PREFIX + slug), document
     assert document.get("field") == field
-    assert stored(store) == 0
+    assert item_count(store) == 0
 
 
-def test_a_route_that_the_function_does_not_have_is_404_and_one_without_claims_401(invoke: Invoke) -> None:
-    """Even if no authorizer stands before it."""
+def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_401(invoke: Invoke) -> None:
+    """Also if API Gateway has no authorizer for the route."""
     other = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
     assert (other["statusCode"], events.body_of(other)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
     event = events.http("put_mine_likes_short")
@@ -339,22 +348,20 @@ DIRECT_REFUSALS: list[tuple[Any, int, str | None]] = [
 
 
 @pytest.mark.parametrize(("event", "status", "field"), DIRECT_REFUSALS)
-def test_an_event_that_is_none_is_refused(
-    event: Any, status: int, field: str | None, invoke: Invoke, store: Store
-) -> None:
+def test_an_invalid_event_is_refused(event: Any, status: int, field: str | None, invoke: Invoke, store: Store) -> None:
     answer = invoke(event, function="increments")
     assert (answer["status"], answer["body"].get("field")) == (status, field), answer
-    assert stored(store) == 0
+    assert item_count(store) == 0
 
 
-def test_one_bad_entry_of_a_batch_does_not_fail_the_others(invoke: Invoke) -> None:
+def test_a_bad_entry_of_a_batch_does_not_fail_the_other_entries(invoke: Invoke) -> None:
     batch = [PLAY, {"operation": "increment"}, None, {"batch": [PLAY]}, PLAY]
     results = invoke({"batch": batch})["results"]
     assert [result["status"] for result in results] == [200, 400, 400, 400, 200]
     assert results[4]["replayed"]
 
 
-def test_without_time_left_nothing_is_done_and_every_entry_is_told(invoke: Invoke, store: Store) -> None:
+def test_without_time_left_every_entry_is_answered_with_503_and_nothing_is_stored(invoke: Invoke, store: Store) -> None:
     results = invoke({"batch": [PLAY, PLAY]}, LambdaContext(remaining_ms=100))["results"]
     assert [result["status"] for result in results] == [503, 503]
-    assert stored(store) == 0
+    assert item_count(store) == 0

@@ -1,4 +1,4 @@
-"""Who may read which number, and for how long caches may keep it."""
+"""Reads of numbers: the people who may read them, and the time that caches may keep them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOKEN = {"authorization": "Bearer anything"}
 
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """The functions read the counters of this test too."""
+    """Invokes functions that read this test's counters, too."""
     for counter in (VIEWS, TESTED, ORDERS, BOTH, BEGUN):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
@@ -48,7 +48,7 @@ def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 @pytest.fixture
 def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
-    """Ask for the number 7c20 of a public counter, as anyone does, or change it."""
+    """Returns a function that reads the number 7c20 of a public counter without a token, or changes the number."""
 
     def call(counter: str, headers: dict[str, str] | None = None, **change: Any) -> dict[str, Any]:
         if change:
@@ -58,7 +58,7 @@ def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
     return call
 
 
-def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_says(
+def test_anyone_reads_a_public_counter_and_a_cache_keeps_it_for_the_declared_time(
     ask: Ask, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask("views", amount=3, idempotency_key="a")
@@ -67,17 +67,21 @@ def test_anyone_reads_a_counter_that_says_so_and_a_cache_keeps_it_as_long_as_it_
     assert events.body_of(answer) == {"counter": "views", "id": "7c20", "value": 3}
     headers = answer["headers"]
     assert (headers["content-type"], headers["cache-control"]) == ("application/json", "public, max-age=5")
-    assert "authorization" in headers["vary"], "nobody who is signed in gets what a cache keeps for anyone"
-    same = ask("views", {"if-none-match": headers["etag"]})
-    assert (same["statusCode"], same["body"], same["headers"]["etag"]) == (304, "", headers["etag"])
+    assert "authorization" in headers["vary"], "a caller with a token does not get the cached answer for anyone"
+    revalidated = ask("views", {"if-none-match": headers["etag"]})
+    assert (revalidated["statusCode"], revalidated["body"], revalidated["headers"]["etag"]) == (
+        304,
+        "",
+        headers["etag"],
+    )
     ask("views", amount=1, idempotency_key="b")
     assert ask("views", {"if-none-match": headers["etag"]})["statusCode"] == 200
     ask("tested", amount=2, idempotency_key="c")
-    assert ask("tested")["headers"]["etag"] == '"1"', "the version of a counter that has one"
+    assert ask("tested")["headers"]["etag"] == '"1"', "the ETag of a counter with versions is the version"
     monkeypatch.setitem(COUNTERS, "tested", replace(TESTED, floor=-3))
-    again = Invoke(store).http("get_counter_tested", id="7c20", headers={"if-none-match": '"1"'})
-    assert again["statusCode"] == 200, "a deploy has moved its limit, and no version"
-    assert events.body_of(again)["left"] == 5
+    after_deploy = Invoke(store).http("get_counter_tested", id="7c20", headers={"if-none-match": '"1"'})
+    assert after_deploy["statusCode"] == 200, "a deploy has changed the limit, but not the version"
+    assert events.body_of(after_deploy)["left"] == 5
 
 
 LIMITED = [
@@ -90,52 +94,59 @@ LIMITED = [
 ]
 
 
-@pytest.mark.parametrize(("counter", "amounts", "said"), LIMITED, ids=lambda part: getattr(part, "name", ""))
-def test_a_number_says_its_limit_and_what_is_left_with_one_read_unit(
-    counter: Counter, amounts: dict[str, int], said: dict[str, int], invoke: Invoke, store: Store, meter: Meter
+@pytest.mark.parametrize(
+    ("counter", "amounts", "numbers_and_limit"), LIMITED, ids=lambda part: getattr(part, "name", "")
+)
+def test_a_read_of_one_unit_answers_the_number_its_limit_and_the_rest(
+    counter: Counter,
+    amounts: dict[str, int],
+    numbers_and_limit: dict[str, int],
+    invoke: Invoke,
+    store: Store,
+    meter: Meter,
 ) -> None:
-    stored(store, counter, "x", **amounts)
+    add(store, counter, "x", **amounts)
     meter.reset()
-    named = {"counter": counter.name, "id": "x"}
-    assert events.body_of(invoke.http("get_counter", **named)) == named | said
+    tally = {"counter": counter.name, "id": "x"}
+    assert events.body_of(invoke.http("get_counter", **tally)) == tally | numbers_and_limit
     assert (meter.requests, meter.read_units) == (1, 1)
-    [entry] = events.body_of(invoke(own(f"{counter.name}:x")))["tallies"]
-    assert entry == named | {name: of for name, of in said.items() if name != "version"}
+    [entry] = events.body_of(invoke(read_with_scope(f"{counter.name}:x")))["tallies"]
+    assert entry == tally | {name: value for name, value in numbers_and_limit.items() if name != "version"}
     assert (meter.requests, meter.read_units) == (2, 2)
 
 
 @pytest.mark.usefixtures("midday")
-def test_the_limit_of_an_id_comes_with_its_number_in_one_read(invoke: Invoke, store: Store, meter: Meter) -> None:
-    """Where no change has copied the plan into this period yet, it is a read more; of many numbers all are one more."""
+def test_the_override_of_a_limit_is_read_together_with_the_number(invoke: Invoke, store: Store, meter: Meter) -> None:
+    """If no change copied the override into this period, a read takes one more request, also of many numbers."""
     calls: dict[str, Any] = {"counter": "calls"}
 
     def read(*ids: str) -> tuple[list[list[int]], int, float]:
         meter.reset()
-        alone = [invoke.direct("get_counter", **calls, id=id_)["body"] for id_ in ids]
-        took = meter.requests, meter.read_units
-        [*together] = events.body_of(invoke(own(*(f"calls:{id_}" for id_ in ids))))["tallies"]
-        assert together == alone
-        assert {one["resets_at"] for one in alone} == {(int(time.time()) // 86400 + 1) * 86400}
-        return [[one["value"], one["limit"], one["left"]] for one in alone], *took
+        single = [invoke.direct("get_counter", **calls, id=id_)["body"] for id_ in ids]
+        used = meter.requests, meter.read_units
+        [*together] = events.body_of(invoke(read_with_scope(*(f"calls:{id_}" for id_ in ids))))["tallies"]
+        assert together == single
+        assert {body["resets_at"] for body in single} == {(int(time.time()) // 86400 + 1) * 86400}
+        return [[body["value"], body["limit"], body["left"]] for body in single], *used
 
     assert read("a", "b") == ([[0, 1000, 1000]] * 2, 4, 4)
     for id_, limit in (("a", 20), ("b", 0)):
         invoke.direct("put_limit", **calls, id=id_, limit=limit, idempotency_key=id_, caller="sales")
-    assert read("a", "b") == ([[0, 20, 20], [0, 0, 0]], 2, 2), "a change of the plan copies it"
+    assert read("a", "b") == ([[0, 20, 20], [0, 0, 0]], 2, 2), "a change of the override copies it into this period"
     invoke.direct("increment", **calls, id="a", amount=7, idempotency_key="c", caller="gate")
     invoke.direct("put_limit", **calls, id="a", limit=5, idempotency_key="d", caller="sales")
     assert read("a") == ([[7, 5, -2]], 1, 1)
 
 
-def test_nothing_keeps_what_a_caller_with_a_token_reads(ask: Ask, invoke: Invoke) -> None:
+def test_no_cache_keeps_an_answer_to_a_caller_with_a_token(ask: Ask, invoke: Invoke) -> None:
     assert ask("views", TOKEN)["headers"]["cache-control"] == "no-store"
     plays = invoke.http("get_counter_plays_short", headers=TOKEN)
     assert plays["headers"]["cache-control"] == "no-store"
-    own = invoke.http("get_counter", counter="stock")
-    assert (own["headers"]["cache-control"], own["headers"]["etag"]) == ("no-store", '"0"')
+    stock = invoke.http("get_counter", counter="stock")
+    assert (stock["headers"]["cache-control"], stock["headers"]["etag"]) == ("no-store", '"0"')
 
 
-def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
+def test_no_cache_keeps_a_refusal(invoke: Invoke) -> None:
     answer = invoke.http("get_post")
     assert (answer["statusCode"], answer["headers"]["cache-control"]) == (404, "no-store")
     assert "etag" not in answer["headers"], json.dumps(answer)
@@ -144,51 +155,53 @@ def test_a_refusal_is_kept_by_nobody(invoke: Invoke) -> None:
 # Many at once
 
 
-def refs(*asked: str) -> dict[str, Any]:
-    """The HTTP request of anyone for these tallies."""
-    return events.http("get_tallies", query=urlencode([("of", one) for one in asked]))
+def read_as_anyone(*tally_names: str) -> dict[str, Any]:
+    """Returns the HTTP request of a person without a token for these tallies."""
+    return events.http("get_tallies", query=urlencode([("of", name) for name in tally_names]))
 
 
-def own(*asked: str) -> dict[str, Any]:
-    """That of a caller with the scope tally/read."""
-    return events.http("get_any_tallies", query=urlencode([("of", one) for one in asked]))
+def read_with_scope(*tally_names: str) -> dict[str, Any]:
+    """Returns the HTTP request of a caller with the scope tally/read for these tallies."""
+    return events.http("get_any_tallies", query=urlencode([("of", name) for name in tally_names]))
 
 
 def numbers(answer: dict[str, Any]) -> list[Any]:
-    """The values in an answer; the slug of an entry that was refused."""
+    """Returns for each entry of an answer its value, or the slug of its problem."""
     found = events.body_of(answer)["tallies"]
     return [entry["value"] if "value" in entry else entry["error"]["type"].rpartition(":")[2] for entry in found]
 
 
-def stored(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
-    """Put amounts on shards of a tally: `shard3=5`."""
+def add(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
+    """Add amounts to shards of a tally: `shard3=5`."""
     for shard, amount in amounts.items():
         write = tallies.add_write(Call(store), counter, id_, int(shard.removeprefix("shard")), amount, 0)
         store.client.update_item(**write)
 
 
-def test_many_numbers_come_in_the_order_asked_and_each_is_read_once(invoke: Invoke, store: Store, meter: Meter) -> None:
-    stored(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
-    stored(store, TESTED, "7c20", shard0=7)
-    stored(store, VIEWS, "7c20", shard0=1)
+def test_many_numbers_are_answered_in_order_and_each_is_read_once(invoke: Invoke, store: Store, meter: Meter) -> None:
+    add(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
+    add(store, TESTED, "7c20", shard0=7)
+    add(store, VIEWS, "7c20", shard0=1)
     meter.reset()
     answer = invoke(
-        refs("tested:7c20", "plays:9f3a", "views:7c20", "tested:none", "plays:none", "plays:9f3a", "tested:7c20"),
+        read_as_anyone(
+            "tested:7c20", "plays:9f3a", "views:7c20", "tested:none", "plays:none", "plays:9f3a", "tested:7c20"
+        ),
     )
     assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
     first = events.body_of(answer)["tallies"][0]
     assert first == {"counter": "tested", "id": "7c20", "value": 7, "limit": 0, "left": 7}
-    assert meter.requests == 4, "one for those with one item, one for each other tally"
+    assert meter.requests == 4, "one request for all tallies with one item, and one for each other tally"
     assert meter.read_units <= 5
-    assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest of its counters"
-    again = refs("tested:7c20")
-    again["headers"]["if-none-match"] = invoke(refs("tested:7c20"))["headers"]["etag"]
-    assert invoke(again)["statusCode"] == 304
+    assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest time of the counters"
+    conditional = read_as_anyone("tested:7c20")
+    conditional["headers"]["if-none-match"] = invoke(read_as_anyone("tested:7c20"))["headers"]["etag"]
+    assert invoke(conditional)["statusCode"] == 304
 
 
-def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -> None:
-    stored(store, COUNTERS["plays"], "9f3a", shard0=2)
-    answer = invoke(refs("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
+def test_a_refused_entry_does_not_fail_the_other_entries(invoke: Invoke, store: Store) -> None:
+    add(store, COUNTERS["plays"], "9f3a", shard0=2)
+    answer = invoke(read_as_anyone("plays:9f3a", "nothing:x", "stock:mug", "plays:a b", "plays:", "plays", "visits:x"))
     assert numbers(answer) == [2, "not-found", "forbidden", *["invalid-input"] * 4]
     for without_an_id in events.body_of(answer)["tallies"][4:6]:
         assert without_an_id["error"]["detail"] == "of must be COUNTER:ID, such as plays:9f3a."
@@ -198,33 +211,31 @@ def test_an_entry_that_is_refused_fails_no_other(invoke: Invoke, store: Store) -
 
 def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
     listed = replace(store, settings=store.settings._replace(page_hosts=frozenset({"example.com"})))
-    answer = Invoke(listed)(refs(f"visits:{PAGE}", "visits:https://example.org/a"))
+    answer = Invoke(listed)(read_as_anyone(f"visits:{PAGE}", "visits:https://example.org/a"))
     assert numbers(answer) == [0, "forbidden"]
     badges = [Invoke(listed).http("get_visits_badge", url=url) for url in (PAGE, "https://example.org/a")]
     assert [badge["statusCode"] for badge in badges] == [200, 403]
 
 
-def test_rolled_up_numbers_say_as_of_when_they_are(
-    invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Null without a watermark; then the noted time, less what clocks may differ."""
+def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is null without a watermark. With a watermark, it is the stored time less 5 s, because clocks differ."""
 
-    def told() -> list[int | None]:
+    def as_of_of_reads() -> list[int | None]:
         monkeypatch.setattr(watermark, "_cached", None)
-        [entry, plays] = events.body_of(invoke(refs(f"visits:{PAGE}", "plays:x")))["tallies"]
+        [entry, plays] = events.body_of(invoke(read_as_anyone(f"visits:{PAGE}", "plays:x")))["tallies"]
         assert "as_of" not in plays
         return [invoke.direct("get_visits", url=PAGE)["body"]["as_of"], entry["as_of"]]
 
-    assert told() == [None, None]
+    assert as_of_of_reads() == [None, None]
     rolled_s = int(time.time()) - 90
     noted = items.to_wire({"written_s": rolled_s + 60, "reads_complete_s": rolled_s})
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | noted)
-    assert told() == [rolled_s - 5] * 2
+    assert as_of_of_reads() == [rolled_s - 5] * 2
 
 
-def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke, store: Store) -> None:
-    """Nor for another declaration. Then the answer says until when about it holds every write."""
-    stored(store, ORDERS, "ann", shard0=4)
+def test_a_counter_of_items_has_no_number_until_a_scan_has_counted_the_items(invoke: Invoke, store: Store) -> None:
+    """The scan must be of the present declaration. With `about`, `as_of` is approximate."""
+    add(store, ORDERS, "ann", shard0=4)
     ann = {"counter": "orders", "id": "ann"}
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
@@ -232,7 +243,7 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]
-        assert numbers(invoke(refs("orders:ann", "plays:x"))) == ["not-counted", 0]
+        assert numbers(invoke(read_as_anyone("orders:ann", "plays:x"))) == ["not-counted", 0]
         scan_state.close(store, begun, digest)
         begun = scan_state.begin(store, ORDERS, time.time())
         assert begun is not None
@@ -241,36 +252,36 @@ def test_a_counter_of_items_has_no_number_until_they_are_counted(invoke: Invoke,
     assert answer == {"counter": "orders", "id": "ann", "value": 4, "as_of": None, "about": True}
     noted = scan_state.passed_key("shop") | items.to_wire({"passed": 1_800_000_000})
     store.client.put_item(TableName=store.settings.ledger_table, Item=noted)
-    [entry] = events.body_of(invoke(refs("orders:ann")))["tallies"]
+    [entry] = events.body_of(invoke(read_as_anyone("orders:ann")))["tallies"]
     assert entry == answer | {"as_of": 1_800_000_000}
     assert invoke.http("get_counter_badge", **ann)["statusCode"] == 200
 
 
-def test_the_status_says_what_items_count_for_nothing(invoke: Invoke, store: Store) -> None:
+def test_the_status_says_which_items_are_not_counted(invoke: Invoke, store: Store) -> None:
     def part() -> tuple[str, str]:
         parts = invoke.direct("get_status")["body"]["parts"]
-        return next((one["state"], one["line"]) for one in parts if one["name"] == "items")
+        return next((part["state"], part["line"]) for part in parts if part["name"] == "items")
 
     assert part() == ("wrong", "orders not counted: `tally scan orders`")
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
     scan_state.close(store, begun, ORDERS.items_digest)
     assert part() == ("ok", "orders counted")
-    stored(store, ORDERS, "~-group", shard0=3)
-    said = "orders counted; orders does not count 3 with a group that no id can be made of, such as ?"
-    assert part() == ("ok", said)
+    add(store, ORDERS, "~-group", shard0=3)
+    line = "orders counted; orders does not count 3 with a group that no id can be made of, such as ?"
+    assert part() == ("ok", line)
 
 
 @pytest.mark.parametrize("letter", ["返", "😀"])
-def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: Store, letter: str) -> None:
-    """Its id has nine or twelve characters for each of these. No other id is so long."""
+def test_the_number_of_the_longest_possible_group_can_be_read(invoke: Invoke, store: Store, letter: str) -> None:
+    """Its id has nine or twelve characters for each letter. No other id may be so long."""
     group = encode_id(letter * GROUP_CHARACTERS_MAX)
-    stored(store, ORDERS, group, shard0=4)
+    add(store, ORDERS, group, shard0=4)
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
     scan_state.close(store, begun, ORDERS.items_digest)
     read = events.body_of(invoke.http("get_counter", counter="orders", id=group))
-    [entry] = events.body_of(invoke(refs(f"orders:{group}")))["tallies"]
+    [entry] = events.body_of(invoke(read_as_anyone(f"orders:{group}")))["tallies"]
     details = invoke.direct("get_details", counter="orders", id=group)["body"]
     assert [read["value"], entry["value"], details["value"]] == [4, 4, 4]
     assert invoke.http("get_counter_badge", counter="orders", id=group)["statusCode"] == 200
@@ -281,16 +292,18 @@ def test_a_group_is_read_as_long_as_an_item_may_spell_it(invoke: Invoke, store: 
 
 
 @pytest.mark.parametrize("action", ["Query", "BatchGetItem"])
-def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, invoke: Invoke, store: Store) -> None:
-    """Throttling of one read in the middle, through all of the SDK's retries."""
-    asked = itertools.count()
+def test_if_one_of_many_numbers_cannot_be_read_all_are_answered_with_503(
+    action: str, invoke: Invoke, store: Store
+) -> None:
+    """One read in the middle is throttled in all attempts of the SDK."""
+    reads = itertools.count()
 
     def throttle(**_: Any) -> None:
-        if action == "BatchGetItem" or next(asked) == 5:
+        if action == "BatchGetItem" or next(reads) == 5:
             raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, action)
 
     store.client.meta.events.register(f"before-call.dynamodb.{action}", throttle)
-    answer = invoke(own("stock:mug", *(f"plays:{number}" for number in range(20))))
+    answer = invoke(read_with_scope("stock:mug", *(f"plays:{number}" for number in range(20))))
     assert (answer["statusCode"], answer["headers"]["retry-after"]) == (503, "1")
     assert "tallies" not in events.body_of(answer)
 
@@ -298,27 +311,27 @@ def test_a_number_that_cannot_be_read_is_503_for_all_and_not_zero(action: str, i
 # The value in the answer to a change
 
 
-def changed(invoke: Invoke, counter: str, key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
-    """The body of the answer to a change that asks for the value."""
+def change(invoke: Invoke, counter: str, key: str, amount: int = 1, **more: Any) -> dict[str, Any]:
+    """Makes a change that asks for the value, and returns the answer's body."""
     event = {"operation": "increment", "counter": counter, "id": "x", "caller": "alice", "idempotency_key": key}
     return dict(invoke({**event, "amount": amount, "value": True, **more})["body"])
 
 
 def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, store: Store, meter: Meter) -> None:
-    stored(store, COUNTERS["usage"], "x", shard0=4, shard7=5)
+    add(store, COUNTERS["usage"], "x", shard0=4, shard7=5)
     meter.reset()
-    first = changed(invoke, "usage", "a", 7)
+    first = change(invoke, "usage", "a", 7)
     assert first == {"counter": "usage", "id": "x", "counted": True, "visible": "now", "value": 16}
     assert (meter.write_units, meter.read_units) == (4, 1)
-    stock = changed(invoke, "stock", "a", 5)
+    stock = change(invoke, "stock", "a", 5)
     assert (stock["value"], "version" in stock) == (5, False)
     answer = invoke.http("increment", counter="ticket", amount=None, query="value=true")
     assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
 
 
 def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:
-    changed(invoke, "stock", "a", 5)
-    changed(invoke, "stock", "b", -2)
+    change(invoke, "stock", "a", 5)
+    change(invoke, "stock", "b", -2)
     again = invoke({
         "operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a", "amount": 5,
         "value": True,
@@ -328,23 +341,25 @@ def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, 
     assert ["value" in json.loads(receipt["data"]["S"]) for receipt in receipts] == [False, False]
 
 
-def test_a_replay_after_midnight_answers_the_number_of_the_period_that_it_names(
+def test_a_replay_after_midnight_answers_the_number_of_the_first_answers_period(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, midnight_s = time.time, -time.time() % 86400
     monkeypatch.setattr(time, "time", lambda: real() + midnight_s - 300)
-    first = changed(invoke, "calls", "late", 700)
+    first = change(invoke, "calls", "late", 700)
     monkeypatch.setattr(time, "time", lambda: real() + midnight_s + 300)
-    assert changed(invoke, "calls", "early", 5)["value"] == 5
-    assert changed(invoke, "calls", "late", 700) == first
+    assert change(invoke, "calls", "early", 5)["value"] == 5
+    assert change(invoke, "calls", "late", 700) == first
     monkeypatch.setattr(time, "time", lambda: real() + midnight_s + 300 + 36 * 86400)
     late = {name: first[name] for name in ("counter", "id", "period", "visible")}
     in_time = Call(store, deadline_s=store.clock() + 60)
-    assert tallies.with_value(in_time, COUNTERS["calls"], "x", late) == late, "it is kept no more"
+    assert tallies.with_value(in_time, COUNTERS["calls"], "x", late) == late, "the tally of the period has expired"
 
 
 @pytest.mark.parametrize("remaining_ms", [10_000, 9_000])
-def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, invoke: Invoke, store: Store) -> None:
+def test_a_change_succeeds_without_its_value_if_the_value_cannot_be_read_in_time(
+    remaining_ms: int, invoke: Invoke, store: Store
+) -> None:
     def throttle(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow"}}, "Query")
 
@@ -357,7 +372,7 @@ def test_a_value_that_cannot_be_read_in_time_fails_no_change(remaining_ms: int, 
     )  # fmt: skip
 
 
-def test_a_counter_of_items_has_no_series_rather_than_an_empty_one(invoke: Invoke) -> None:
+def test_a_request_for_the_series_of_a_counter_of_items_is_refused(invoke: Invoke) -> None:
     asked = {
         "get_series": {"of": "orders:ann"}, "get_any_series": {"of": "orders"},
         "get_any_top": {"counter": "orders"},
@@ -369,7 +384,7 @@ def test_a_counter_of_items_has_no_series_rather_than_an_empty_one(invoke: Invok
 
 def test_a_change_that_is_visible_soon_answers_no_value(invoke: Invoke, store: Store) -> None:
     store.breaker.trip("USER#x")
-    answer = changed(invoke, "usage", "a", 7)
+    answer = change(invoke, "usage", "a", 7)
     assert answer == {"counter": "usage", "id": "x", "counted": True, "visible": "soon"}
 
 
@@ -380,8 +395,8 @@ def test_each_entry_of_a_batch_answers_the_value_after_its_own_change(invoke: In
     assert [body.get("value") for body in bodies] == [2, 4, None]
 
 
-def test_the_target_of_a_receipt_names_an_id_that_a_receipt_may_have(invoke: Invoke) -> None:
-    """`unknown` would say that the change did not count."""
+def test_the_target_of_a_receipt_must_be_a_valid_id(invoke: Invoke) -> None:
+    """An answer of `unknown` would mean that the change did not count."""
     asked = {"of": "increment", "key": ["k" * 22]}
     refused = invoke.direct("get_receipts", target=["plays//posts/x/"], **asked)
     assert (refused["status"], refused["body"]["field"]) == (400, "target")

@@ -1,4 +1,4 @@
-# Tally's commands. `make` alone lists them. Each sets up what it needs: a virtual environment and the npm tools.
+# Tally's commands. `make` lists them. Each target sets up what it needs: a virtual environment and the npm tools.
 
 PYTHON ?= python3
 PORT ?= 8080
@@ -7,28 +7,28 @@ PY := $(VENV)/bin/python
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-annotate --custom-compile-command "make lock"
 PYTEST := $(PY) -m pytest --numprocesses auto --dist worksteal
 UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv
-# ENGINE=dynamodb-local: `make dev`, or the tests that store something, on AWS's own DynamoDB Local.
+# ENGINE=dynamodb-local: `make dev`, or the tests with a store, run on AWS's DynamoDB Local.
 export ENGINE
-OF_ENGINE := $(if $(ENGINE),engine)
+ENGINE_TARGET := $(if $(ENGINE),engine)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
-$(error tally: ENGINE=$(ENGINE) is not known: it is dynamodb-local, or nothing for the embedded one)
+$(error tally: ENGINE=$(ENGINE) is not known: give dynamodb-local, or leave it out for the embedded engine)
 endif
-OF_DEV := tally/dev/requirements.txt
-LOCKS := lambdas/requirements.txt $(OF_DEV) requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/other_tools)
+DEV_LOCK := tally/dev/requirements.txt
+LOCKS := lambdas/requirements.txt $(DEV_LOCK) requirements.txt $(addsuffix /requirements.txt,tests tests/emulator tests/other_tools)
 CDK := node_modules/.bin/cdk
 NPM := npm ci --no-audit --no-fund --loglevel=error
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
-# Every process starts from cached bytecode. Without it each worker of the tests compiles them again: 8 s of CPU.
+# Every process uses cached bytecode. Without the cache each test worker would compile all modules: 8 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-cdk setup-tests engine dev demo bench soak test test-all emulator rehearse mutations openapi generate pictures fuzz lint synth diff deploy destroy cost smoke wheel npm lock audit clean
 
-help: ## this list
+help: ## show this list
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# A PYTHON that is named, and of another version than the environment's, makes that again. Without one it stays.
+# If PYTHON is given and has another version than the environment, make replaces the environment.
 VERSION := -c 'import sys; print(sys.version)' 2>&1
 ifneq ($(origin PYTHON),file)
 ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
@@ -36,14 +36,14 @@ ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
 endif
 endif
 
-setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## what `make dev` runs, as locked, and the command `tally`
+setup: $(VENV)/.ready $(VENV)/bin/tally node_modules/.ready ## install what `make dev` needs, as locked, and the command `tally`
 
-setup-cdk: setup $(VENV)/.cdk node_modules/.cdk ## what a deployment needs besides: the CDK
+setup-cdk: setup $(VENV)/.cdk node_modules/.cdk ## install what a deployment also needs: the CDK
 
-setup-tests: setup $(VENV)/.tests node_modules/.tests ## what checks, tests and benchmarks need besides
+setup-tests: setup $(VENV)/.tests node_modules/.tests ## install what checks, tests and benchmarks also need
 
-# pip brings uv, and uv brings the rest.
-$(VENV)/.ready: $(OF_DEV)
+# pip installs uv, and uv installs the other packages.
+$(VENV)/.ready: $(DEV_LOCK)
 	@command -v $(PYTHON) >/dev/null || { echo "tally: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tally: $(PYTHON) is older than Python 3.11: set PYTHON=… to a newer one" >&2; exit 1; }
 	@echo "tally: setting up $(VENV) (some seconds, once)"
@@ -64,7 +64,7 @@ $(VENV)/.tests: requirements.txt tests/requirements.txt $(VENV)/.ready
 	@$(UV) pip install --quiet --require-hashes $(addprefix --requirement ,$(filter %.txt,$^))
 	@touch $(VENV)/.cdk $@
 
-# The command runs from the checkout and reads its declarations.
+# The command `tally` runs from the checkout, and reads the checkout's counters.py.
 $(VENV)/bin/tally: $(VENV)/.ready Makefile
 	@printf '%s\n' '#!/bin/sh' 'TALLY_APP="$(CURDIR)" PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(CURDIR)/$(VENV)/bin/python" -P -m tally.cli "$$@"' > $@
 	@chmod +x $@
@@ -76,7 +76,7 @@ node_modules/.ready: package-lock.json
 	@$(NPM) --omit=dev --omit=peer
 	@touch $@
 
-# In package.json the command `cdk` is a peer: the one kind that npm leaves out beside what the tests need.
+# In package.json the command `cdk` is a peer dependency, so that npm can leave it out without the test tools.
 node_modules/.cdk: package-lock.json | node_modules/.ready
 	@$(NPM) --omit=dev
 	@touch node_modules/.ready $@
@@ -85,7 +85,7 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@$(NPM)
 	@touch node_modules/.ready node_modules/.cdk $@
 
-# Once, before many tests want it at the same time.
+# DynamoDB Local is downloaded once, before many tests need it at the same time.
 engine: $(VENV)/.ready
 	@$(PY) -m tally.dev.base.dynamodb_local
 
@@ -95,26 +95,26 @@ dev: setup ## run the whole stack on this machine: PORT (8080), TALLY_DATA (.tal
 demo: setup ## replay a real web server log against `make dev` and recount it
 	@$(PY) -m bench.demo --port $(PORT) $(ARGS)
 
-bench: setup-tests ## the same play counted in six ways, what each thing costs, the streams, the journal, one hot key
+bench: setup-tests ## measure six ways to count a play, the costs, the streams, the journal and one hot key
 	@$(PY) -m bench $(ARGS)
 
-soak: setup ## a million changes while requests fail and consumers are killed, then every tally compared (ARGS=--operations=20000)
+soak: setup ## make a million changes while requests fail and consumers are killed, then compare every tally (ARGS=--operations=20000)
 	@$(PY) -m bench.soak $(ARGS)
 
-test: setup-tests lint $(OF_ENGINE) ## lint, and every test that guards the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
+test: setup-tests lint $(ENGINE_TARGET) ## run lint and the tests of the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
-# On AWS's own engine: changes, limits, retries, keys and streams. On Python 3.14, which Lambda runs: the core.
-# The files of tests/engines/dynamodb_local.py, too: a test of them that begins to fail, or to pass, is seen.
+# DynamoDB Local runs the tests of changes, limits, retries, keys and streams. Python 3.14, as in Lambda, runs the core's.
+# The list has each file with known failures (tests/engines/dynamodb_local.py), so that each new failure or pass is seen.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
-# And what `make dev` promises there: README's session, the demo, data that stay, an end without orphans, new code.
+# `make dev` on DynamoDB Local: README's session, the demo, data that stay, an end without orphans, and new code.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
   acknowledged_changes_survive_kill_9 a_dead_engine_ends_it_with_one_line \
   a_counter_that_is_declared_while_it_runs_has_its_routes))
 IN_BROWSERS := tests/e2e/test_browsers.py
-test-all: test ## `make test`, and what tests the tools or takes long: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
+test-all: test ## run `make test`, and the tests of tools and the long ones: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)
 	@for one in firefox:firefox-esr webkit:WebKitWebDriver; do \
 	  if command -v $${one#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${one%:*} || exit 1; \
@@ -123,50 +123,50 @@ test-all: test ## `make test`, and what tests the tools or takes long: soak, qui
 	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
 	@if command -v java && command -v mvn; then ENGINE=dynamodb-local $(PYTEST) -m "" $(DEV_ON_LOCAL); fi
 	@if command -v python3.14; then $(MAKE) test PYTHON=python3.14 VENV=.build/python3.14 ARGS="tests/unit tests/invariants"; \
-	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which is what Lambda runs: there is no python3.14 here" >&2; fi
+	else echo "tally: LEFT OUT: the core's tests on Python 3.14, which Lambda runs: there is no python3.14 here" >&2; fi
 
-emulator: setup-tests ## the whole stack in an emulator of AWS, by the real cdk: deploy, change under traffic, roll back, restore, rehearse
+emulator: setup-tests ## test the whole stack in an emulator of AWS, with the real cdk: deploy, change under traffic, roll back, restore, rehearse
 	@$(PY) -m pytest -rP --tb=short tests/emulator $(ARGS)
 
-rehearse: setup-tests ## play docs/first-deploy.md on the emulator: every command must print what the page says
+rehearse: setup-tests ## run the commands of docs/first-deploy.md on the emulator: each must print what the page says
 	@$(PY) -m pytest -q -s --tb=short tests/emulator/test_rehearsal.py
 
-mutations: setup-tests ## take each guard of the core away, one at a time: a test must notice (ARGS=part of a name)
+mutations: setup-tests ## remove each guard of the core, one at a time: a test must fail (ARGS=part of a name)
 	@$(PY) -m tests.mutations $(ARGS)
 
 openapi: setup ## print the OpenAPI document
 	@$(PY) -m tally.contract --openapi
 
-generate: setup-tests ## write what follows from the code: the samples in events/, the typed client, docs/reference.md
+generate: setup-tests ## generate files from the code: the samples in events/, the typed client, docs/reference.md
 	@$(PY) -m tally.contract
 	@$(PY) -m release.reference
 
 pictures: setup-tests ## take the pictures of README.md and docs/: the console and the dashboard, with a day of a real log
 	@PYTHONPATH=lambdas $(PY) -m tests.make_pictures
 
-fuzz: setup-tests ## thousands of made-up requests against a running `make dev`, judged by its OpenAPI document
+fuzz: setup-tests ## send thousands of random requests to a running `make dev`, and check the answers by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-# The subjects of older commits are as they are. A comment behind the value would put its spaces into it.
+# Lint reads the subjects of the commits after this one. A comment in the line itself would add spaces to the value.
 SINCE := f778003
-lint: setup-tests ## ruff, mypy, the contracts of the subpackages (.importlinter), and the subjects of commits
+lint: setup-tests ## run ruff and mypy, and check the imports between subpackages (.importlinter) and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary
 	@found=$$($(VENV)/bin/lint-imports --no-cache --no-logo) || { echo "$$found"; exit 1; }
 	@git log --no-merges --format=%s $(SINCE)..HEAD 2>/dev/null | awk 'length > 72 || tolower($$1) ~ /^wip/ {print "commit: " $$0 "\n  a subject has at most 72 characters, and is not wip"; bad = 1} END {exit bad}' >&2
 
-synth: setup-tests ## the CloudFormation template, with cdk-nag and cfn-lint
+synth: setup-tests ## synthesize the CloudFormation template, and check it with cdk-nag and cfn-lint
 	@$(CDK) synth --quiet $(ARGS) && $(VENV)/bin/cfn-lint
 
-diff: setup-cdk ## what a deploy would change
+diff: setup-cdk ## show what a deploy would change
 	@$(CDK) diff $(ARGS)
 
-deploy: setup-cdk ## deploy to the AWS account of your credentials: shows, asks, deploys (ARGS="-c stage=prod --yes")
+deploy: setup-cdk ## show the changes, ask, and deploy to the AWS account of your credentials (ARGS="-c stage=prod --yes")
 	@$(PY) -m tally.cli deploy $(ARGS)
 
-destroy: setup-cdk ## delete a deployed stack: says what is kept and where, and asks (ARGS="-c stage=prod")
+destroy: setup-cdk ## show what is kept and where, ask, and delete a deployed stack (ARGS="-c stage=prod")
 	@$(PY) -m tally.cli destroy $(ARGS)
 
-cost: setup ## write the figures of docs/cost.md again: units times prices
+cost: setup ## update the figures of docs/cost.md: units times prices
 	@$(PY) -m bench.cost_pages
 
 smoke: setup ## call every operation of a deployed stack once: URL=https://… TOKEN=… PAGE=https://… WAIT=600
@@ -181,9 +181,9 @@ npm: setup ## pack the JavaScript client as npm's `tally-client` into dist/, wit
 lock: setup ## compile the pins of every requirements.in, with the hashes of their files
 	@for lock in $(LOCKS); do $(LOCK) $${lock%.txt}.in -o $$lock || exit 1; done
 
-# Both tools end with 1 for what is known and for what was not judged. What npm says on stderr, and what pip-audit says
-# there beside an empty stdout, is why nobody judged. --offline=false: offline, npm asks nobody and reports none.
-audit: setup-tests ## the known vulnerabilities of what the lock files pin, by PyPI and npm; fails if one does not answer
+# Both tools end with 1 for a known vulnerability and for a failed audit. An audit has failed if npm writes a warning or an error, or
+# if pip-audit writes nothing to stdout. --offline=false: npm reports no vulnerability when it is offline.
+audit: setup-tests ## list known vulnerabilities of the pinned packages, by PyPI and npm; fails if one of them does not answer
 	@bad=0; mkdir -p .build; for lock in $(LOCKS); do \
 	  if found=$$($(VENV)/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$lock 2>.build/audit); \
 	  then echo "$$lock: no known vulnerability"; else bad=1; \
@@ -195,5 +195,5 @@ audit: setup-tests ## the known vulnerabilities of what the lock files pin, by P
 	  if [ "$$why" ]; then echo "tally: not audited: package-lock.json: $$why" >&2; else printf '%s\n' "$$found"; fi; fi; \
 	exit $$bad
 
-clean: ## remove everything that was made, but for the local data in .tally
+clean: ## remove all generated files, but not the local data in .tally
 	@rm -rf $(VENV) node_modules cdk.out dist .build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ import pytest
 
 from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, as_text
-from tests.infra.test_functions import CALLED, FROM_SNAPSHOTS, MODULES
+from tests.infra.test_functions import FROM_SNAPSHOTS, MODULES, WITH_ROUTES
 
 BUSY = FROM_SNAPSHOTS  # for the same reason: visitors always wait for these functions
 
@@ -74,7 +74,7 @@ def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) 
                 "ExecutedVersion": as_text(newest),
             }
     variables = [
-        prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in CALLED
+        prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in WITH_ROUTES
     ]
     assert {each["TALLY_VERSION"] for each in variables} == {version}
 

@@ -1,4 +1,4 @@
-"""The functions: how they run, and that their roles allow exactly what their operations need."""
+"""The functions: memory, time, environment, snapshots and concurrency. Their roles allow exactly what they need."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tally.cli.deploy import CONCURRENCY_MIN, UNRESERVED
 from tests.infra.conftest import DECLARED
 from tests.infra.template import Json, Template, as_list
 
-CALLED = sorted(DECLARED.routes_by_function)
-INVOKED = [name for name in CALLED if not name.endswith(OPEN_SUFFIX)]
+WITH_ROUTES = sorted(DECLARED.routes_by_function)
+FOR_OTHER_LAMBDAS = [name for name in WITH_ROUTES if not name.endswith(OPEN_SUFFIX)]
 SCHEDULED = {schedule.function: schedule for schedule in DECLARED.schedules}
 CONSUMERS = {reader.function: reader for reader in DECLARED.readers}
-MODULES = sorted([*CALLED, *SCHEDULED, *CONSUMERS])
-ASYNCHRONOUS = sorted(
+MODULES = sorted([*WITH_ROUTES, *SCHEDULED, *CONSUMERS])
+WITH_WRITES = sorted(
     name for name, routes in DECLARED.routes_by_function.items() if any(route.operation.writes for route in routes)
 )
 SENDING = ("bookkeeper", "sweep")
@@ -29,20 +29,20 @@ STATUS = "drift"  # the function of GET /status
 
 
 def on_tables(statement: Json) -> bool:
-    """Whether any resource is a table. test_iam.py decides what roles may do there."""
+    """Whether any resource of a statement is a table. test_iam.py decides what roles may do with tables."""
     arns = [{"Fn::GetAtt": [table, "Arn"]} for table in ("CountsTable", "ReceiptsTable", "LedgerTable")]
     return any(resource in arns for resource in as_list(statement["Resource"]))
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_beside_tables_a_role_allows_its_own_log_and_who_reads_streams_those(dev: Template, module: str) -> None:
+def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev: Template, module: str) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
     on_all: list[str] = []
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
-    if module in ASYNCHRONOUS:
+    if module in WITH_WRITES:
         expected += [(["sqs:SendMessage"], [{"Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]}])]
     if module == STATUS:
         parts = [":cloudwatch:", {"Ref": "AWS::Region"}, ":", {"Ref": "AWS::AccountId"}, ":alarm:Tally-dev-*"]
@@ -59,53 +59,57 @@ def test_beside_tables_a_role_allows_its_own_log_and_who_reads_streams_those(dev
         expected += [(["s3:PutObject"], [objects])]
     if module in SENDING:
         expected += [(["events:PutEvents"], [dev.outputs["EventBusArn"]["Value"]])]
-    found = [statement for statement in dev.statements(function) if not on_tables(statement)]
+    statements = [statement for statement in dev.statements(function) if not on_tables(statement)]
     of_tally = {"StringEquals": {"events:source": "tally"}}
-    assert all(one.pop("Condition") == of_tally for one in found if one["Action"] == "events:PutEvents")
-    assert {(statement["Effect"], "Condition" in statement) for statement in found} == {("Allow", False)}
+    sending = [statement for statement in statements if statement["Action"] == "events:PutEvents"]
+    assert all(statement.pop("Condition") == of_tally for statement in sending)
+    assert {(statement["Effect"], "Condition" in statement) for statement in statements} == {("Allow", False)}
     allowed = [
-        (sorted(as_list(statement["Action"])), sorted(as_list(statement["Resource"]), key=str)) for statement in found
+        (sorted(as_list(statement["Action"])), sorted(as_list(statement["Resource"]), key=str))
+        for statement in statements
     ]
     expected += [(on_all, ["*"])] if on_all else []
-    assert sorted(allowed, key=str) == sorted(((does, sorted(to, key=str)) for does, to in expected), key=str)
+    assert sorted(allowed, key=str) == sorted(((actions, sorted(arns, key=str)) for actions, arns in expected), key=str)
 
 
-def test_each_function_has_a_role_and_a_log_of_its_own(dev: Template) -> None:
-    found = [dev.resources[name]["Properties"] for name in dev.functions().values()]
-    roles = {properties["Role"]["Fn::GetAtt"][0] for properties in found}
-    logs = {properties["LoggingConfig"]["LogGroup"]["Ref"] for properties in found}
+def test_each_function_has_its_own_role_and_log_group(dev: Template) -> None:
+    functions = [dev.resources[name]["Properties"] for name in dev.functions().values()]
+    roles = {properties["Role"]["Fn::GetAtt"][0] for properties in functions}
+    logs = {properties["LoggingConfig"]["LogGroup"]["Ref"] for properties in functions}
     assert len(roles) == len(logs) == len(MODULES)
     by_lambda = [{"Action": "sts:AssumeRole", "Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}]
     for role in roles:
         assert dev.resources[role]["Properties"]["AssumeRolePolicyDocument"]["Statement"] == by_lambda
 
 
-def test_how_long_a_function_runs_and_with_how_much(dev: Template, prod: Template) -> None:
+def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Template) -> None:
     """A sweep ends before the next one; 1769 MB is a whole CPU."""
     for template in (dev, prod):
         for module, name in template.functions().items():
             properties = template.resources[name]["Properties"]
             assert properties["Timeout"] == (60 if module in CONSUMERS else 55 if module in SCHEDULED else 15), module
-            most = 1769 if module in SCHEDULED and template is prod else 512
-            assert properties["MemorySize"] == most, module
+            memory_mb = 1769 if module in SCHEDULED and template is prod else 512
+            assert properties["MemorySize"] == memory_mb, module
 
 
-# Operators and programs call the others, seldom. The console's files are kept by browsers, and no page waits for them.
+# Operators and programs call the other functions, rarely. Browsers cache the console's files.
 FROM_SNAPSHOTS = {
     "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 }  # fmt: skip
-QUIET = {"POWERTOOLS_LOG_LEVEL": "WARNING"}
-# Which functions start from snapshots, which X-Ray traces, and how those that answer log.
-BY_OPTIONS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
+WARNINGS_ONLY = {"POWERTOOLS_LOG_LEVEL": "WARNING"}
+# For each stack: the functions from snapshots, the traced functions, and the log settings of functions with routes.
+SNAPSHOTS_TRACES_LOGS: list[tuple[str, set[str], set[str], dict[str, str]]] = [
     ("dev", set(), set(), {"POWERTOOLS_LOG_LEVEL": "INFO"}),
-    ("prod", FROM_SNAPSHOTS, set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
-    ("behind_cdn", set(), set(), QUIET | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
-    ("lavish", FROM_SNAPSHOTS, set(MODULES), QUIET),
+    ("prod", FROM_SNAPSHOTS, set(), WARNINGS_ONLY | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
+    ("behind_cdn", set(), set(), WARNINGS_ONLY | {"POWERTOOLS_LOGGER_SAMPLE_RATE": "0.05"}),
+    ("lavish", FROM_SNAPSHOTS, set(MODULES), WARNINGS_ONLY),
 ]
 
 
-@pytest.mark.parametrize(("context", "snapshots", "traced", "logs"), BY_OPTIONS, ids=[given[0] for given in BY_OPTIONS])
-def test_snapshots_traces_and_logs_are_as_the_options_say(
+@pytest.mark.parametrize(
+    ("context", "snapshots", "traced", "logs"), SNAPSHOTS_TRACES_LOGS, ids=[row[0] for row in SNAPSHOTS_TRACES_LOGS]
+)
+def test_snapshots_traces_and_logs_follow_the_options(
     request: pytest.FixtureRequest, context: str, snapshots: set[str], traced: set[str], logs: dict[str, str]
 ) -> None:
     """AWS bills a snapshot for as long as its version exists: about $2 a month each."""
@@ -116,23 +120,23 @@ def test_snapshots_traces_and_logs_are_as_the_options_say(
         assert from_snapshots is (module in snapshots), module
         assert properties.get("TracingConfig") == ({"Mode": "Active"} if module in traced else None), module
         variables = properties["Environment"]["Variables"]
-        found = {key: value for key, value in variables.items() if key.startswith("POWERTOOLS_LOG")}
-        assert found == (logs if module in CALLED else {"POWERTOOLS_LOG_LEVEL": "INFO"}), module
+        log_settings = {key: value for key, value in variables.items() if key.startswith("POWERTOOLS_LOG")}
+        assert log_settings == (logs if module in WITH_ROUTES else {"POWERTOOLS_LOG_LEVEL": "INFO"}), module
     assert ("xray:" in template.text) is bool(traced)
 
 
-def test_lambda_itself_logs_failures_alone(dev: Template, prod: Template) -> None:
-    """Its lines of a success (START, END, REPORT) are longer than the function's own, and AWS bills bytes."""
+def test_lambda_itself_logs_only_failures(dev: Template, prod: Template) -> None:
+    """Lambda's own lines for a success (START, END, REPORT) would cost more than the function's line."""
     for template in (dev, prod):
         for module, name in template.functions().items():
             logging = template.resources[name]["Properties"]["LoggingConfig"]
-            # Without ApplicationLogLevel: what the function writes is all kept.
+            # Without ApplicationLogLevel, Lambda keeps every line of the function.
             assert logging.keys() == {"LogGroup", "LogFormat", "SystemLogLevel"}, module
             assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN"), module
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_function_is_called_at_a_published_version_behind_its_alias(dev: Template, module: str) -> None:
+def test_an_alias_points_to_a_published_version_of_its_function(dev: Template, module: str) -> None:
     function = dev.functions()[module]
     alias = dev.resources[dev.alias_of(function)]["Properties"]
     version, attribute = alias["FunctionVersion"]["Fn::GetAtt"]
@@ -140,25 +144,29 @@ def test_a_function_is_called_at_a_published_version_behind_its_alias(dev: Templ
     assert dev.resources[version]["Type"] == "AWS::Lambda::Version"
     assert dev.resources[version]["Properties"]["FunctionName"] == {"Ref": function}
     output = dev.outputs.get(f"{camel(module)}FunctionArn")
-    assert output is None if module not in INVOKED else output and output["Value"] == {"Ref": dev.alias_of(function)}
+    assert (
+        output is None
+        if module not in FOR_OTHER_LAMBDAS
+        else output and output["Value"] == {"Ref": dev.alias_of(function)}
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_environment(dev: Template, module: str) -> None:
+def test_a_function_has_the_environment_that_it_needs_and_no_other_variables(dev: Template, module: str) -> None:
     variables = dict(dev.resources[dev.functions()[module]]["Properties"]["Environment"]["Variables"])
     del variables["TALLY_VERSION"]
-    if module in CONSUMERS:  # and nobody else
+    if module in CONSUMERS:
         assert variables.pop("TALLY_DEAD_LETTER_BUCKET") == {"Ref": "DeadLetterBucket"}
-    if module in SENDING:  # and nobody else
+    if module in SENDING:
         assert variables.pop("TALLY_EVENT_BUS") == dev.outputs["EventBusArn"]["Value"]
-    if module == STATUS:  # and nobody else
+    if module == STATUS:
         assert variables.pop("TALLY_ALARM_TOPIC") == dev.outputs["AlarmTopicArn"]["Value"]
-    if module == "sweep":  # and nobody else
+    if module == "sweep":
         assert variables.pop("TALLY_COUNTS_STREAM") == {"Fn::GetAtt": ["CountsTable", "StreamArn"]}
         assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
-    if module == "console":  # and nobody else
+    if module == "console":
         assert "sign_in" in str(variables.pop("TALLY_CONSOLE"))
-    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py looks at it
+    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py checks it
     assert variables == {
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
@@ -169,35 +177,37 @@ def test_environment(dev: Template, module: str) -> None:
     }
 
 
-def test_the_hosts_of_pages_are_told_to_those_that_look_at_them(behind_cdn: Template) -> None:
-    """a6: 120 of them were more than Lambda takes, in every function."""
-    found = {
+def test_only_functions_that_check_page_hosts_have_the_variable(behind_cdn: Template) -> None:
+    """A long list of hosts takes most of the 4 KB that Lambda allows for the environment of a function."""
+    hosts_by_module = {
         module: behind_cdn.resources[id_]["Properties"]["Environment"]["Variables"].get("TALLY_PAGE_HOSTS")
         for module, id_ in behind_cdn.functions().items()
     }
-    assert {module for module, hosts in found.items() if hosts} == {"reads", "visits"}
-    assert found["visits"] == "example.com,blog.example.org"
+    assert {module for module, hosts in hosts_by_module.items() if hosts} == {"reads", "visits"}
+    assert hosts_by_module["visits"] == "example.com,blog.example.org"
 
 
-def managed(template: Template, output: str) -> Json:
-    """The managed policy that an output names."""
+def managed_policy(template: Template, output: str) -> Json:
+    """Returns the managed policy that an output names."""
     properties: Json = template.resources[template.outputs[output]["Value"]["Ref"]]["Properties"]
     return properties
 
 
-def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Template) -> None:
-    """With what test_iam.py decides: the keys of its tables."""
-    policy = managed(dev, "OperatorPolicyArn")
+def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: Template) -> None:
+    """test_iam.py checks the rest of the policy: the keys of the tables."""
+    policy = managed_policy(dev, "OperatorPolicyArn")
     statements = policy["PolicyDocument"]["Statement"]
     bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
-    others = {str(found["Action"]): found["Resource"] for found in statements if "Condition" not in found}
+    others = {str(entry["Action"]): entry["Resource"] for entry in statements if "Condition" not in entry}
     switch = ["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]
-    [(mappings, only)] = [(one["Resource"], one["Condition"]) for one in statements if one["Action"] == switch]
+    [(mappings, condition)] = [
+        (entry["Resource"], entry["Condition"]) for entry in statements if entry["Action"] == switch
+    ]
     consumers = [dev.functions()[module] for module in CONSUMERS]
-    own = [arn for one in consumers for arn in ({"Ref": dev.alias_of(one)}, {"Fn::GetAtt": [one, "Arn"]})]
-    [(operator, found)] = only.items()
-    assert operator == "StringEqualsIfExists", "turned to another function, a mapping would leave its consumer"
-    assert sorted(found["lambda:FunctionArn"], key=str) == sorted(own, key=str)
+    arns = [arn for name in consumers for arn in ({"Ref": dev.alias_of(name)}, {"Fn::GetAtt": [name, "Arn"]})]
+    [(operator, values)] = condition.items()
+    assert operator == "StringEqualsIfExists", "without it the command could give a mapping to another function"
+    assert sorted(values["lambda:FunctionArn"], key=str) == sorted(arns, key=str)
     assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
         [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
     )
@@ -210,36 +220,36 @@ def test_the_policy_for_the_command_lets_it_read_repair_and_redrive(dev: Templat
         str(["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"]): {
             "Fn::GetAtt": [dev.only_name("AWS::SQS::Queue"), "Arn"]
         },
-        str(["cloudwatch:DescribeAlarms", "lambda:ListEventSourceMappings"]): "*",  # neither can name what it shows
+        str(["cloudwatch:DescribeAlarms", "lambda:ListEventSourceMappings"]): "*",  # IAM has no narrower resource
         "lambda:InvokeFunction": {"Ref": dev.alias_of(dev.functions()["sweep"])},
         "sns:GetTopicAttributes": dev.outputs["AlarmTopicArn"]["Value"],
     }
 
 
 def test_the_policy_for_other_lambdas_lets_them_invoke_the_aliases_only(dev: Template) -> None:
-    policy = managed(dev, "InvokePolicyArn")
+    policy = managed_policy(dev, "InvokePolicyArn")
     [statement] = policy["PolicyDocument"]["Statement"]
     assert statement["Action"] == "lambda:InvokeFunction"
-    aliases = [{"Ref": dev.alias_of(dev.functions()[module])} for module in INVOKED]
+    aliases = [{"Ref": dev.alias_of(dev.functions()[module])} for module in FOR_OTHER_LAMBDAS]
     assert sorted(statement["Resource"], key=str) == sorted(aliases, key=str)
     assert "Condition" not in statement
     assert not {"Roles", "Users", "Groups"} & policy.keys()
 
 
-def test_a_schedule_runs_an_alias(dev: Template) -> None:
-    found = [rule["Properties"]["Targets"][0]["Arn"] for rule in dev.of_type("AWS::Events::Rule").values()]
-    assert found == [{"Ref": dev.alias_of(dev.functions()[module])} for module in SCHEDULED]
+def test_a_schedule_invokes_the_alias_of_its_function(dev: Template) -> None:
+    targets = [rule["Properties"]["Targets"][0]["Arn"] for rule in dev.of_type("AWS::Events::Rule").values()]
+    assert targets == [{"Ref": dev.alias_of(dev.functions()[module])} for module in SCHEDULED]
 
 
 def invoke_configs(template: Template, modules: Iterable[str]) -> list[Json]:
-    """How these functions take asynchronous events."""
+    """Returns how these functions handle asynchronous events."""
     names = [{"Ref": template.functions()[module]} for module in modules]
-    found = template.of_type("AWS::Lambda::EventInvokeConfig").values()
-    return [config for config in found if config["Properties"]["FunctionName"] in names]
+    configs = template.of_type("AWS::Lambda::EventInvokeConfig").values()
+    return [config for config in configs if config["Properties"]["FunctionName"] in names]
 
 
-def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
-    """Lambda's own retries would run a second sweep beside the next one. Nor is its event a failed event."""
+def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
+    """A retry would run beside the next sweep. The event of a failed sweep does not go to the failed events, either."""
     [config] = invoke_configs(dev, SCHEDULED)
     assert config["Properties"] == {
         "FunctionName": {"Ref": dev.functions()["sweep"]},
@@ -247,27 +257,27 @@ def test_a_sweep_that_failed_or_waited_is_not_run_later(dev: Template) -> None:
         "MaximumRetryAttempts": 0,
         "MaximumEventAgeInSeconds": 60,
     }
-    assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(ASYNCHRONOUS) + 1
+    assert len(dev.of_type("AWS::Lambda::EventInvokeConfig")) == len(WITH_WRITES) + 1
 
 
-CEILINGS = {  # written out a second time: 50 ms for each request of the busiest route, and at least ten
+CEILINGS = {  # written out a second time: 50 ms for each request of the busiest route, and ten at least
     "increments_open": 25, "reads": 50, "children_open": 50, "posts": 50, "visits": 50, "receipts": 50, "series": 10,
     "console": 10, "health": 10,
 }  # fmt: skip
 
 
-def at_once(template: Template) -> dict[str, int]:
-    """The invocations at once that are reserved, by function: each has that many, and no more."""
-    found = {module: template.resources[name]["Properties"] for module, name in template.functions().items()}
-    reserved = "ReservedConcurrentExecutions"
-    return {module: properties[reserved] for module, properties in found.items() if reserved in properties}
+def reserved_concurrency(template: Template) -> dict[str, int]:
+    """Returns the reserved concurrency, by function. It is also the function's maximum."""
+    functions = {module: template.resources[name]["Properties"] for module, name in template.functions().items()}
+    key = "ReservedConcurrentExecutions"
+    return {module: properties[key] for module, properties in functions.items() if key in properties}
 
 
-def test_what_serves_strangers_has_a_ceiling_in_prod_and_the_rest_of_the_account_is_free(
+def test_only_functions_for_strangers_have_a_ceiling_in_prod_and_the_rest_of_the_account_is_free(
     dev: Template, prod: Template
 ) -> None:
-    """Neither the consumers nor the sweep nor what only a team calls has to wait for strangers."""
-    assert at_once(prod) == CEILINGS
+    """So strangers never delay the consumers, the sweep, or the functions that only a team calls."""
+    assert reserved_concurrency(prod) == CEILINGS
     assert set(CEILINGS) == {
         module
         for module, routes in DECLARED.routes_by_function.items()
@@ -275,18 +285,20 @@ def test_what_serves_strangers_has_a_ceiling_in_prod_and_the_rest_of_the_account
     }
     assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY_MIN, "two such stacks fit into an account"
     assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000
-    for module, most in CEILINGS.items():
+    for module, ceiling in CEILINGS.items():
         busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.routes_by_function[module])
-        assert most > busiest_per_s * cost.CHANGE_MS / 1000, "its throttle can be used up"
-    assert at_once(dev) == {}, "AWS refuses a reservation that a new account, with ten, cannot give"
+        assert ceiling > busiest_per_s * cost.CHANGE_MS / 1000, "a function must be able to serve its whole throttle"
+    assert reserved_concurrency(dev) == {}, (
+        "a new account runs ten functions at once, and AWS would refuse a reservation"
+    )
 
 
-def test_concurrency_is_reserved_for_what_nobody_waits_for_and_strangers_share_what_they_are_given(
+def test_the_options_reserve_concurrency_for_background_functions_and_a_share_for_strangers(
     behind_cdn: Template,
 ) -> None:
-    found, of_strangers = at_once(behind_cdn), sum(CEILINGS.values())
-    shares = {module: 203 * one // of_strangers for module, one in CEILINGS.items()}
-    assert found == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
+    ceilings = sum(CEILINGS.values())
+    shares = {module: 203 * ceiling // ceilings for module, ceiling in CEILINGS.items()}
+    assert reserved_concurrency(behind_cdn) == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
     assert 203 - len(shares) < sum(shares.values()) <= 203
 
 
@@ -296,7 +308,7 @@ def test_concurrency_is_reserved_for_what_nobody_waits_for_and_strangers_share_w
         ({"stage": "prod"}, 305),
         ({"stage": "prod", "throttle": "0.1"}, 90),  # ten each
         ({"stage": "prod", "strangersConcurrency": "0"}, 0),
-        ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has one: with none it would answer nobody
+        ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has one, because a function with 0 answers nobody
         ({}, 0),
         ({"stage": "prod", "strangersConcurrency": "610"}, 610),
     ],
@@ -305,17 +317,17 @@ def test_the_ceilings_follow_the_throttles_or_the_option(context: dict[str, str]
     assert sum(concurrency_limits(DECLARED.routes_by_function, Options.from_context(context)).values()) == total
 
 
-def test_an_asynchronous_event_that_is_given_up_is_kept(dev: Template) -> None:
-    """For every function that writes, behind its alias. Callers of the others wait for the answer."""
+def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_events(dev: Template) -> None:
+    """Every function with writes has this setting, on its alias. Callers of other functions wait for the answer."""
     queue = dev.only_name("AWS::SQS::Queue")
-    functions, found = dev.functions(), {}
-    for config in invoke_configs(dev, CALLED):
+    functions, waits = dev.functions(), {}
+    for config in invoke_configs(dev, WITH_ROUTES):
         properties = config["Properties"]
         assert properties["Qualifier"] == "live"
         assert properties["DestinationConfig"] == {"OnFailure": {"Destination": {"Fn::GetAtt": [queue, "Arn"]}}}
-        found[properties["FunctionName"]["Ref"]] = config["DependsOn"]
-    assert set(found) == {functions[module] for module in ASYNCHRONOUS}
-    assert {"increments", "increments_open", "changes", "children", "visits", "holds", "posts"} <= set(ASYNCHRONOUS)
-    for function, waits_for in found.items():
-        assert dev.alias_of(function) in waits_for
+        waits[properties["FunctionName"]["Ref"]] = config["DependsOn"]
+    assert set(waits) == {functions[module] for module in WITH_WRITES}
+    assert {"increments", "increments_open", "changes", "children", "visits", "holds", "posts"} <= set(WITH_WRITES)
+    for function, awaited in waits.items():
+        assert dev.alias_of(function) in awaited
     assert dev.outputs["FailedEventsUrl"]["Value"] == {"Ref": queue}

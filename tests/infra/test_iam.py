@@ -1,7 +1,7 @@
-"""IAM, decided by a simulator: what functions and the command need, against the policies in the template.
+"""A simulator of IAM compares the needs of functions and of the command with the policies in the template.
 
-What is declared as a need is allowed; the same call with another key, without a key, on another table, and a scan are
-denied. tests/integration/test_needs.py holds that the code calls nothing that is not declared.
+A declared need is allowed. The same request with another key, without a key or on another table is denied, and a scan
+is denied. tests/integration/test_needs.py checks that the code makes only requests that are declared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
 OPERATOR = "operator"
-OF_OTHERS = "SOMEBODY#9f3a"
+FOREIGN_KEY = "SOMEBODY#9f3a"
 SCANNED = {(OPERATOR, Table.COUNTS), (OPERATOR, Table.RECEIPTS)}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a function or of the operator. `keys`: the partition keys; None if it names none."""
+    """One request of a function or of the operator. `keys`: its partition keys; None: it names no key."""
 
     policy: str
     action: str
@@ -37,7 +37,7 @@ class Request:
 
     @property
     def document(self) -> Json:
-        """As decide.mjs takes it."""
+        """The request as decide.mjs reads it."""
         keys = None if self.keys is None else sorted(self.keys)
         return {"policy": self.policy, "action": f"dynamodb:{self.action}", "resource": arn(self.table), "keys": keys}
 
@@ -46,18 +46,18 @@ def arn(table: str) -> str:
     return f"arn:aws:dynamodb:eu-west-1:123456789012:table/{table}"
 
 
-def like(prefix: str) -> str:
-    """A key that begins with a prefix; a prefix that does not end in the separator is a whole key."""
+def key_with_prefix(prefix: str) -> str:
+    """Returns a key with this prefix. A prefix that does not end with the separator is a whole key."""
     return f"{prefix}9f3a" if prefix.endswith("#") else prefix
 
 
-def logical(table: Table) -> str:
-    """The logical id of a table, which stands for its name."""
+def logical_id(table: Table) -> str:
+    """Returns the logical id of a table, which the requests use as its name."""
     return f"{table.value.capitalize()}Table"
 
 
 def policies(template: Template) -> dict[str, Json]:
-    """What each role, and the operators' policy, says of tables."""
+    """Returns the statements on tables of each role, and of the operators' policy."""
     [operator] = [
         found["Properties"]["PolicyDocument"]["Statement"]
         for name, found in template.of_type("AWS::IAM::ManagedPolicy").items()
@@ -68,7 +68,7 @@ def policies(template: Template) -> dict[str, Json]:
 
 
 def document(statements: list[Json]) -> Json:
-    """A policy of the statements on DynamoDB, with ARNs for references."""
+    """Returns a policy with the statements on DynamoDB. ARNs replace references."""
 
     def resolved(node: Json) -> Any:
         match node:
@@ -78,69 +78,74 @@ def document(statements: list[Json]) -> Json:
                 return f"{arn(table)}/stream/2026"
         return node
 
-    on_tables = [one for one in statements if all(name.startswith("dynamodb:") for name in as_list(one["Action"]))]
+    on_tables = [
+        statement for statement in statements
+        if all(name.startswith("dynamodb:") for name in as_list(statement["Action"]))
+    ]  # fmt: skip
     return {"Version": "2012-10-17", "Statement": json.loads(json.dumps(on_tables), object_hook=resolved)}
 
 
-def variants(request: Request, prefixes: dict[Table, set[str]], needs: Needs) -> Iterator[Request]:
-    """The same call, as nothing may make it."""
-    table = next(one for one in Table if logical(one) == request.table)
+def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs: Needs) -> Iterator[Request]:
+    """Yields variants of a request that no policy may allow."""
+    table = next(table for table in Table if logical_id(table) == request.table)
     assert request.keys is not None
 
-    def on(keys: frozenset[str] | None, name: str = request.table) -> Request:
+    def variant(keys: frozenset[str] | None, name: str = request.table) -> Request:
         return Request(request.policy, request.action, name, keys)
 
-    yield on(frozenset({OF_OTHERS}))
-    yield on(request.keys | {OF_OTHERS})
-    yield on(None)
-    yield on(request.keys, "SomebodysTable")
+    yield variant(frozenset({FOREIGN_KEY}))
+    yield variant(request.keys | {FOREIGN_KEY})
+    yield variant(None)
+    yield variant(request.keys, "SomebodysTable")
     granted = [need.prefix for need in needs if (need.action, need.table) == (request.action, table)]
     longer = {f"{prefix}#longer" for prefix in granted if not prefix.endswith("#")}
     for prefix in prefixes[table] | longer:
-        if not any(prefix == one or (one.endswith("#") and prefix.startswith(one)) for one in granted):
-            yield on(frozenset({like(prefix)}))
+        if not any(prefix == own or (own.endswith("#") and prefix.startswith(own)) for own in granted):
+            yield variant(frozenset({key_with_prefix(prefix)}))
     for other in set(Table) - {table}:
         if not any((need.action, need.table) == (request.action, other) for need in needs):
-            yield on(request.keys, logical(other))
+            yield variant(request.keys, logical_id(other))
     for action in ("Scan", "PartiQLSelect", "DeleteTable", "UpdateTable"):
         if action != "Scan" or (request.policy, table) not in SCANNED:
             yield Request(request.policy, action, request.table, None)
 
 
 def decide(rules: dict[str, Json], requests: list[Request]) -> list[str]:
-    """The decision of each request, in one process of Node."""
-    given = {"policies": rules, "requests": [request.document for request in requests]}
+    """Returns the decision on each request, from one process of Node."""
+    document = {"policies": rules, "requests": [request.document for request in requests]}
     run = subprocess.run(
-        ["node", str(ROOT / "tests" / "infra" / "decide.mjs")], input=json.dumps(given), capture_output=True, text=True,
+        ["node", str(ROOT / "tests/infra/decide.mjs")], input=json.dumps(document), capture_output=True, text=True,
         timeout=PATIENCE_S,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    found: list[str] = json.loads(run.stdout)
-    return found
+    decisions: list[str] = json.loads(run.stdout)
+    return decisions
 
 
-def test_what_is_needed_is_allowed_and_everything_near_it_is_denied(dev: Template) -> None:
+def test_each_declared_request_is_allowed_and_each_forbidden_variant_is_denied(dev: Template) -> None:
     needs = DECLARED.needs | {OPERATOR: operator_needs(DECLARED.counters)}
     prefixes: dict[Table, set[str]] = {table: set() for table in Table}
     for need in frozenset().union(*needs.values()):
         prefixes[need.table].add(need.prefix)
     needed = {
-        Request(policy, need.action, logical(need.table), frozenset({like(need.prefix)}))
-        for policy, found in needs.items()
-        for need in found
+        Request(policy, need.action, logical_id(need.table), frozenset({key_with_prefix(need.prefix)}))
+        for policy, declared in needs.items()
+        for need in declared
     }
-    foreign = {variant for request in needed for variant in variants(request, prefixes, needs[request.policy])}
-    needed |= {Request(policy, "Scan", logical(table), None) for policy, table in SCANNED}
-    asked = [*needed, *foreign]
-    decisions = dict(zip(asked, decide(policies(dev), asked), strict=True))
+    foreign = {
+        variant for request in needed for variant in forbidden_variants(request, prefixes, needs[request.policy])
+    }
+    needed |= {Request(policy, "Scan", logical_id(table), None) for policy, table in SCANNED}
+    requests = [*needed, *foreign]
+    decisions = dict(zip(requests, decide(policies(dev), requests), strict=True))
     assert [request for request in needed if decisions[request] != "Allowed"] == []
     assert [request for request in foreign if decisions[request] != "ImplicitlyDenied"] == []
     assert needed
     assert len(foreign) > 5 * len(needed)
 
 
-def test_every_action_with_a_condition_on_keys_supports_it(dev: Template) -> None:
-    """IAM ignores no condition: with a key that an action does not know, the statement never allows it."""
+def test_every_action_with_a_condition_on_keys_supports_the_condition(dev: Template) -> None:
+    """If an action does not support the condition's key, IAM never allows the action."""
     conditioned = {
         action
         for rule in policies(dev).values()
@@ -151,5 +156,5 @@ def test_every_action_with_a_condition_on_keys_supports_it(dev: Template) -> Non
     assert len(conditioned) >= 7
     for action in conditioned:
         service, _, name = action.partition(":")
-        described = get_action_data(service, name)[service]
-        assert all("dynamodb:LeadingKeys" in one["condition_keys"] for one in described), action
+        variants = get_action_data(service, name)[service]
+        assert all("dynamodb:LeadingKeys" in variant["condition_keys"] for variant in variants), action

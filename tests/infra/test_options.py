@@ -1,4 +1,4 @@
-"""The options of a deployment: a wrong one is one line and not a traceback."""
+"""The options of a deployment. An invalid option gives an error of one line, and no traceback."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.infra.conftest import CERTIFICATE, EDGE_CERTIFICATE, VAULT, Synthesiz
 DOMAIN = {"domainName": "api.example.com", "certificateArn": CERTIFICATE}
 CDN = {**DOMAIN, "cdn": "true", "originName": "o-7f3a9c21.example.com", "cdnCertificateArn": EDGE_CERTIFICATE}
 MUTUAL = {**CDN, "cdnClientCertificateArn": EDGE_CERTIFICATE, "originTrustStore": "s3://bucket/ca.pem"}
-NO_ORIGINS = (
+INVALID_ORIGINS = (
     "https://example.com/", "https://Example.com", "https://example.com:443", "http://example.com:80",
     "https://*.example.com", "https://ann@example.com", "https://exa mple.com", "https://b\u00fccher.example",
 )  # fmt: skip
-BAD = [
+INVALID = [
     ({"stage": "Prod"}, "context stage is 'Prod'"),
     ({"stage": "aws-test"}, "context stage is 'aws-test': Cognito refuses a domain with 'aws' in it"),
     ({"receiptTtlHours": "23"}, "context receiptTtlHours is '23': it must be a whole number from 24 to 168"),
@@ -34,7 +34,7 @@ BAD = [
     ),
     *(
         ({"corsOrigins": f"http://localhost:3000,{other}"}, f"context corsOrigins has '{other}': give origins like")
-        for other in NO_ORIGINS
+        for other in INVALID_ORIGINS
     ),
     ({"mfa": "on"}, "context mfa is 'on': it must be one of optional, required"),
     ({"mfa": "required", "issuer": "https://a.example", "audience": "b"}, "mfa is for the stack's own user pool"),
@@ -84,27 +84,27 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("context", "message"), BAD)
-def test_a_wrong_context_is_refused_in_one_line(context: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(("context", "message"), INVALID)
+def test_an_invalid_context_is_refused_in_one_line(context: dict[str, object], message: str) -> None:
     with pytest.raises(OptionsError) as refused:
         Options.from_context(context)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def known() -> list[str]:
-    """The name of every option."""
+def option_names() -> list[str]:
+    """Returns the names of all options."""
     with pytest.raises(OptionsError, match="there are ") as refused:
         Options.from_context({"unknown": "x"})
     return str(refused.value).partition("there are ")[2].split(", ")
 
 
 def test_an_empty_value_counts_as_missing() -> None:
-    assert Options.from_context(dict.fromkeys(known(), "")) == Options.from_context({}) == Options()
+    assert Options.from_context(dict.fromkeys(option_names(), "")) == Options.from_context({}) == Options()
 
 
-def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
-    given = {
+def test_cdk_json_may_have_booleans_numbers_and_lists() -> None:
+    values = {
         "snapStart": False,
         "canary": True,
         "warmWrites": 4000,
@@ -118,7 +118,7 @@ def test_cdk_json_may_have_a_value_as_a_construct_has_it() -> None:
         "logSampling": "0",
         "pageHosts": "a.example,b.org",
     }
-    assert Options.from_context(given) == Options.from_context(texts)
+    assert Options.from_context(values) == Options.from_context(texts)
 
 
 def test_zero_is_a_number_where_it_turns_something_off() -> None:
@@ -126,7 +126,7 @@ def test_zero_is_a_number_where_it_turns_something_off() -> None:
     assert (options.spot_check_units, options.strangers_concurrency) == (0, 0)
 
 
-def test_an_origin_is_as_browsers_send_it() -> None:
+def test_an_origin_is_kept_as_browsers_send_it() -> None:
     origins = ("https://example.com", "http://localhost:8080", "http://[::1]:443", "https://a.example:80", "https://*")
     assert Options.from_context({"corsOrigins": ",".join(origins)}).cors_origins == origins
 
@@ -138,7 +138,7 @@ def test_a_host_of_pages_may_have_an_underscore() -> None:
     )
 
 
-def test_cdks_own_context_is_not_refused() -> None:
+def test_the_context_keys_of_cdk_are_ignored() -> None:
     context = {"aws:cdk:bundling-stacks": [], "@aws-cdk/core:checkSecretUsage": True, "hosted-zone:account=1": {}}
     assert Options.from_context(context) == Options()
 
@@ -152,8 +152,8 @@ def test_a_region_without_snapshots_is_refused_where_functions_need_them(region:
     Options.from_context({"stage": "prod"}).check_region("eu-west-1")
 
 
-def test_copies_that_would_be_lost_with_the_tables_are_refused() -> None:
-    """A vault of another region or of another account will do."""
+def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> None:
+    """A disaster there would destroy both. A vault in another region or account is allowed."""
     options = Options.from_context({"backupTo": VAULT})
     with pytest.raises(OptionsError, match="context backupTo is in eu-central-1 of account 210987654321") as refused:
         options.check_region("eu-central-1", "210987654321")
@@ -164,8 +164,8 @@ def test_copies_that_would_be_lost_with_the_tables_are_refused() -> None:
     options.check_region(None)
 
 
-def test_the_app_is_told_the_account_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By `cdk`, and `make deploy` looks before it synthesizes."""
+def test_the_app_checks_the_vault_with_the_account_that_cdk_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make deploy` makes the same check before it synthesizes."""
     monkeypatch.setenv("CDK_DEFAULT_REGION", "eu-central-1")
     monkeypatch.setenv("CDK_DEFAULT_ACCOUNT", "210987654321")
     with pytest.raises(OptionsError, match="context backupTo is in eu-central-1"):
@@ -178,7 +178,7 @@ def test_only_dev_may_lose_its_data() -> None:
 
 
 def test_each_stage_finds_its_own_restored_tables() -> None:
-    """All stages share `cdk.json`, and the name of one may begin another's."""
+    """All stages share `cdk.json`, and the name of one stage may be the beginning of another name."""
     tables = {"tables": "Tally-prod-20261122T103000,Tally-prod-eu-20261001T000000"}
     restored = {
         stage: Options.from_context({"stage": stage, **tables}).restored for stage in ("prod", "prod-eu", "dev")
@@ -186,7 +186,9 @@ def test_each_stage_finds_its_own_restored_tables() -> None:
     assert restored == {"prod": "20261122T103000", "prod-eu": "20261001T000000", "dev": ""}
 
 
-def test_the_app_ends_with_one_line_and_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_app_ends_with_an_error_of_one_line_and_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(app, "build", lambda: build({"stage": "PROD"}))
     assert app.main() == 1
     assert capsys.readouterr().err.splitlines() == [
@@ -194,7 +196,7 @@ def test_the_app_ends_with_one_line_and_1(monkeypatch: pytest.MonkeyPatch, capsy
     ]
 
 
-def test_stages_are_stacks_of_their_own(synthesize: Synthesize) -> None:
+def test_each_stage_has_its_own_stack_and_only_dev_lacks_termination_protection(synthesize: Synthesize) -> None:
     for stage in ("dev", "prod"):
         manifest = json.loads((synthesize(stage=stage).folder / "manifest.json").read_text())
         properties = manifest["artifacts"]["Tally"]["properties"]

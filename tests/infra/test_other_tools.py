@@ -1,4 +1,4 @@
-"""The examples of docs/adopt.md, as each tool reads them: SAM and Serverless make CloudFormation of theirs."""
+"""The examples of docs/adopt.md for SAM, Serverless and Terraform: each tool reads its example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 PAGE = (ROOT / "docs/adopt.md").read_text()
 EXAMPLE = ROOT / "docs/examples/play"
 REQUIREMENTS = ROOT / "tests/other_tools/requirements.txt"
-OSLS = "osls@4.3.1"  # Serverless 3, continued by its users; npm brings it for this test alone: it has 96 MB
+OSLS = "osls@4.3.1"  # a fork of Serverless 3; npm installs its 96 MB for this test alone
 OUTPUTS = {
     "IncrementsFunctionArn": "arn:aws:lambda:eu-west-1:123456789012:function:increments:live",
     "InvokePolicyArn": "arn:aws:iam::123456789012:policy/invoke",
@@ -38,24 +38,26 @@ print(json.dumps(transform(yaml_parse(sys.stdin.read()), json.loads(sys.argv[1])
 PARSE = "import hcl2, json, sys; print(json.dumps(hcl2.load(sys.stdin)))"
 
 
-def bare() -> dict[str, str]:
-    """An environment with no account but an invented one."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+def invented_environment() -> dict[str, str]:
+    """Returns an environment with an invented account."""
+    without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
-    return own | keys | {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}
+    return without_aws | keys | {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}
 
 
-def read(program: str, text: str, *arguments: str) -> Any:
-    """What a program of the tools' own environment prints of an example."""
+def run_program(program: str, text: str, *arguments: str) -> Any:
+    """Returns the JSON that a program prints for an example. It runs in the environment of the tools."""
     command = [str(make_environment(REQUIREMENTS)), "-c", program, *arguments]
-    done = subprocess.run(command, input=text, env=bare(), capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        command, input=text, env=invented_environment(), capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.fixture
 def account() -> Iterator[str]:
-    """The URL of an imitation of AWS, with a stack `Tally-prod` that has these outputs."""
+    """The URL of a fake of AWS (moto) with a stack `Tally-prod` that has OUTPUTS."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     url = "http://{}:{}".format(*server.get_host_and_port())
@@ -73,7 +75,7 @@ def account() -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The example with the layer, made as the page says."""
+    """A copy of the example, with the layer that the page's command makes."""
     copy = shutil.copytree(EXAMPLE, tmp_path / "docs/examples/play")
     (tmp_path / "tally").symlink_to(ROOT / "tally")
     (command,) = re.findall(r"^```sh\n(mkdir .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -81,36 +83,36 @@ def folder(tmp_path: Path) -> Path:
     return copy
 
 
-def test_the_layer_of_the_page_has_all_that_the_client_imports(folder: Path) -> None:
+def test_the_layer_of_the_page_has_every_module_that_the_client_imports(folder: Path) -> None:
     program = "import sys; sys.path.insert(0, 'layer/python'); import tally.client; print(tally.client.__file__)"
     done = subprocess.run([sys.executable, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
     assert "layer/python/tally/client/" in done.stdout, done.stderr
 
 
-def plain(value: Any) -> str:
-    """A text of a template, with the parameters in it filled in: the translator leaves that to CloudFormation."""
+def filled_in(value: Any) -> str:
+    """Returns a text of a template with its parameters filled in, as CloudFormation does."""
     if isinstance(value, str):
         return value
     (text,) = value.values()  # of Ref, or of Fn::Sub
-    return OUTPUTS[text] if "Ref" in value else re.sub(r"\$\{(\w+)\}", lambda found: OUTPUTS[found[1]], text)
+    return OUTPUTS[text] if "Ref" in value else re.sub(r"\$\{(\w+)\}", lambda name: OUTPUTS[name[1]], text)
 
 
-def judge(function: dict[str, Any], role: dict[str, Any]) -> None:
-    """A function that finds Tally and may invoke it."""
+def assert_may_count_plays(function: dict[str, Any], role: dict[str, Any]) -> None:
+    """Fails unless the function has the ARNs of Tally's functions and may invoke them."""
     variables = function["Environment"]["Variables"]
-    assert json.loads(plain(variables["TALLY_FUNCTIONS"])) == {"increments": OUTPUTS["IncrementsFunctionArn"]}
-    assert OUTPUTS["InvokePolicyArn"] in [plain(arn) for arn in role["ManagedPolicyArns"]]
+    assert json.loads(filled_in(variables["TALLY_FUNCTIONS"])) == {"increments": OUTPUTS["IncrementsFunctionArn"]}
+    assert OUTPUTS["InvokePolicyArn"] in [filled_in(arn) for arn in role["ManagedPolicyArns"]]
     assert function["Handler"] == "play.handler"
     assert len(function["Layers"]) == 1
 
 
-def test_each_output_that_an_example_reads_is_one_of_the_stack(dev: Template) -> None:
-    read_by = {
+def test_each_output_that_an_example_reads_is_an_output_of_the_stack(dev: Template) -> None:
+    patterns = {
         "main.tf": r'outputs\["(\w+)"\]',
         "serverless.yml": r"\$\{cf:\$\{param:tally\}\.(\w+)\}",
         "template.yaml": r"^  (\w+):\n    Type: String",
     }
-    for file, pattern in read_by.items():
+    for file, pattern in patterns.items():
         named = set(re.findall(pattern, (EXAMPLE / file).read_text(), flags=re.MULTILINE))
         assert {"IncrementsFunctionArn", "InvokePolicyArn"} <= named, file
         assert named <= dev.outputs.keys(), file
@@ -119,31 +121,33 @@ def test_each_output_that_an_example_reads_is_one_of_the_stack(dev: Template) ->
 
 
 @pytest.mark.long
-def test_sam_makes_a_function_that_may_count_plays() -> None:
+def test_sam_translates_the_example_to_a_function_that_may_count_plays() -> None:
     text = (EXAMPLE / "template.yaml").read_text()
     packaged = re.sub(r"(CodeUri|ContentUri): \S+", r"\1: s3://bucket/\1.zip", text)  # as `sam package` does
-    resources = read(TRANSLATE, packaged, json.dumps(OUTPUTS))["Resources"]
-    judge(resources["Play"]["Properties"], resources["PlayRole"]["Properties"])
+    resources = run_program(TRANSLATE, packaged, json.dumps(OUTPUTS))["Resources"]
+    assert_may_count_plays(resources["Play"]["Properties"], resources["PlayRole"]["Properties"])
 
 
 @pytest.mark.long
 def test_serverless_packages_a_function_that_may_count_plays(folder: Path, account: str) -> None:
     npm = ["npm", "exec", "--yes", f"--package={OSLS}", "--", "osls", "package"]
-    environment = bare() | {"AWS_ENDPOINT_URL": account}
+    environment = invented_environment() | {"AWS_ENDPOINT_URL": account}
     done = subprocess.run(npm, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    made = json.loads((folder / ".serverless/cloudformation-template-update-stack.json").read_text())["Resources"]
-    judge(made["PlayLambdaFunction"]["Properties"], made["IamRoleLambdaExecution"]["Properties"])
+    resources = json.loads((folder / ".serverless/cloudformation-template-update-stack.json").read_text())["Resources"]
+    assert_may_count_plays(
+        resources["PlayLambdaFunction"]["Properties"], resources["IamRoleLambdaExecution"]["Properties"]
+    )
     assert {path.name for path in folder.glob(".serverless/*.zip")} == {"play.zip", "client.zip"}
 
 
 @pytest.mark.long
-def test_terraform_reads_a_function_that_may_count_plays() -> None:
-    made = read(PARSE, (EXAMPLE / "main.tf").read_text())
-    text = json.dumps(made)
+def test_the_example_for_terraform_has_a_function_that_may_count_plays() -> None:
+    document = run_program(PARSE, (EXAMPLE / "main.tf").read_text())
+    text = json.dumps(document)
     resources = {
         (kind.strip('"'), name.strip('"')): body
-        for block in made["resource"]
+        for block in document["resource"]
         for kind, named in block.items()
         for name, body in named.items()
     }

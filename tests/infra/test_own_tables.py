@@ -1,4 +1,4 @@
-"""The team's own tables in its stack: what is refused, how their streams reach the consumer, and who may do what."""
+"""Team tables in a stack: unusable tables are refused, their streams reach the consumer, and roles have few rights."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def empty(folder: Path) -> Stack:
+def empty_stack(folder: Path) -> Stack:
     return Stack(App(outdir=str(folder), context=UNBUNDLED, analytics_reporting=False), "Shop")
 
 
-def table(stack: Stack, id_: str, stream: dynamodb.StreamViewType | None = IMAGES, **how: Any) -> dynamodb.Table:
-    return dynamodb.Table(stack, id_, **{"partition_key": PK, "sort_key": SK, "stream": stream, **how})
+def table(stack: Stack, id_: str, stream: dynamodb.StreamViewType | None = IMAGES, **options: Any) -> dynamodb.Table:
+    return dynamodb.Table(stack, id_, **{"partition_key": PK, "sort_key": SK, "stream": stream, **options})
 
 
 @pytest.fixture(scope="module")
 def shop(counters: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """The orders' table has a key of its own. The keys of the other one say all that is counted."""
+    """A stack with two team tables. Orders has a customer-managed key. The stream of Store has keys only."""
     folder = tmp_path_factory.mktemp("shop")
-    stack = empty(folder)
+    stack = empty_stack(folder)
     key = kms.Key(stack, "Key")
     tables = {"shop": table(stack, "Orders", encryption_key=key), "store": table(stack, "Store", KEYS)}
     Tally(stack, "Tally", counters=counters, tables=tables, canary=False)
@@ -67,7 +67,7 @@ def shop(counters: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
     return Template(folder, id="Shop")
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+UNUSABLE_TABLES: dict[str, tuple[Any, str]] = {
     "no table": (
         lambda stack: {"store": table(stack, "Store")},
         r"counter 'orders' counts items of the table 'shop': give the construct tables=\{'shop': …\}",
@@ -106,19 +106,19 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_table_whose_items_cannot_be_counted_is_refused(wrong: str, counters: Path, tmp_path: Path) -> None:
-    given, says = WRONG[wrong]
-    stack = empty(tmp_path)
-    with pytest.raises(OptionsError, match=says) as refused:
-        Tally(stack, "Tally", counters=counters, tables=given(stack))
+@pytest.mark.parametrize("case", UNUSABLE_TABLES)
+def test_a_table_whose_items_cannot_be_counted_is_refused(case: str, counters: Path, tmp_path: Path) -> None:
+    make_tables, message = UNUSABLE_TABLES[case]
+    stack = empty_stack(tmp_path)
+    with pytest.raises(OptionsError, match=message) as refused:
+        Tally(stack, "Tally", counters=counters, tables=make_tables(stack))
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_that_is_imported_with_its_stream_is_taken_and_one_that_nobody_counts_is_a_warning(
+def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_gives_a_warning(
     counters: Path, tmp_path: Path
 ) -> None:
-    stack = empty(tmp_path)
+    stack = empty_stack(tmp_path)
     stream = f"{IMPORTED}/stream/2026-11-25T00:00:00.000"
     shop = dynamodb.Table.from_table_attributes(stack, "Orders", table_arn=IMPORTED, table_stream_arn=stream)
     tables = {"shop": shop, "store": table(stack, "Store"), "other": table(stack, "Other")}
@@ -128,37 +128,36 @@ def test_a_table_that_is_imported_with_its_stream_is_taken_and_one_that_nobody_c
     app = stack.node.root
     assert isinstance(app, App)
     app.synth()
-    made = Template(tmp_path, id="Shop").of_type("AWS::Lambda::EventSourceMapping").values()
-    sources = [one["Properties"]["EventSourceArn"] for one in made]
+    stack_mappings = Template(tmp_path, id="Shop").of_type("AWS::Lambda::EventSourceMapping").values()
+    sources = [mapping["Properties"]["EventSourceArn"] for mapping in stack_mappings]
     assert stream in sources
     assert len(sources) == 4 + 2
 
 
 def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, counters: Path) -> None:
-    found = {of: one for of, one in mappings(shop).items() if one.function == "items"}
-    assert {one.table.rstrip("0123456789ABCDEF") for one in found.values()} == {"Orders", "Store"}
+    deployed = [mapping for mapping in mappings(shop).values() if mapping.function == "items"]
+    assert {mapping.table.rstrip("0123456789ABCDEF") for mapping in deployed} == {"Orders", "Store"}
     place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, "s"), "bucket")
     local = [
         one for one in parse(deployment_document(Declarations.load(counters), place, "", "")).mappings if one.counters
     ]
-    assert {one.table: one.counters for one in local} == {
+    assert {mapping.table: mapping.counters for mapping in local} == {
         "shop": {"orders": ("PK", "SK", True)},
         "store": {"crates": ("PK", None, False)},
     }
-    differ = {"name": "", "table": "", "counters": None}
-    assert all(vars(one) | differ == vars(other) | differ for one in local for other in found.values())
+    may_differ = {"name": "", "table": "", "counters": None}
+    assert all(vars(one) | may_differ == vars(other) | may_differ for one in local for other in deployed)
 
 
-def windows(template: Template) -> dict[str, Json]:
-    """The properties of the mappings, by their logical ids."""
-    found = template.of_type("AWS::Lambda::EventSourceMapping")
-    return {name: one["Properties"] for name, one in found.items()}
+def mapping_properties(template: Template) -> dict[str, Json]:
+    """Returns the properties of the mappings, by their logical ids."""
+    return {name: one["Properties"] for name, one in template.of_type("AWS::Lambda::EventSourceMapping").items()}
 
 
 def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notifies(
     shop: Template, counters: Path, tmp_path: Path
 ) -> None:
-    """A window is changed in place: a mapping that were made again would begin at the oldest record."""
+    """CloudFormation changes the window in place. A new mapping would begin at the oldest record of the stream."""
     seconds = {(one.function, one.batch_window_s) for one in mappings(shop).values()}
     assert seconds == {("rollup", 1), ("bookkeeper", 30), ("items", 1)}
     notifying = tmp_path / "counters.py"
@@ -168,7 +167,7 @@ def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notif
         + 'SEATS = Counter("seats", prefix="SEAT", sort_key="N", attribute="n", delta=1, notify=Notify(at=(10,)))\n'
         + "COUNTERS = declared([ORDERS, CRATES, SEATS])\n"
     )
-    stack = empty(tmp_path / "out")
+    stack = empty_stack(tmp_path / "out")
     tables = {
         "shop": table(stack, "Orders", encryption_key=kms.Key(stack, "Key")),
         "store": table(stack, "Store", KEYS),
@@ -177,60 +176,62 @@ def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notif
     app = stack.node.root
     assert isinstance(app, App)
     app.synth()
-    found = Template(tmp_path / "out", id="Shop")
-    assert {one.batch_window_s for one in mappings(found).values()} == {1}
-    after, window = windows(found), "MaximumBatchingWindowInSeconds"
-    assert set(after) == set(windows(shop)), "no mapping is made again"
-    for name, before in windows(shop).items():
+    template = Template(tmp_path / "out", id="Shop")
+    assert {mapping.batch_window_s for mapping in mappings(template).values()} == {1}
+    after, window = mapping_properties(template), "MaximumBatchingWindowInSeconds"
+    assert set(after) == set(mapping_properties(shop)), "no mapping is replaced"
+    for name, before in mapping_properties(shop).items():
         assert {**before, window: 0} == {**after[name], window: 0}
 
 
-def test_who_reads_the_tables_knows_them_and_nobody_else(shop: Template) -> None:
-    knowing = {}
+def test_only_functions_that_read_team_tables_know_their_names(shop: Template) -> None:
+    tables_by_function = {}
     for module, name in shop.functions().items():
         variable = shop.resources[name]["Properties"]["Environment"]["Variables"].get("TALLY_TEAM_TABLES")
         if variable:
-            knowing[module] = parse_team_tables(as_text(variable))
+            tables_by_function[module] = parse_team_tables(as_text(variable))
     tables = {name.rstrip("0123456789ABCDEF"): name for name in shop.of_type("AWS::DynamoDB::Table")}
-    wanted = {
+    team_tables = {
         logical: (f"${{{tables[id_]}}}", f"${{{tables[id_]}.StreamArn}}")
         for logical, id_ in (("shop", "Orders"), ("store", "Store"))
     }
-    assert knowing == {"items": wanted, "sweep": wanted}
-    assert parse_team_tables(as_text(shop.outputs["TallyTeamTables"]["Value"])) == wanted
+    assert tables_by_function == {"items": team_tables, "sweep": team_tables}
+    assert parse_team_tables(as_text(shop.outputs["TallyTeamTables"]["Value"])) == team_tables
 
 
-def on_own_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]:
-    """What statements allow on the team's tables and their keys, by the resource without its hash."""
-    own = ("Orders", "Store", "Key")
-    found: dict[str, set[str]] = {}
+def rights_on_team_tables(statements: list[Json], shop: Template) -> dict[str, set[str]]:
+    """Returns the allowed actions on team tables and their encryption keys, by the resource without its hash."""
+    prefixes = ("Orders", "Store", "Key")
+    actions: dict[str, set[str]] = {}
     for statement in statements:
         for resource in as_list(statement["Resource"]):
             name = as_text(resource)
-            if name.removeprefix("${").startswith(own):
-                short = next(one for one in own if name.removeprefix("${").startswith(one))
-                of = f"{short}.{name.rpartition('.')[2].rstrip('}')}"
-                found.setdefault(of, set()).update(as_list(statement["Action"]))
-    return found
+            if name.removeprefix("${").startswith(prefixes):
+                short = next(prefix for prefix in prefixes if name.removeprefix("${").startswith(prefix))
+                resource_name = f"{short}.{name.rpartition('.')[2].rstrip('}')}"
+                actions.setdefault(resource_name, set()).update(as_list(statement["Action"]))
+    return actions
 
 
 READ_STREAM = {"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"}
 DECRYPT = {"kms:Decrypt", "kms:DescribeKey"}
 
 
-# One statement for tables and keys: AWS looks at the actions that a resource knows.
+# One statement has the actions of tables and of keys. Each resource ignores the actions that it does not know.
 SCAN = {"dynamodb:DescribeTable", "dynamodb:Query", "dynamodb:Scan", *DECRYPT}
 
 
-def test_the_consumer_reads_the_streams_and_what_counts_items_again_reads_the_tables(shop: Template) -> None:
-    """That is the sweep, by spot checks, and the command. Only heartbeats are written there, where allowed."""
+def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(shop: Template) -> None:
+    """The spot checks of the sweep recount items, and so does the command. The sweep may only write heartbeats."""
     streams: Mapping[str, set[str]] = {
         "Orders.StreamArn": READ_STREAM,
         "Store.StreamArn": READ_STREAM,
         "Key.Arn": DECRYPT,
     }
-    allowed = {module: on_own_tables(list(shop.statements(name)), shop) for module, name in shop.functions().items()}
-    assert {module: found for module, found in allowed.items() if found} == {
+    allowed = {
+        module: rights_on_team_tables(list(shop.statements(name)), shop) for module, name in shop.functions().items()
+    }
+    assert {module: rights for module, rights in allowed.items() if rights} == {
         "items": streams,
         "sweep": {**streams, "Orders.Arn": SCAN, "Store.Arn": {*SCAN, "dynamodb:PutItem"}, "Key.Arn": SCAN},
     }
@@ -241,23 +242,23 @@ def test_the_consumer_reads_the_streams_and_what_counts_items_again_reads_the_ta
     ]
     assert put["Condition"]["ForAllValues:StringLike"] == {"dynamodb:LeadingKeys": ["HEARTBEAT#*"]}
     assert put["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"}
-    assert not shop.of_type("AWS::IAM::Policy"), "a role has all in itself"
+    assert not shop.of_type("AWS::IAM::Policy"), "a role has all its policies inline"
     [operator] = [
         found["Properties"]["PolicyDocument"]["Statement"]
         for name, found in shop.of_type("AWS::IAM::ManagedPolicy").items()
         if "Operator" in name
     ]
-    assert on_own_tables(operator, shop) == {"Orders.Arn": SCAN, "Store.Arn": SCAN, "Key.Arn": SCAN}
+    assert rights_on_team_tables(operator, shop) == {"Orders.Arn": SCAN, "Store.Arn": SCAN, "Key.Arn": SCAN}
 
 
-def test_a_table_that_nobody_writes_sets_no_alarm_off(shop: Template) -> None:
-    """No heartbeat goes there. That nobody reads a stream shows in the age of what is proven, as for the others."""
-    missing = {
+def test_a_team_table_without_writes_sets_no_alarm_off(shop: Template) -> None:
+    """Such a table may have no heartbeats. If nobody reads the stream, the alarm on the watermark's age goes off."""
+    missing_data = {
         name.partition("-Tally-")[2]: one["TreatMissingData"]
         for one in (found["Properties"] for found in shop.of_type("AWS::CloudWatch::Alarm").values())
         if (name := str(one["AlarmName"])).endswith("-items") or name.endswith("iterator-age-rollup")
     }
-    assert missing == {
+    assert missing_data == {
         "iterator-age-items": "notBreaching",
         "iterator-age-rollup": "missing",
         "watermark-age-items": "ignore",
@@ -265,13 +266,13 @@ def test_a_table_that_nobody_writes_sets_no_alarm_off(shop: Template) -> None:
     }
 
 
-def test_a_tally_that_counts_items_alone_has_no_alarm_for_writes_of_callers(shop: Template) -> None:
+def test_a_stack_that_counts_only_items_has_no_alarm_on_write_units(shop: Template) -> None:
     names = [found["Properties"]["AlarmName"] for found in shop.of_type("AWS::CloudWatch::Alarm").values()]
     assert "Shop-Tally-traffic" in names
     assert "Shop-Tally-write-units" not in names
 
 
-def test_what_writes_goes_live_after_the_consumer_and_its_mappings(shop: Template) -> None:
+def test_the_sweep_goes_live_after_the_consumer_and_its_mappings(shop: Template) -> None:
     sweep = shop.resources[shop.alias_of(shop.functions()["sweep"])]
     mapped = [
         name

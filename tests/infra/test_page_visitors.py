@@ -1,4 +1,4 @@
-"""A stack that counts visitors of pages: the salts are in no backup, and two functions see them."""
+"""A stack that counts visitors of pages: no backup has the salts, and only two functions may use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declared(tmp_path_factory: pytest.TempPathFactory) -> Declarations:
 
 @pytest.fixture(scope="module")
 def site(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Its data is kept, and copied to another region."""
+    """A stack that keeps its data, and copies them to another region."""
     folder = tmp_path_factory.mktemp("site")
     app = App(outdir=str(folder), context=UNBUNDLED, analytics_reporting=False)
     stack = Stack(app, "Site", env=Environment(account="123456789012", region="eu-west-1"))
@@ -41,7 +41,7 @@ def site(declared: Declarations, tmp_path_factory: pytest.TempPathFactory) -> Te
     return Template(folder, id="Site")
 
 
-def test_the_salts_are_in_no_backup_no_copy_and_no_stream_and_go_with_the_stack(site: Template) -> None:
+def test_the_salts_are_in_no_backup_copy_or_stream_and_are_deleted_with_the_stack(site: Template) -> None:
     salts = site.resources["SaltsTable"]
     properties = salts["Properties"]
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": False}
@@ -54,7 +54,7 @@ def test_the_salts_are_in_no_backup_no_copy_and_no_stream_and_go_with_the_stack(
         assert other in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
 
 
-def test_visits_make_a_salt_the_sweep_removes_it_and_nobody_else_sees_it(site: Template) -> None:
+def test_the_function_visits_makes_salts_the_sweep_removes_them_and_no_other_role_has_access(site: Template) -> None:
     allowed = {}
     for module, name in site.functions().items():
         for statement in site.statements(name):
@@ -68,15 +68,15 @@ def test_visits_make_a_salt_the_sweep_removes_it_and_nobody_else_sees_it(site: T
     assert "SaltsTable" not in json.dumps(site.of_type("AWS::IAM::ManagedPolicy"))
 
 
-def test_the_local_stack_has_the_table_too_and_visits_know_of_cloudfront(declared: Declarations) -> None:
-    forms = table_schemas(declared.counters.values())
-    assert [form for form in forms.values() if not form.has_backups] == [SALTS_TABLE]
+def test_the_local_stack_has_the_table_of_salts_and_visits_know_whether_there_is_a_cdn(declared: Declarations) -> None:
+    schemas = table_schemas(declared.counters.values())
+    assert [schema for schema in schemas.values() if not schema.has_backups] == [SALTS_TABLE]
     for cdn in (False, True):
         place = Surroundings(
-            "Tally", "v", {one: one.value for one in forms}, dict.fromkeys(forms, ""), "bucket", has_cdn=cdn
+            "Tally", "v", {one: one.value for one in schemas}, dict.fromkeys(schemas, ""), "bucket", has_cdn=cdn
         )
-        found = deployment_document(declared, place, "config", "console")
-        assert found["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
-        environments = {name: one["environment"] for name, one in found["functions"].items()}
+        document = deployment_document(declared, place, "config", "console")
+        assert document["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
+        environments = {name: one["environment"] for name, one in document["functions"].items()}
         assert [name for name, one in environments.items() if "TALLY_CDN" in one] == ["visits"] * cdn
         assert {one["TALLY_SALTS_TABLE"] for one in environments.values()} == {"salts"}

@@ -1,4 +1,4 @@
-"""The rules of our own (rules.py) hold. tests/mutations/stacks.txt has what breaks each."""
+"""Every template keeps Tally's own rules (rules.py) and the quotas of AWS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.infra.conftest import UNBUNDLED, context_of_cdk_json
 from tests.infra.rules import RULES, Rule
 from tests.infra.template import Template
 
-CROWD = """
+MANY_COUNTERS = """
 from counters import COUNTERS as OWN
 from tally.counter import ANYONE, CALLER, Counter, declared
 
@@ -36,28 +36,28 @@ HOSTS = ",".join(f"shop-{number:03}.example-company.co.uk" for number in range(1
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_template_keeps_the_rule(rule: Rule, request: pytest.FixtureRequest) -> None:
-    made = [request.getfixturevalue(name) for name in ("dev", "prod", "lavish", "behind_cdn", "edge")]
-    assert [found for template in made for found in rule(template)] == []
+    templates = [request.getfixturevalue(name) for name in ("dev", "prod", "lavish", "behind_cdn", "edge")]
+    assert [violation for template in templates for violation in rule(template)] == []
     assert rule.__doc__
 
 
 @pytest.mark.parametrize("stack", ["dev", "prod", "lavish", "behind_cdn", "edge"])
-def test_no_stack_passes_a_limit_of_aws(stack: str, request: pytest.FixtureRequest) -> None:
+def test_no_stack_exceeds_a_quota_of_aws(stack: str, request: pytest.FixtureRequest) -> None:
     template: Template = request.getfixturevalue(stack)
-    assert passed(template) == []
+    assert exceeded_quotas(template) == []
     if stack != "edge":
-        of_options = {"characters of the domain of a user pool", "cache behaviors of a distribution"}
-        assert {quota for quota, *_ in usage(template.body, template.stack)} >= QUOTAS.keys() - of_options
+        quotas_of_options = {"characters of the domain of a user pool", "cache behaviors of a distribution"}
+        assert {quota for quota, *_ in usage(template.body, template.stack)} >= QUOTAS.keys() - quotas_of_options
 
 
-def passed(template: Template) -> list[str]:
-    """The limits that a stack passes."""
+def exceeded_quotas(template: Template) -> list[str]:
+    """Returns the quotas that a stack exceeds."""
     return [quota for quota, _, used in usage(template.body, template.stack) if used > QUOTAS[quota].most]
 
 
-def test_a_counter_too_many_is_refused_at_synth_in_a_line_and_cdk_nag_is_asked(tmp_path: Path) -> None:
-    """The deploy would fail halfway. The policy of operators is the first to have no room, with 100 page hosts too."""
-    (tmp_path / "crowd.py").write_text(CROWD.format(more=112))
+def test_too_many_counters_are_refused_at_synth_in_one_line_beside_the_findings_of_cdk_nag(tmp_path: Path) -> None:
+    """Else the deploy would fail halfway. The policy of operators is full first, also with 100 page hosts."""
+    (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(more=112))
     context = {**context_of_cdk_json(), **UNBUNDLED, "stage": "prod", "pageHosts": HOSTS}
     made = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")
     stack = made.node.find_child("Tally")
@@ -67,9 +67,10 @@ def test_a_counter_too_many_is_refused_at_synth_in_a_line_and_cdk_nag_is_asked(t
         made.synth()
     text = (tmp_path / "out/validation-report.json").read_text()
     assert "AwsSolutions-SQS4" in text
-    [said] = [one["metadata"]["error"] for one in json.loads(text)["pluginReports"] if one["pluginName"] == "Tally"]
-    assert "\n" not in said
+    reports = json.loads(text)["pluginReports"]
+    [error] = [report["metadata"]["error"] for report in reports if report["pluginName"] == "Tally"]
+    assert "\n" not in error
     assert re.search(
-        r": OperatorPolicy\w+ would have 6\d{3} characters of a managed policy, and AWS takes 6144 \(https://", said
+        r": OperatorPolicy\w+ would have 6\d{3} characters of a managed policy, and AWS takes 6144 \(https://", error
     )
-    assert passed(Template(tmp_path / "out")) == ["characters of a managed policy"]
+    assert exceeded_quotas(Template(tmp_path / "out")) == ["characters of a managed policy"]

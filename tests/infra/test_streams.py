@@ -1,4 +1,4 @@
-"""The streams in the stack: how they reach their consumers."""
+"""The event source mappings of the stack, and their filters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FILTERS = {  # written out a second time: the consumers depend on them
 }
 
 
-def test_filters_let_heartbeats_through_and_to_the_rollup_only_what_waits_for_it(dev: Template) -> None:
-    """test_described.py has who reads which stream, and how."""
-    found = {which: one.get("FilterCriteria", {"Filters": []})["Filters"] for which, one in properties(dev).items()}
-    assert {which: [json.loads(one["Pattern"]) for one in filters] for which, filters in found.items()} == FILTERS
+def test_filters_let_heartbeats_through_and_to_the_rollup_only_spilled_changes(dev: Template) -> None:
+    """test_described.py checks the other settings of the mappings."""
+    filters = {key: one.get("FilterCriteria", {"Filters": []})["Filters"] for key, one in properties(dev).items()}
+    assert {key: [json.loads(one["Pattern"]) for one in listed] for key, listed in filters.items()} == FILTERS
 
 
-WAITS: Json = {"NewImage": {"rollup": {"BOOL": True}}}
+SPILLED: Json = {"NewImage": {"rollup": {"BOOL": True}}}
 LIKE: Json = {"Keys": {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#USER#b"}}, "NewImage": {"likedAt": {"N": "1"}}}
 HEARTBEAT: Json = {"Keys": {"PK": {"S": "HEARTBEAT#7"}, "SK": {"S": "HEARTBEAT"}}}
 RECEIPT: Json = {"Keys": {"id": {"S": "tally#7"}}, "NewImage": {"amount": {"N": "1"}}}
@@ -40,15 +40,15 @@ RECEIPT_HEARTBEAT: Json = {"Keys": {"id": {"S": "heartbeat#7"}}, "NewImage": {"a
     ("table", "change", "kinds"),
     [
         ("Counts", LIKE, ""),
-        ("Counts", LIKE | WAITS, "INSERT"),
-        ("Counts", {"OldImage": WAITS["NewImage"]}, ""),
+        ("Counts", LIKE | SPILLED, "INSERT"),
+        ("Counts", {"OldImage": SPILLED["NewImage"]}, ""),
         ("Counts", HEARTBEAT, "INSERT MODIFY REMOVE"),
         ("Counts", {"Keys": {"PK": {"S": "HEARTBEAT"}}}, ""),
         ("Counts", {"Keys": {"PK": {"N": "7"}}}, ""),
-        ("Counts", {"Keys": {"PK": {"N": "7"}}} | WAITS, "INSERT"),
+        ("Counts", {"Keys": {"PK": {"N": "7"}}} | SPILLED, "INSERT"),
         ("Receipts", RECEIPT, ""),
-        ("Receipts", RECEIPT | WAITS, "INSERT MODIFY"),
-        ("Receipts", WAITS, "INSERT MODIFY"),
+        ("Receipts", RECEIPT | SPILLED, "INSERT MODIFY"),
+        ("Receipts", SPILLED, "INSERT MODIFY"),
         ("Receipts", RECEIPT_HEARTBEAT, "INSERT MODIFY REMOVE"),
         *(
             ("Receipts", {"NewImage": {"rollup": other}}, "")
@@ -56,17 +56,17 @@ RECEIPT_HEARTBEAT: Json = {"Keys": {"id": {"S": "heartbeat#7"}}, "NewImage": {"a
         ),
     ],
 )
-def test_the_rollup_gets_what_waits_however_malformed_and_heartbeats(
+def test_the_rollup_gets_heartbeats_and_spilled_changes_even_malformed_ones(
     dev: Template, table: str, change: Json, kinds: str
 ) -> None:
-    """Through the local stack's filter, which the template's own patterns go into."""
+    """The filter of the local stack reads the template's patterns."""
     mapping = mappings(dev)["rollup", f"{table}Table"]
     every = ("INSERT", "MODIFY", "REMOVE")
     assert " ".join(kind for kind in every if mapping.takes({"eventName": kind, "dynamodb": change})) == kinds
 
 
-def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
-    """CloudFormation makes the role first, then function, version and alias, and last the mapping."""
+def test_the_role_of_a_consumer_has_the_right_to_read_before_the_mapping_exists(dev: Template) -> None:
+    """The right is an inline policy. CloudFormation makes the role first, then the function, and the mapping last."""
     for module in ("rollup", "bookkeeper"):
         function = dev.resources[dev.functions()[module]]
         role = dev.resources[function["Properties"]["Role"]["Fn::GetAtt"][0]]
@@ -75,6 +75,6 @@ def test_a_mapping_waits_for_the_right_to_read(dev: Template) -> None:
         assert any("dynamodb:GetRecords" in actions for actions in allowed)
 
 
-def test_roles_have_no_policies_beside_them(prod: Template) -> None:
-    """Each would be one of the 500 resources of a stack, of which a team may have others."""
+def test_roles_have_only_inline_policies(prod: Template) -> None:
+    """Each policy would count as one of the 500 resources of a stack, which may also have the team's resources."""
     assert not prod.of_type("AWS::IAM::Policy")

@@ -1,4 +1,4 @@
-"""The synthesis as a whole: it breaks no rule and always gives the same template."""
+"""The synthesis breaks no rule, and always gives the same template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.infra.template import Template
 
 
 @pytest.mark.parametrize("context", ["dev", "prod", "lavish", "behind_cdn"])
-def test_no_rule_is_broken_and_no_warning_given(request: pytest.FixtureRequest, context: str) -> None:
+def test_no_plugin_reports_a_violation(request: pytest.FixtureRequest, context: str) -> None:
     report = json.loads((request.getfixturevalue(context).folder / "validation-report.json").read_text())
     assert [plugin for plugin in report["pluginReports"] if plugin.get("violations")] == []
 
@@ -30,7 +30,7 @@ def test_cfn_lint_finds_nothing(dev: Template, behind_cdn: Template, edge: Templ
 
 @pytest.mark.long
 def test_another_process_synthesizes_the_same_template_byte_for_byte(dev: Template, tmp_path: Path) -> None:
-    """With another hash seed: the order of a set must not show."""
+    """The process has another hash seed, because the order of a set must not change the template."""
     variables = {
         **os.environ,
         "CDK_OUTDIR": str(tmp_path),

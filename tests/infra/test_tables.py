@@ -1,4 +1,4 @@
-"""Tables that were restored, and what a stack takes of them. test_facts.py has the rest."""
+"""A stack that adopts restored tables. test_facts.py checks the other properties of tables."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ def restored(synthesize: Synthesize) -> Template:
 
 
 def test_cloudformation_can_adopt_restored_tables(prod: Template, restored: Template) -> None:
-    """It imports what is new in a template, has a literal name, and is kept. The settings are as before."""
+    """CloudFormation adopts a table if it is new in the template, has a literal name, and is kept."""
     assert set(restored.of_type("AWS::DynamoDB::Table")) == {f"{name}{MOMENT}" for name in TABLES}
     for name in TABLES:
         adopted = restored.resources[f"{name}{MOMENT}"]
         assert (adopted["DeletionPolicy"], adopted["UpdateReplacePolicy"]) == ("Retain", "Retain")
         kind = name.removesuffix("Table").lower()
         assert adopted["Properties"]["TableName"] == f"Tally-prod-{MOMENT}-{kind}"
-        same = {**adopted["Properties"], "TableName": f"Tally-prod-{kind}"}
-        assert same == prod.resources[name]["Properties"]
+        renamed = {**adopted["Properties"], "TableName": f"Tally-prod-{kind}"}
+        assert renamed == prod.resources[name]["Properties"]
 
 
-def test_a_restore_from_a_vault_knows_the_settings_of_the_template(restored: Template) -> None:
-    """The tables that were copied, and the stack, may be lost."""
-    for kind, wanted in TEMPLATE_SETTINGS.items():
-        found = restored.resources[f"{kind.capitalize()}Table{MOMENT}"]["Properties"]
-        assert found["TimeToLiveSpecification"] == {"AttributeName": wanted.ttl_attribute, "Enabled": True}
-        stream = found.get("StreamSpecification", {})
-        assert stream == {name: value for name, value in wanted.stream.items() if name != "StreamEnabled"}
-        assert found["DeletionProtectionEnabled"] is wanted.protected
-        assert found["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+def test_a_restore_from_a_vault_gives_tables_the_settings_of_the_template(restored: Template) -> None:
+    """A restore cannot read the settings elsewhere, because the tables and the stack may be lost."""
+    for kind, settings in TEMPLATE_SETTINGS.items():
+        properties = restored.resources[f"{kind.capitalize()}Table{MOMENT}"]["Properties"]
+        assert properties["TimeToLiveSpecification"] == {"AttributeName": settings.ttl_attribute, "Enabled": True}
+        stream = properties.get("StreamSpecification", {})
+        assert stream == {name: value for name, value in settings.stream.items() if name != "StreamEnabled"}
+        assert properties["DeletionProtectionEnabled"] is settings.protected
+        assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
 
 
-def versions_alike(text: str) -> Json:
-    """A template without what a version's logical id ends with: a digest of its function's properties."""
-    found: Json = json.loads(re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", text))
-    return found
+def without_version_digests(text: str) -> Json:
+    """Returns a template without the digests at the end of logical ids of versions: they depend on the functions."""
+    template: Json = json.loads(re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", text))
+    return template
 
 
-def test_everything_of_a_stack_follows_its_restored_tables(prod: Template, restored: Template) -> None:
-    """Functions, policies, mappings, alarms and outputs: the templates differ in the tables' ids and names alone."""
-    moved = json.dumps(prod.body, sort_keys=True)
+def test_every_resource_of_a_stack_uses_its_restored_tables(prod: Template, restored: Template) -> None:
+    """The templates differ only in the ids and the names of the tables."""
+    renamed = json.dumps(prod.body, sort_keys=True)
     for name in TABLES:
-        moved = moved.replace(f'"{name}"', f'"{name}{MOMENT}"').replace(f"${{{name}", f"${{{name}{MOMENT}")
+        renamed = renamed.replace(f'"{name}"', f'"{name}{MOMENT}"').replace(f"${{{name}", f"${{{name}{MOMENT}")
         kind = name.removesuffix("Table").lower()
-        moved = moved.replace(f'"Tally-prod-{kind}"', f'"Tally-prod-{MOMENT}-{kind}"')
-    assert versions_alike(restored.text) == versions_alike(moved)
+        renamed = renamed.replace(f'"Tally-prod-{kind}"', f'"Tally-prod-{MOMENT}-{kind}"')
+    assert without_version_digests(restored.text) == without_version_digests(renamed)
 
 
 def test_restored_tables_of_dev_are_kept_too(synthesize: Synthesize) -> None:
-    """CloudFormation adopts nothing that it may delete."""
+    """CloudFormation does not adopt a table that it may delete."""
     stack = Stack()
     Tables(stack, "Tables", names=Names("Tally-dev"), options=Options(restored=MOMENT))
-    made = assertions.Template.from_stack(stack).find_resources("AWS::DynamoDB::Table")
-    assert {found["DeletionPolicy"] for found in made.values()} == {"Retain"}
-    assert {found["Properties"]["DeletionProtectionEnabled"] for found in made.values()} == {True}
+    tables = assertions.Template.from_stack(stack).find_resources("AWS::DynamoDB::Table")
+    assert {table["DeletionPolicy"] for table in tables.values()} == {"Retain"}
+    assert {table["Properties"]["DeletionProtectionEnabled"] for table in tables.values()} == {True}

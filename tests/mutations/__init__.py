@@ -19,17 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("tally", "lambdas", "stacks")
 SCRIPTS = "tally/javascript/"
-RUN_S_MAX = 3600  # it ends what hangs
+RUN_S_MAX = 3600  # the time limit of a run that hangs
 TIERS = ("not long", "long")
-"""The tests of `make test` are asked first, then those that only `make test-all` runs."""
+"""Mutations run the tests of `make test` first, then the tests that only `make test-all` runs."""
 NO_TESTS = 5  # pytest's exit status
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A guard taken away: `old` becomes `new` in the module; one of `tests`, below `tests/`, must fail.
+    """The removal of a guard. `old` becomes `new` in the module, and one of `tests` must fail.
 
-    `module`: `tally/errors`, from the top of the checkout.
+    `module`: its path in the checkout without the suffix, such as `tally/errors`. `tests`: paths below `tests/`.
     """
 
     name: str
@@ -75,13 +75,13 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
-    for name in (*FOLDERS, "tests/javascript"):  # which imports the client from beside itself
+    for name in (*FOLDERS, "tests/javascript"):  # the tests of the client import it by a relative path
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     files = filter(Path.is_file, ROOT.iterdir())
-    read = (ROOT / name for name in ("node_modules", "events"))  # code looks for them beside itself
-    for beside in (*files, *read):
-        if not (folder / beside.name).exists():
-            (folder / beside.name).symlink_to(beside)
+    folders = (ROOT / name for name in ("node_modules", "events"))  # the code reads them by a relative path
+    for path in (*files, *folders):
+        if not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
     if mutation:
         mutation.apply(folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]

@@ -1,8 +1,8 @@
 """Run the mutations in parallel, and print the test that fails for each: `make mutations`.
 
-    make mutations ARGS="counting/children"      only those whose "module: name" contains the text
+    make mutations ARGS="counting/children"      only mutations whose "module: name" contains the text
 
-Exits with 1 if no test fails for one of them.
+Exits with 1 if there is a mutation for which no test fails.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Result:
     detected_by: str
     took_s: float
     broken: str = ""
-    """Why it could not be tried."""
+    """Why the mutation could not be tried; empty: it was tried."""
 
     def row(self) -> str:
         """Returns one line of the table."""
         state = "BROKEN" if self.broken else "noticed" if self.detected_by else "SURVIVED"
-        of = f"{self.mutation.module}: {self.mutation.name}"
-        return f"{state:<9}{self.took_s:>6.1f} s  {of}\n{'':19}{self.broken or self.detected_by}".rstrip()
+        title = f"{self.mutation.module}: {self.mutation.name}"
+        return f"{state:<9}{self.took_s:>6.1f} s  {title}\n{'':19}{self.broken or self.detected_by}".rstrip()
 
 
 def try_mutation(mutation: Mutation) -> Result:
@@ -44,30 +44,32 @@ def try_mutation(mutation: Mutation) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         try:
             noticed_by, broken = failing_test(mutation.tests, Path(folder), mutation), ""
-        except Exception as error:  # the table reports it; the others go on
+        except Exception as error:  # the table reports it, and the other mutations run
             noticed_by, broken = "", f"{type(error).__name__}: {error}"
     return Result(mutation, noticed_by, time.monotonic() - started_s, broken)
 
 
 def main() -> int:
     """Try the mutations. Returns 1 if one survived or could not be tried."""
-    parser = argparse.ArgumentParser(prog="make mutations", description="Take each guard away; a test must notice.")
+    parser = argparse.ArgumentParser(
+        prog="make mutations", description="Remove each guard, one at a time: a test must fail."
+    )
     parser.add_argument("part", nargs="*", help="only mutations whose `module: name` contains this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="how many run at once (the cores)")
-    asked = parser.parse_args()
-    part = " ".join(asked.part)
-    wanted = [mutation for mutation in mutations() if part in f"{mutation.module}: {mutation.name}"]
-    if not wanted:
+    arguments = parser.parse_args()
+    part = " ".join(arguments.part)
+    selected = [mutation for mutation in mutations() if part in f"{mutation.module}: {mutation.name}"]
+    if not selected:
         print(f"make mutations: no mutation contains {part!r}", file=sys.stderr)
         return 2
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:  # a test that fails anyway would notice everything
-        if failed := failing_test(dict.fromkeys(test for one in wanted for test in one.tests), Path(folder)):
+    with tempfile.TemporaryDirectory() as folder:  # a test that always fails would notice every mutation
+        if failed := failing_test(dict.fromkeys(test for one in selected for test in one.tests), Path(folder)):
             print(f"make mutations: this fails with every guard in place: {failed}", file=sys.stderr)
             return 2
-    with ThreadPoolExecutor(asked.jobs) as threads:
+    with ThreadPoolExecutor(arguments.jobs) as threads:
         results = []
-        for result in tqdm(threads.map(try_mutation, wanted), total=len(wanted), unit="mutation", disable=None):
+        for result in tqdm(threads.map(try_mutation, selected), total=len(selected), unit="mutation", disable=None):
             tqdm.write(result.row())
             results.append(result)
     noticed = sum(bool(result.detected_by) for result in results)

@@ -1,8 +1,8 @@
-"""Stream records on seeded schedules: each takes effect exactly once, however it is delivered.
+"""On seeded schedules each stream record takes effect exactly once, however Lambda delivers it.
 
-Each schedule has stream shards of both tables, some of them split, and delivers them to both consumers with crashes,
-repeats, cuts, overlaps, threads, a clock that jumps, no time and a bucket that fails. What a record of each kind is
-worth, unit/test_labels says. `SCHEDULES=450 make test` runs more of them.
+Each schedule has stream shards of both tables, and splits some of them. Both consumers get the records with crashes,
+repeats, cuts, overlaps, threads, a clock that jumps, too little time and a bucket that fails. unit/test_labels tests
+the effect of each kind of record. `SCHEDULES=450 make test` runs 450 schedules.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.tiers import in_long
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
-"""`make test` runs these."""
-TURNS_MAX = 400  # of a schedule; the longest takes about a hundred
+"""So many schedules run in `make test`."""
+TURNS_MAX = 400  # the longest schedule takes about a hundred
 CRASHED = "crashed"
 
 
 @dataclass
 class Facts:
-    """Makes the records of stream shards, and notes what they are worth as it makes them."""
+    """Makes the records of stream shards, and notes the right effect of each."""
 
     chance: random.Random
     tallies: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -47,36 +47,36 @@ class Facts:
     ledger: defaultdict[tuple[str, str, int], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """(counter, target, minute) -> expected, observed."""
     dead_letters: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in CONSUMERS})
-    """Sequence numbers of what must become a dead letter, by consumer."""
+    """Sequence numbers of the records that must become dead letters, by consumer."""
     sequence: int = 0
 
     def records(self, table: str, length: int) -> list[Record]:
-        """The records of one shard. Their numbers start where they gain a digit."""
+        """Makes the records of one shard. Their sequence numbers may start just below a new digit."""
         self.sequence = self.chance.choice((0, 93, 990, 10**21 - 9, 10**39 - 30))
         kinds = (
             [self.receipt] * 5 + [self.poison, self.nothing]
             if table == "receipts"
             else [self.child, self.removed, self.moved]
         )
-        made = []
+        records = []
         for _ in range(length):
             self.sequence += self.chance.choice((1, 1, 1, 2, 7))
-            made.append(self.chance.choice(kinds)())
-        return made
+            records.append(self.chance.choice(kinds)())
+        return records
 
     def receipt(self) -> Record:
-        """An accepted change of one of three minutes, so that a batch often holds two of them for one tally."""
-        alone, target, at = self.chance.random() < 0.8, self._target(), MINUTE + self.chance.choice((-1, 0, 0, 1))
+        """Makes the record of a change in one of three minutes. A batch often has two minutes for one tally."""
+        spilled, target, at = self.chance.random() < 0.8, self._target(), MINUTE + self.chance.choice((-1, 0, 0, 1))
         amount = self.chance.choice((1, 1, 1, 3, -2, 10**15))
-        made = play(self.sequence, target, amount, at, rollup={"BOOL": alone})
-        made["eventName"] = self.chance.choice(("INSERT", "INSERT", "MODIFY"))  # or over an expired one
-        self.tallies["plays", target] += amount * alone
+        new_record = play(self.sequence, target, amount, at, rollup={"BOOL": spilled})
+        new_record["eventName"] = self.chance.choice(("INSERT", "INSERT", "MODIFY"))  # MODIFY: over an expired receipt
+        self.tallies["plays", target] += amount * spilled
         self.ledger["plays", target, at][0] += amount
-        return made
+        return new_record
 
     def poison(self) -> Record:
-        """A receipt that nobody can apply: malformed, not declared, or a target that DynamoDB does not take."""
-        made, consumers = self.chance.choice((
+        """Makes a receipt that is malformed, of an undeclared counter, or with a target that DynamoDB rejects."""
+        new_record, consumers = self.chance.choice((
             (play(self.sequence, amount="1.5"), CONSUMERS),
             (play(self.sequence, counter={"S": "retired"}), CONSUMERS),
             (record(self.sequence, "UPSERT", {}), CONSUMERS),
@@ -84,28 +84,28 @@ class Facts:
         ))  # fmt: skip
         for name in consumers:
             self.dead_letters[name].add(str(self.sequence))
-        self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers  # it has only the digest in a key
-        return made
+        self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers  # its key has only a digest
+        return new_record
 
     def nothing(self) -> Record:
-        """An expiry, or a heartbeat."""
+        """Makes the record of an expiry or of a heartbeat, which has no effect."""
         expired = record(self.sequence, "REMOVE", {"Keys": {"id": {"S": "tally#x"}}})
         return self.chance.choice((expired, heartbeat(self.sequence)))
 
     def child(self) -> Record:
-        """A like that came, alone or with its tally."""
-        alone = self.chance.random() < 0.5
-        self.tallies["likes", "p"] += alone
+        """Makes the record of a new like, which may have spilled."""
+        spilled = self.chance.random() < 0.5
+        self.tallies["likes", "p"] += spilled
         self.ledger["likes", "p", MINUTE][0] += 1
-        return like(self.sequence, f"u{self.sequence}", rollup={"BOOL": alone})
+        return like(self.sequence, f"u{self.sequence}", rollup={"BOOL": spilled})
 
     def removed(self) -> Record:
-        """A like that went."""
+        """Makes the record of a removed like."""
         self.ledger["likes", "p", MINUTE][0] -= 1
         return like(self.sequence, f"u{self.sequence}", "REMOVE")
 
     def moved(self) -> Record:
-        """A tally that moved by a change."""
+        """Makes the record of a tally that a change moved."""
         target, old, new = self._target(), self.chance.randrange(50), self.chance.randrange(50)
         key = tallies.key(counters.PLAYS, target, 0)
         stamp = {"at": {"N": str(MINUTE)}, "nonce": {"S": str(self.sequence)}}
@@ -119,7 +119,7 @@ class Facts:
 
 
 class Deliveries(Delivery):
-    """Hands the records of one stream shard to one consumer: at least once, in order, and otherwise as it likes."""
+    """Delivers the records of one stream shard to one consumer, at least once and in order, with random faults."""
 
     def __init__(
         self, world: StreamWorld, chance: random.Random, consumer: str, table: str, shard: str, records: list[Record]
@@ -127,10 +127,10 @@ class Deliveries(Delivery):
         super().__init__(world.handler(consumer), world.name(table), shard, records)
         self.world, self.chance, self.consumer, self.table = world, chance, consumer, table
         self.size = 0
-        """Smaller after each crash, as bisecting makes it; 0: not bisected."""
+        """The size of the next batch after a crash, as Lambda bisects it; 0 without a crash."""
 
     def turn(self) -> None:
-        """Deliver one batch, perhaps with records from before, as many as it happens; something goes wrong or not."""
+        """Delivers one batch, perhaps with earlier records, under a random fault."""
         size = self.size or self.chance.choice((2, 10, 25, 60))
         batch = self.batch(size, back=self.chance.choice((0, 0, 0, 1, 5, 40)))
         if self.chance.randrange(6) == 0:
@@ -138,20 +138,21 @@ class Deliveries(Delivery):
         if self.chance.randrange(6) == 0:
             self.chance.shuffle(batch)
         answer = self.chance.choice(FAULTS)(self, batch)
-        if answer is CRASHED or self.chance.randrange(2):  # it crashed, or the answer is lost: delivered again
+        if answer is CRASHED or self.chance.randrange(2):  # after a crash or a lost response Lambda repeats the batch
             answer = self.run(batch)
         self.size = 0
         self.advance(answer, size)
         if answer is not None:
-            assert all(int(one["dynamodb"]["SequenceNumber"]) <= self.passed for one in self.records[: self.position])
+            passed = self.records[: self.position]
+            assert all(int(record["dynamodb"]["SequenceNumber"]) <= self.checkpoint for record in passed)
 
     @property
-    def passed(self) -> int:
-        """Where the checkpoint is."""
+    def checkpoint(self) -> int:
+        """The sequence number of the consumer's checkpoint."""
         return int(self.world.checkpoint(self.consumer, self.table, self.shard).get("sequence", "-1"))
 
     def run(self, batch: list[Record], client: WatchedClient | None = None) -> str | None:
-        """Deliver it to a process that may crash: the sequence number that failed, None, or CRASHED."""
+        """Delivers a batch to a process that may crash. Returns the sequence number that failed, None, or CRASHED."""
         try:
             return self.invoke(
                 batch, LambdaContext(), self.world.handler(self.consumer, self.world.with_client(client))
@@ -161,25 +162,25 @@ class Deliveries(Delivery):
             return CRASHED
 
     def crash(self, batch: list[Record]) -> str | None:
-        """The process dies before a commit, or after one, before it knows."""
+        """The process dies before a commit, or after a commit before it gets the response."""
         committed = self.chance.random() < 0.7
         return self.run(batch, client_that_dies(self.world.store.client, self.chance.randrange(4), committed=committed))
 
-    def moved_meanwhile(self, batch: list[Record]) -> str | None:
-        """Another process applies some of the batch just before a commit."""
+    def overtaken(self, batch: list[Record]) -> str | None:
+        """Another process applies a part of the batch just before a commit."""
         at, part = self.chance.randrange(3), _prefix(batch, self.chance.randint(1, len(batch)))
         return self.run(batch, interrupted_client(self.world.store.client, at, lambda: self.run(part)))
 
-    def two_at_once(self, batch: list[Record]) -> str | None:
-        """Two processes have the batch at once."""
+    def two_processes(self, batch: list[Record]) -> str | None:
+        """Two processes apply the batch concurrently."""
         other = threading.Thread(target=self.run, args=(batch,))
         other.start()
         self.run(_prefix(batch, len(batch) // 2 + 1))
         other.join()
-        return CRASHED  # which of the two answered?
+        return CRASHED  # nobody knows which of the two answered
 
     def out_of_time(self, batch: list[Record]) -> str | None:
-        """Time runs out in the middle."""
+        """The time of the invocation ends in the middle of the batch."""
         at, now_s = self.chance.randrange(3), [time.monotonic()]
 
         def pass_time() -> None:
@@ -205,37 +206,37 @@ class Deliveries(Delivery):
 
 
 FAULTS = (
-    *[Deliveries.run] * 2, *[Deliveries.crash] * 3, Deliveries.moved_meanwhile, Deliveries.two_at_once,
+    *[Deliveries.run] * 2, *[Deliveries.crash] * 3, Deliveries.overtaken, Deliveries.two_processes,
     Deliveries.out_of_time, Deliveries.bucket_fails, Deliveries.clock_jumps,
 )  # fmt: skip
 
 
 def _prefix(batch: list[Record], length: int) -> list[Record]:
-    """The first of a batch: Lambda never leaves a gap."""
-    return sorted(batch, key=lambda one: int(one["dynamodb"]["SequenceNumber"]))[:length]
+    """Returns the first records of a batch. Lambda never leaves a gap."""
+    return sorted(batch, key=lambda record: int(record["dynamodb"]["SequenceNumber"]))[:length]
 
 
 def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list[Deliveries]:
-    """Deliver everything to both consumers, in an order of chance; a child's shard begins when its parent is done."""
-    waiting: list[tuple[Deliveries, Deliveries | None]] = []
+    """Delivers everything to both consumers in a random order. A child shard begins when its parent is done."""
+    deliveries: list[tuple[Deliveries, Deliveries | None]] = []
     for number in range(2 * chance.choice((1, 1, 2))):
         table, shard = ("receipts", "counts")[number % 2], f"shardId-{number}"
         records = facts.records(table, chance.choice((2, 12, 30)))
         cut = chance.choice((len(records), chance.randrange(len(records) + 1)))  # where it splits
         for name in CONSUMERS:
             parent = Deliveries(world, chance, name, table, shard, records[:cut])
-            waiting.append((parent, None))
-            waiting.append((Deliveries(world, chance, name, table, f"{shard}-child", records[cut:]), parent))
+            deliveries.append((parent, None))
+            deliveries.append((Deliveries(world, chance, name, table, f"{shard}-child", records[cut:]), parent))
     for _ in range(TURNS_MAX):
-        ready = [one for one, parent in waiting if not one.is_done and (parent is None or parent.is_done)]
+        ready = [each for each, parent in deliveries if not each.is_done and (parent is None or parent.is_done)]
         if not ready:
-            return [one for one, _ in waiting if one.records]
+            return [each for each, _ in deliveries if each.records]
         chance.choice(ready).turn()
     raise AssertionError("the schedule does not come to an end")
 
 
 def run(world: StreamWorld, seed: int) -> None:
-    """Everything takes effect once, and nothing else does; every checkpoint stands at the end of its shard."""
+    """Runs a schedule. Asserts that each record took effect once, and that each checkpoint is at the last record."""
     chance = random.Random(seed)
     facts = Facts(chance)
     delivered = deliver_all(world, facts, chance)
@@ -243,14 +244,14 @@ def run(world: StreamWorld, seed: int) -> None:
     assert world.ledger() == {key: sums for key, sums in facts.ledger.items() if any(sums)}
     assert world.dead_letter_sequences() == facts.dead_letters
     assert {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in world.rows("CHECKPOINT#")} == {
-        keys.checkpoint_key(one.consumer, one.table, one.shard): one.records[-1]["dynamodb"]["SequenceNumber"]
-        for one in delivered
+        keys.checkpoint_key(each.consumer, each.table, each.shard): each.records[-1]["dynamodb"]["SequenceNumber"]
+        for each in delivered
     }
 
 
 @pytest.fixture(scope="session")
 def streamed() -> tuple[str, ...]:
-    """The records are made up."""
+    """No table needs a stream, because the tests make the records."""
     return ()
 
 
@@ -279,6 +280,6 @@ NETWORK_SEEDS = range(1000, 1000 + SCHEDULES // 6)
 def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
     proxied_stream: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:
-    """Answers are lost and nothing but the checkpoint protects: the SDK's tokens are taken away."""
+    """Responses are lost, and the SDK's tokens are removed, so only the checkpoint prevents a second effect."""
     proxy.plan = faults.random_faults(seed, NETWORK)
     run(proxied_stream, seed)

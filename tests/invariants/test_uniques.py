@@ -1,6 +1,6 @@
-"""Unique visitors: each one counts once in a period, whatever is sent again, and when.
+"""Each unique visitor counts once in a period, whatever is sent again, and however late.
 
-`VISITS=50000 pytest tests/invariants/test_uniques.py -k log` holds a larger log against the numbers.
+`VISITS=50000 pytest tests/invariants/test_uniques.py -k log` compares a larger log with the numbers.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def visit(world: World, counter: Counter, visitor: str, at_s: float | None = None, caller: str = "web") -> bool:
-    """Whether the visitor is new."""
+    """Counts a visit. Says whether the visitor is new."""
     body = retry_until_final(lambda: unique_visitors.count(world.call(caller), counter, ITEM, visitor, at_s)).body
     return bool(body["new"])
 
 
-def rolled_up(world: World, counter: Counter, at_s: float) -> int:
+def uniques(world: World, counter: Counter, at_s: float) -> int:
+    """Returns the number of visitors in the period of this time, with the receipts that the rollup will add."""
     return world.tally_after_rollup(counter, periods.tally_id(counter, ITEM, at_s))
 
 
-def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_late_over_an_edge(
+def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_comes_after_its_period(
     counting: Counting, evening: Clock
 ) -> None:
     today, tomorrow = (periods.tally_id(KEYED, ITEM, evening() + later_s) for later_s in (0, DAY_S))
@@ -77,7 +78,7 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
         visit(visitor, today)
     assert counting.world.tally_after_rollup(KEYED, today) == 2
     evening.pass_s(600)
-    visit("cid", today)  # it was on its way at midnight
+    visit("cid", today)  # sent before midnight, counted after it, on the new day
     for visitor in ("bob", "cid") * 5:
         visit(visitor, tomorrow)
     assert (counting.world.tally_after_rollup(KEYED, today), counting.world.tally_after_rollup(KEYED, tomorrow)) == (
@@ -88,7 +89,7 @@ def test_a_key_of_visitor_and_period_counts_each_once_but_for_one_that_comes_lat
 
 
 @pytest.mark.parametrize("counter", [READERS, DAILY], ids=["soon", "now"])
-def test_a_visitor_is_one_for_all_services_and_new_once_whatever_answers_are_lost(
+def test_a_visitor_counts_once_for_all_services_and_is_new_once_whatever_responses_are_lost(
     world: World, evening: Clock, counter: Counter
 ) -> None:
     pseudonyms.stack_secret(world.call())
@@ -97,17 +98,17 @@ def test_a_visitor_is_one_for_all_services_and_new_once_whatever_answers_are_los
         unique_visitors.count(world.call("web"), counter, ITEM, "ann")
     world.proxy.plan = faults.no_faults
     assert [visit(world, counter, "ann", caller=caller) for caller in ("web", "app")] == [False, False]
-    lost = [faults.LOSE_RESPONSE]
-    world.proxy.plan = faults.script({"PutItem": lost, "TransactWriteItems": lost})
+    lose_first = [faults.LOSE_RESPONSE]
+    world.proxy.plan = faults.script({"PutItem": lose_first, "TransactWriteItems": lose_first})
     world.proxy.strip_tokens = True
-    assert visit(world, counter, "bob"), "the SDK sends it again, and its own receipt says that it was the first"
+    assert visit(world, counter, "bob"), "the SDK repeats the write, and the receipt says that it is the call's own"
     assert world.proxy.injected(faults.LOSE_RESPONSE) >= 1
     assert [visit(world, counter, who) for who in ("bob", "cid", "cid")] == [False, True, False]
-    assert rolled_up(world, counter, evening()) == 3
+    assert uniques(world, counter, evening()) == 3
 
 
 @pytest.mark.parametrize("counter", [READERS, DAILY], ids=["soon", "now"])
-def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_everybody(
+def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_every_visitor(
     world: World, evening: Clock, counter: Counter
 ) -> None:
     first_s = evening()
@@ -115,7 +116,7 @@ def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_ev
     evening.pass_s(600)
     assert [visit(world, counter, who, first_s) for who in ("ann", "bob")] == [False, True]
     assert [visit(world, counter, who) for who in ("ann", "ann", "bob")] == [True, False, True]
-    assert (rolled_up(world, counter, first_s), rolled_up(world, counter, evening())) == (2, 2)
+    assert (uniques(world, counter, first_s), uniques(world, counter, evening())) == (2, 2)
 
 
 def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World, evening: Clock) -> None:
@@ -124,31 +125,32 @@ def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World,
     assert visit(world, READERS, "ann", midnight_s)
     evening.pass_s(4)
     assert not visit(world, READERS, "ann")
-    assert (rolled_up(world, READERS, midnight_s - 1), rolled_up(world, READERS, midnight_s)) == (0, 1)
+    assert (uniques(world, READERS, midnight_s - 1), uniques(world, READERS, midnight_s)) == (0, 1)
 
 
-def test_a_first_try_is_within_a_day(world: World, evening: Clock) -> None:
-    now_s, kept_least = evening(), replace(READERS, keep_periods=1)
+def test_a_first_try_must_be_within_the_last_day(world: World, evening: Clock) -> None:
+    now_s, one_period = evening(), replace(READERS, keep_periods=1)
     for wrong_s in (now_s - DAY_S - 1, now_s + OFF_S_MAX + 1):
         with pytest.raises(InvalidInputError, match="within the last day"):
             unique_visitors.count(world.call(), READERS, ITEM, "ann", wrong_s)
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
     assert visit(world, READERS, "bob", now_s + OFF_S_MAX)
-    assert periods.is_kept(kept_least, periods.tally_id(kept_least, ITEM, now_s - DAY_S), now_s), "whatever is kept"
+    assert periods.is_kept(one_period, periods.tally_id(one_period, ITEM, now_s - DAY_S), now_s)
 
 
-def test_a_receipt_outlives_its_period_by_more_than_a_first_try_may_be_late(world: World, evening: Clock) -> None:
-    """Then it goes, and the number stays. What is rolled up needs its receipt for eight days."""
+def test_a_receipt_is_kept_longer_after_its_period_than_a_first_try_may_be_late(world: World, evening: Clock) -> None:
+    """A rebuild may need a receipt for eight days. The tally stays after its receipts have expired."""
+    ends_s: dict[str, int] = {}
     for counter in (READERS, SEATS):
         visit(world, counter, "ann")
-    ends_s = {one.name: periods.ends_s(one, periods.tally_id(one, ITEM, evening())) for one in (READERS, SEATS)}
+        ends_s[counter.name] = periods.ends_s(counter, periods.tally_id(counter, ITEM, evening()))
     for receipt in world.receipts():
         later_s = int(receipt["expiration"]["N"]) - ends_s[receipt["counter"]["S"]]
-        assert 8 * DAY_S <= later_s <= 10 * DAY_S  # it is the end of a day
+        assert 8 * DAY_S <= later_s <= 10 * DAY_S  # a receipt expires at the end of a day
 
 
-def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) -> None:
+def test_a_receipt_has_a_pseudonym_that_is_different_in_another_stack(world: World) -> None:
     visit(world, READERS, "ann")
     (receipt,) = world.receipts()
     secret = pseudonyms.stack_secret(world.call())
@@ -159,22 +161,22 @@ def test_a_receipt_names_nobody_and_another_stack_has_other_names(world: World) 
     world.store.secret_cache.clear()
     assert visit(world, READERS, "ann")
     assert pseudonyms.stack_secret(world.call()) != secret
-    assert {one["id"]["S"] for one in world.receipts()} > {receipt["id"]["S"]}
+    assert {stored["id"]["S"] for stored in world.receipts()} > {receipt["id"]["S"]}
 
 
-def test_processes_that_need_the_secret_at_once_have_the_same(world: World) -> None:
-    """Each reads before any of them has written."""
+def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world: World) -> None:
+    """Each process reads before any process has written."""
     world.proxy.plan = faults.random_faults(3, {"PutItem": {faults.LOSE_RESPONSE: 0.3, faults.FAIL_AFTER: 0.3}})
     stores = [replace(world.store, secret_cache={}) for _ in range(8)]
-    found = run_together(
+    secrets = run_together(
         [lambda store=store: retry_until_final(lambda: pseudonyms.stack_secret(Call(store))) for store in stores]
     )
-    assert len(set(found)) == 1
-    assert len(found[0]) >= 40
+    assert len(set(secrets)) == 1
+    assert len(secrets[0]) >= 40
 
 
-def test_a_visit_costs_a_write_unit_where_it_is_visible_soon_and_else_a_read_for_who_is_in(world: World) -> None:
-    """The engine bills no write that is refused; DynamoDB bills the unit of a visitor who was counted."""
+def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_if_the_visitor_is_counted(world: World) -> None:
+    """The engine does not bill a write whose condition failed. DynamoDB bills its unit."""
     pseudonyms.stack_secret(world.call())
     for counter, new, again in (
         (READERS, [("PutItem", 1.0)], [("PutItem", 0)]),
@@ -187,8 +189,8 @@ def test_a_visit_costs_a_write_unit_where_it_is_visible_soon_and_else_a_read_for
             assert measured == costs
 
 
-def test_at_a_ceiling_who_is_in_comes_in_again_and_nobody_else_does(world: World) -> None:
-    """40 users, 25 seats, 8 callers at once, while answers are lost and transactions conflict."""
+def test_at_a_ceiling_counted_users_are_accepted_and_all_others_are_refused(world: World) -> None:
+    """40 users want 25 seats. 8 callers send them concurrently, while responses are lost and transactions conflict."""
     world.proxy.strip_tokens = True
     chances = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1}
     world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": chances})
@@ -205,92 +207,93 @@ def test_at_a_ceiling_who_is_in_comes_in_again_and_nobody_else_does(world: World
     shares = run_together(
         [lambda share=share: [seat(user) for user in share] for share in (order[n::8] for n in range(8))]
     )
-    done = [one for share in shares for one in share]
-    inside, refused = ({user for user, is_in in done if is_in is wanted} for wanted in (True, False))
-    injected = sum(world.proxy.injected(fault) for fault in chances)
-    assert injected > 20
-    assert (len(inside), len(refused), inside & refused) == (25, 15, set())
+    results = [result for share in shares for result in share]
+    accepted = {user for user, is_accepted in results if is_accepted}
+    refused = {user for user, is_accepted in results if not is_accepted}
+    assert sum(world.proxy.injected(fault) for fault in chances) > 20
+    assert (len(accepted), len(refused), accepted & refused) == (25, 15, set())
     assert world.tally(SEATS, periods.tally_id(SEATS, ITEM, time.time())) == 25
 
 
 class Log:
-    """Visits of a made-up site over an edge of days, and who came in which day by the clocks of those who first sent
-    each."""
+    """Random visits around midnight, and who came on which day by the clock that first sent each visit."""
 
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
-        self.world, self.chance, self.left = world, chance, visits
-        self.visitors = max(20, visits // 10)
+        self.world, self.chance, self.visits_left = world, chance, visits
+        self.visitor_count = max(20, visits // 10)
         self.per_step = -(-visits // 75)
-        self.came: defaultdict[str, set[str]] = defaultdict(set)
-        self.waiting: list[tuple[float, str, str]] = []
+        self.visitors: defaultdict[str, set[str]] = defaultdict(set)
+        """The visitors of each tally."""
+        self.unsent: list[tuple[float, str, str]] = []
+        """Visits to send, some of them once more: time of the first try, page, visitor."""
         self.sent = self.lost = self.new = self.faults = 0
 
-    def met(self, fault: bool) -> bool:
-        """Count a fault of a consumer."""
-        self.faults += fault
-        return fault
+    def note_fault(self, is_fault: bool) -> bool:
+        """Counts a fault of a consumer."""
+        self.faults += is_fault
+        return is_fault
 
     def step(self) -> None:
-        """Some visits are sent, and some of those again whose answers were lost."""
-        for _ in range(min(self.left, self.per_step)):
-            self.left -= 1
-            at_s = self.world.now_s + self.chance.uniform(-2, 2)  # the clock of the service
-            self.waiting.append((at_s, self.chance.choice("ab"), f"v{self.chance.randrange(self.visitors)}"))
-        waiting, self.waiting = self.waiting, []
-        for at_s, page, who in waiting:
-            if self.chance.random() < 0.5 and at_s < self.world.now_s - 2:  # it waits for its next try
-                self.waiting.append((at_s, page, who))
+        """Sends some new visits, and some visits whose responses were lost."""
+        for _ in range(min(self.visits_left, self.per_step)):
+            self.visits_left -= 1
+            at_s = self.world.now_s + self.chance.uniform(-2, 2)  # by the clock of the service
+            self.unsent.append((at_s, self.chance.choice("ab"), f"v{self.chance.randrange(self.visitor_count)}"))
+        unsent, self.unsent = self.unsent, []
+        for at_s, page, visitor in unsent:
+            if self.chance.random() < 0.5 and at_s < self.world.now_s - 2:  # the service pauses before its retry
+                self.unsent.append((at_s, page, visitor))
                 continue
-            self._send(at_s, page, who)
+            self._send(at_s, page, visitor)
 
-    def _send(self, at_s: float, page: str, who: str) -> None:
+    def _send(self, at_s: float, page: str, visitor: str) -> None:
         self.sent += 1
-        with self.world.clock.with_skew(self.chance.uniform(-2, 2)):  # that of the function
-            answer = unique_visitors.count(Call(self.world.store, "web"), GAMBIER, page, who, int(at_s))
+        with self.world.clock.with_skew(self.chance.uniform(-2, 2)):  # the clock of the function
+            answer = unique_visitors.count(Call(self.world.store, "web"), GAMBIER, page, visitor, int(at_s))
         tally = periods.tally_id(GAMBIER, page, int(at_s))
         self.new += answer.body["new"]
-        assert answer.body["new"] is (who not in self.came[tally])
-        self.came[tally].add(who)
+        assert answer.body["new"] is (visitor not in self.visitors[tally])
+        self.visitors[tally].add(visitor)
         if self.chance.random() < 0.4 and self.world.now_s - at_s < RESENT_S:
             self.lost += 1
-            self.waiting.append((at_s, page, who))
+            self.unsent.append((at_s, page, visitor))
 
 
 @pytest.fixture
 def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """Consumers die, repeat and lose answers in a third of their invocations; clocks are 2 s off; shards split."""
+    """A third of the consumers' invocations die, repeat or lose the response. Clocks are 2 s off, and shards split."""
     monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
         world = Deployment(
             engine, clock, request.param, Disturbances(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None
         )
-        clock.pass_s(2400)  # 20 minutes before the edge
+        clock.pass_s(2400)  # 20 minutes before the new day
         world.sweep_each_minute()
         yield world
         world.wire.close()
 
 
-def expire(world: Deployment) -> int:
-    """What DynamoDB does with receipts when their time is over: how many it removed."""
+def expire_receipts(world: Deployment) -> int:
+    """Removes every receipt of a visit, as DynamoDB does by TTL. Returns how many it removed."""
     world.take_written()
-    gone = [item for item in world.scan("receipts") if "target" in item]
-    for item in gone:
+    receipts = [item for item in world.scan("receipts") if "target" in item]
+    for item in receipts:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
-    taken, world.records = world.records, lambda table: ({**each, **BY_TTL} for each in taken(table))  # type: ignore[method-assign]
+    records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
     world.take_written()
-    world.records = taken  # type: ignore[method-assign]
-    return len(gone)
+    world.records = records  # type: ignore[method-assign]
+    return len(receipts)
 
 
 @pytest.mark.parametrize("simulated", [0, *in_long([1, 2, 3])], indirect=True)
-def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts_are_gone(
+def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expired(
     simulated: Deployment, request: pytest.FixtureRequest
 ) -> None:
     world, chance = simulated, random.Random(request.node.callspec.params["simulated"])
     log = Log(world, chance, VISITS)
     faulty = world.draws_fault
-    world.draws_fault = lambda: log.met(faulty())  # type: ignore[method-assign]
+    world.draws_fault = lambda: log.note_fault(faulty())  # type: ignore[method-assign]
 
     def step() -> None:
         log.step()
@@ -298,20 +301,20 @@ def test_the_uniques_of_two_days_are_those_of_the_log_and_stay_when_the_receipts
             world.streams.split()
 
     world.run(40, step)
-    assert log.left == 0
-    while log.waiting:
+    assert log.visits_left == 0
+    while log.unsent:
         world.run(1, log.step)
     for _ in range(40):
         world.run(2)
         if world.caught_up() and not world.drifts():
             break
-    wanted = {tally: len(came) for tally, came in log.came.items()}
-    assert len(wanted) == 4, "two pages, two days"
-    assert {tally: world.tally(GAMBIER, tally) for tally in wanted} == wanted
-    assert log.new == sum(wanted.values())
-    assert expire(world) == sum(wanted.values())
+    uniques = {tally: len(visitors) for tally, visitors in log.visitors.items()}
+    assert len(uniques) == 4, "two pages, two days"
+    assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
+    assert log.new == sum(uniques.values())
+    assert expire_receipts(world) == sum(uniques.values())
     world.run(6)
-    assert {tally: world.tally(GAMBIER, tally) for tally in wanted} == wanted
+    assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
     assert (world.drifts(), set().union(*world.dead_letter_sequences().values())) == ({}, set())
     assert min(log.lost, log.faults) > 50
-    print(f"{log.sent} sent, {log.lost} answers lost, {log.new} uniques, {log.faults} faults of consumers")
+    print(f"{log.sent} sent, {log.lost} responses lost, {log.new} uniques, {log.faults} faults of consumers")

@@ -29,9 +29,9 @@ class Mixed(Traffic):
             self.change_soon_minute, self.take_number, self.expire_periods,
         ]  # fmt: skip
 
-    def kind(self) -> None:
+    def change_at_random(self) -> None:
         if self.chance.random() < 0.5:
-            super().kind()
+            super().change_at_random()
         else:
             self.chance.choice(self.more_kinds)(self.chance.random() < 0.2)
 
@@ -43,7 +43,7 @@ class Mixed(Traffic):
         if not soon:
             entries += [{"counter": "stock", "id": "i0", "amount": 3}, {"counter": "mins", "id": "k", "amount": 1}]
         parsed = batch.parse_batch(entries, counters.COUNTERS, time.time(), soon=soon)
-        self._spread(counters.PLAYS, "v0", hot)
+        self._set_contention(counters.PLAYS, "v0", hot)
         batch.count(Call(self.world.store), parsed, operation="change", key=secrets.token_hex(12), soon=soon)
         for tally, amount in parsed.sums.items():
             self.truth.accepted[tally.counter.name, tally.id] += amount
@@ -51,8 +51,8 @@ class Mixed(Traffic):
 
     def put_heart(self, hot: bool) -> None:
         """Put a heart of a page that may be removed."""
-        page, user = f"a{self._low(3)}", self._user()
-        self._spread(counters.HEARTS, page, hot)
+        page, user = f"a{self._low_number(3)}", self._new_user()
+        self._set_contention(counters.HEARTS, page, hot)
         with contextlib.suppress(ParentRemovedError):
             children.set_child(Call(self.world.store), counters.HEARTS, page, user, True)
             self.hearts.append((page, user))
@@ -64,7 +64,7 @@ class Mixed(Traffic):
         if not self.hearts:
             return
         page, user = heart = self.chance.choice(self.hearts[-4:] if self.chance.random() < 0.5 else self.hearts)
-        self._spread(counters.HEARTS, page, False)
+        self._set_contention(counters.HEARTS, page, False)
         with contextlib.suppress(ParentRemovedError):
             children.set_child(Call(self.world.store), counters.HEARTS, page, user, False)
             self.hearts.remove(heart)
@@ -73,7 +73,7 @@ class Mixed(Traffic):
 
     def remove_page(self, _: bool) -> None:
         """Remove a page, rarely. The sweep removes its hearts."""
-        page = f"a{self._low(3)}"
+        page = f"a{self._low_number(3)}"
         if self.chance.random() < 0.15 and deletion.remove_parent(Call(self.world.store), counters.HEARTS, page):
             self.truth.accepted["hearts", page] = 0
             self.hearts = [heart for heart in self.hearts if heart[0] != page]
@@ -95,7 +95,7 @@ class Mixed(Traffic):
         with contextlib.suppress(LimitReachedError):
             increments.count(Call(self.world.store), change)
             if tally not in self.truth.accepted:
-                self.truth.accepted[tally] = self.truth.began[tally] = counter.start
+                self.truth.accepted[tally] = self.truth.starts[tally] = counter.start
             self.truth.accepted[tally] += change.amount
         self._note_spilled()
 

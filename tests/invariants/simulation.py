@@ -372,7 +372,7 @@ class World(EngineStreams):
                 shard.spilled[tally].remove((number, amount))
                 minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute_of(_created_s(record)))
                 self.truth.note_edit(tally, minute, -amount)
-                self.truth.lost.add(number)
+                self.truth.lost_changes.add(number)
         delivery.position = max(delivery.position, shard.trimmed)
 
     def _deliver(self, consumer: str, shard: ModelledShard) -> None:
@@ -453,7 +453,7 @@ class World(EngineStreams):
                 moved = amount if consumer == "rollup" else -amount
                 self.truth.edits[tally].append((self.settings.minute_of(self.clock.now_s), moved))
             if consumer == "rollup":
-                self.truth.off[tally] += amount
+                self.truth.excesses[tally] += amount
                 del self.truth.spilled[number]
             self.take_written(by_hand=is_drift_exempt)
 
@@ -466,7 +466,7 @@ class World(EngineStreams):
                 consumer, _, number, *_ = self._dead_letter(marker)
                 del self.bucket.objects[marker.object]
                 dead_letters.discard(Call(self.with_client(self.wire)), marker)
-                self.truth.lost |= {number} if consumer == "rollup" else set()
+                self.truth.lost_changes |= {number} if consumer == "rollup" else set()
 
     def _client_with_late_write(self, late_writes: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
         """Returns a client that dies at its first write, and adds the write to `late_writes`, to be committed later."""

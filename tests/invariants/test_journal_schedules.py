@@ -89,7 +89,7 @@ class Schedule:
     def __init__(self, world: World) -> None:
         self.world, self.chance, self.truth, self.failures = world, world.chance, world.truth, world.failures
         self.traffic = Mixed(world)
-        self.truth.began.update(self.truth.accepted)
+        self.truth.starts.update(self.truth.accepted)
         world.wire.conflict_seed = self.chance.randrange(10**9)
         self.asleep: list[Sleeper] = []
         self.may_repair = True
@@ -149,9 +149,9 @@ class Schedule:
         with contextlib.suppress(RepairNotReadyError):
             if listed := loss.list_losses(self.world.store):
                 losses.acknowledge(self.world.store, listed, "ann", "test")
-                for number in self.truth.lost:
+                for number in self.truth.lost_changes:
                     self.truth.spilled.pop(number, None)
-                self.truth.lost.clear()
+                self.truth.lost_changes.clear()
 
     def _repair_later(
         self, tally: Tally, request: RepairRequest, tries: int = 15, *, is_recounted: bool = False
@@ -302,7 +302,9 @@ class Schedule:
         """Returns the tallies whose rows the simulation cannot predict. If records may be lost, periods are among them,
         because their items end."""
         may_lose = self.world.disturbances.may_lose_records
-        return self.truth.unbooked | {tally for tally in self.truth.edits if may_lose and DECLARED[tally[0]].period}
+        return self.truth.without_minute | {
+            tally for tally in self.truth.edits if may_lose and DECLARED[tally[0]].period
+        }
 
     def _edited_before_the_ledger(self) -> set[Tally]:
         """Returns the tallies with an edit in the minute before the ledger began. A later minute has the edit.
@@ -335,7 +337,7 @@ class Schedule:
             if stored.get(tally, 0) != self.truth.drift(tally):
                 self.failures["edit missed or wrong"] += 1
         for tally in {*numbers, *self.truth.accepted}:
-            excess = self.truth.off[tally] + self.truth.repaired[tally]
+            excess = self.truth.excesses[tally] + self.truth.repaired[tally]
             if numbers.get(tally, 0) - excess != self.truth.accepted[tally]:
                 self.failures["tally is wrong"] += 1
         if self.truth.spilled:
@@ -358,7 +360,7 @@ class Schedule:
                 continue  # all periods of an id have one series
             answer = series.read_series(Call(store), counters.COUNTERS[tally[0]], tally[1], whole)
             moved, imported = (sum(point["value"] for point in answer[kind]) for kind in ("series", "imports"))
-            accepted = self.truth.accepted[tally] - self.truth.began.get(tally, 0)
+            accepted = self.truth.accepted[tally] - self.truth.starts.get(tally, 0)
             self.failures["series is wrong"] += moved + imported != accepted
             self.failures["imports of a series are wrong"] += imported != self.truth.imported[tally]
 
@@ -428,9 +430,9 @@ def _schedule_actions(world: World, schedule: Schedule, change_every_s: float, e
             schedule.traffic.edit()
             world.schedule_in(chance.expovariate(1 / 150), edit)
 
-    def drip() -> None:
+    def edit_repeatedly() -> None:
         tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
-        schedule.traffic.drip(tally, chance.choice([1, 1, -2]), chance.choice([60, 120, 240]), end_s)
+        schedule.traffic.edit_repeatedly(tally, chance.choice([1, 1, -2]), chance.choice([60, 120, 240]), end_s)
 
     def expire() -> None:
         schedule.traffic.expire()
@@ -442,16 +444,16 @@ def _schedule_actions(world: World, schedule: Schedule, change_every_s: float, e
             (streams.split_off_part_of_collection if chance.random() < 0.1 else streams.split)()
             world.schedule_in(chance.expovariate(world.disturbances.splits_per_hour / 3600), split)
 
-    def flip() -> None:
+    def remove_and_restore_repeatedly() -> None:
         if world.clock.now_s < end_s and schedule.traffic.likes:
-            schedule.traffic.flip(chance.randint(2, 4))
-            world.schedule_in(chance.expovariate(1 / 400), flip)
+            schedule.traffic.remove_and_restore_repeatedly(chance.randint(2, 4))
+            world.schedule_in(chance.expovariate(1 / 400), remove_and_restore_repeatedly)
 
     world.schedule_in(chance.uniform(0, 60), change)
-    world.schedule_in(chance.uniform(0, 600), flip)
+    world.schedule_in(chance.uniform(0, 600), remove_and_restore_repeatedly)
     _schedule_disturbances(world)
     world.schedule_in(chance.uniform(0, 10), edit)
-    world.schedule_in(chance.uniform(0, 1200), drip)
+    world.schedule_in(chance.uniform(0, 1200), edit_repeatedly)
     world.schedule_in(chance.uniform(0, 600), expire)
     world.schedule_in(
         chance.expovariate(world.disturbances.splits_per_hour / 3600) if world.disturbances.splits_per_hour else 0,

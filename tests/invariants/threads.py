@@ -1,4 +1,4 @@
-"""Many callers at one moment."""
+"""Runs many callers concurrently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run_together(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Run each job in a thread, all at one moment. Returns the results in order. Raises a job's exception."""
+    """Runs each job in a thread, all together. Returns the results in the order of the jobs. Raises a job's exception."""
     gate = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""What a simulation did to tallies, and so the right numbers. Reads tallies from the records' keys and images."""
+"""The right numbers of a simulation, and functions that read tallies from the keys and images of records."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ Tally = tuple[str, str]
 
 @dataclass
 class Truth:
-    """What the simulation did, and so the right numbers."""
+    """What the simulation did, by tally."""
 
     accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """What each tally should say."""
-    began: dict[Tally, int] = field(default_factory=dict)
-    """What each said before its streams were switched on, or before its first change; without it, 0."""
+    """The right number."""
+    starts: dict[Tally, int] = field(default_factory=dict)
+    """The number before the streams were switched on or before the first change, if it was not 0."""
     imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """What of it was imported."""
+    """The part of the right number that was imported."""
     edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """What the ledger knows as drift of each tally, repairs aside: minute and amount."""
-    off: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """By how much each tally is off, repairs aside: by edits, and by what the rollup has lost or set aside. The ledger
-    has no say in it: a dead letter of the bookkeeper makes drift, and the tally stays right."""
-    unbooked: set[Tally] = field(default_factory=set)
-    """Tallies with edits that no minute can be told for: looked at in the end."""
+    """The minute and the amount of each drift that the ledger must find, without repairs."""
+    excesses: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
+    """The excess of the tally without repairs, from edits, lost records and dead letters of the rollup.
+
+    It may differ from the drift: a dead letter of the bookkeeper makes drift, although the tally is right.
+    """
+    without_minute: set[Tally] = field(default_factory=set)
+    """Tallies with an edit whose minute is not known. A schedule checks these only at its end."""
     repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """By how much repairs moved each tally."""
-    lost: set[int] = field(default_factory=set)
-    """The changes that were written alone and that the rollup has lost for good."""
+    """The sum of the repairs."""
+    lost_changes: set[int] = field(default_factory=set)
+    """The numbers of the spilled changes that the rollup has lost."""
     spilled: dict[int, float] = field(default_factory=dict)
-    """When each change was accepted that was written alone and is not in its tally yet."""
+    """When each spilled change was accepted that the rollup has not added yet, by its number."""
 
     def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
-        """Note that a tally is wrong by an amount, which the ledger books on a minute."""
+        """Notes an edit of a tally, which the ledger books on a minute."""
         self.edits[tally].append((minute, amount))
-        self.off[tally] += amount
+        self.excesses[tally] += amount
 
     def drift(self, tally: Tally, through: float = float("inf")) -> int:
         """Returns the drift of a tally by its edits in the minutes up to `through`, and by repairs."""
@@ -58,7 +60,7 @@ for _counter in DECLARED.values():
 
 
 def tally_of(item: dict[str, Any]) -> Tally | None:
-    """Returns the tally of an item, by its key; None for any other item."""
+    """Returns the tally of an item by its key, or None if the item is not part of a tally."""
     if "PK" not in item:
         return None
     prefix, _, id_ = item["PK"]["S"].partition("#")
@@ -75,7 +77,7 @@ def amount_of(tally: Tally, item: dict[str, Any]) -> int:
 
 
 def moved_by(start: str, record: Record) -> tuple[Tally | None, int]:
-    """Returns the tally that a write with such a new nonce moved, and the amount."""
+    """Returns the tally that a write moved, and the amount; None if its nonce is old or begins otherwise."""
     tally = tally_of(record["dynamodb"]["Keys"])
     new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
     nonce = new.get("nonce", {}).get("S", "")

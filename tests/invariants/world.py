@@ -1,7 +1,7 @@
 """The world of an invariant: the core behind a proxy that fails by a plan, and the stored tables.
 
-Changes go through the proxy, as a function's would go through the network. What is asserted is read with a client of
-its own straight from the engine.
+Changes go through the proxy, as the changes of a function go through the network. Tests read what they assert with
+another client, which has no proxy.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ class World(ConsumerWorld):
 
     proxy: FaultProxy
     child_counter: Counter = counters.LIKES
-    """The counter whose children `like` puts and `unlike` removes: the likes of posts, or others that are answered as
-    likes are."""
+    """The counter whose children `like` puts and `unlike` removes: likes of posts, or another counter of children."""
 
-    def call(self, caller: str | None = None, **how: Any) -> Call:
+    def call(self, caller: str | None = None, **more: Any) -> Call:
         """Returns a new invocation."""
-        return Call(self.store, caller, **how)
+        return Call(self.store, caller, **more)
 
     def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
-        """This world with a clock that only pauses move, and a call that has so much time there."""
+        """Returns this world with a clock that moves only in pauses, and a call with so much time by that clock."""
         now_s = [0.0]
 
         def sleep(pause_s: float) -> None:
@@ -78,18 +77,18 @@ class World(ConsumerWorld):
         counter: Counter = counters.PLAYS,
         operation: str = "play",
     ) -> Outcome:
-        """Count a play, as the handler does."""
+        """Counts a play, as the handler does."""
         body = {"video_id": video_id, "counted": True}
         target = f"{counter.name}/{video_id}" if operation == "increment" else None  # one operation, many counters
         change = Increment(counter, video_id, amount, operation, key, body, receipt_target=target)
         return increments.count(call or self.call(), change)
 
     def like(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
-        """Like a post, as the handler does."""
+        """Likes a post, as the handler does."""
         return self._set(user, post_id, True, key, call or self.call(user))
 
     def unlike(self, user: str, post_id: str = POST, key: str | None = None, *, call: Call | None = None) -> Outcome:
-        """Unlike a post, as the handler does."""
+        """Unlikes a post, as the handler does."""
         return self._set(user, post_id, False, key, call or self.call(user))
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
@@ -100,19 +99,19 @@ class World(ConsumerWorld):
         return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, keyed)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
-        """Create or edit a post."""
+        """Creates or edits a post."""
         return posts.write_post(self.call(author), counters.LIKES, post_id, text)
 
     def read_post(self, post_id: str = POST) -> dict[str, Any]:
-        """Read a post through the core."""
+        """Reads a post through the core."""
         return posts.read_post(self.call(), counters.LIKES, post_id)
 
     def read_plays(self, video_id: str = VIDEO) -> int:
-        """Read a tally through the core."""
+        """Reads a tally through the core."""
         return tallies.read(self.call(), counters.PLAYS, video_id)
 
     def shards(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> dict[str, int]:
-        """The tally items as they are stored: sort key -> number."""
+        """Returns the stored numbers of a tally's items by sort key."""
         numbers = {}
         for item in self.items(counter.partition_start + id_):
             if counter.attribute in item:
@@ -124,24 +123,24 @@ class World(ConsumerWorld):
         return sum(self.shards(counter, id_).values())
 
     def tally_after_rollup(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
-        """The number once all that was written alone is added: receipts, and likes as the stream brings them."""
-        alone = [
+        """Returns the number as it is after the rollup has added every spilled receipt and child."""
+        spilled = [
             amount
             for receipt in self.receipts()
             if "rollup" in receipt
             for name, target, amount in stream_records.amounts_of(receipt, alone=True)
             if (name, target) == (counter.name, id_)
         ]
-        return self.tally(counter, id_) + sum(alone) + len(self.spilled_children(counter, id_))
+        return self.tally(counter, id_) + sum(spilled) + len(self.spilled_children(counter, id_))
 
     def spilled_children(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
-        """The children of a tally that were ever written alone, whether they are still there or not."""
+        """Returns the children of a tally that spilled, also those that were deleted since."""
         counter = counter or self.child_counter
         records = Stream(self.raw, self.name("counts")).read_new()
-        made = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
+        inserted = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
         return [
             item
-            for item in made
+            for item in inserted
             if "rollup" in item
             and item["PK"]["S"] == counter.partition_start + id_
             and counter.child
@@ -149,7 +148,7 @@ class World(ConsumerWorld):
         ]
 
     def likes(self, post_id: str = POST) -> tuple[int, set[str]]:
-        """The stored like tally of a post, and who has a like item there."""
+        """Returns the stored tally of a post's children, and the users whose child is stored."""
         items = self.items(self.child_counter.partition_start + post_id)
         sort_keys = {item["SK"]["S"] for item in items if TOMBSTONE not in item}
         start = str(self.child_counter.child)
@@ -170,11 +169,11 @@ class World(ConsumerWorld):
         return receipt
 
     def put_receipt(self, receipt: Item) -> None:
-        """Overwrite a receipt without Tally."""
+        """Overwrites a receipt without Tally."""
         self.raw.put_item(TableName=self.store.settings.receipts_table, Item=receipt)
 
     def change_child_by_hand(self, user: str, liked: bool, post_id: str = POST) -> None:
-        """Like or unlike as another device of the user, in no time and without the proxy."""
+        """Puts or removes a user's like and moves the tally, without Tally and without the proxy."""
         key = keys.key(self.child_counter.partition_start + post_id, f"{self.child_counter.child}{user}")
         if liked:
             self.put({**key, "likedAt": {"N": "1"}, "nonce": {"S": "another"}})
@@ -183,7 +182,7 @@ class World(ConsumerWorld):
         self.edit(1 if liked else -1, self.child_counter, post_id)
 
     def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
-        """The requests that left boto3 since the proxy forgot; those that the engine saw, if asked."""
+        """Returns the bodies of the requests since `proxy.forget()`. `forwarded`: only those that the engine got."""
         return [
             json.loads(request.body)
             for request in self.proxy.requests
@@ -192,7 +191,7 @@ class World(ConsumerWorld):
 
     @contextmanager
     def capacity(self) -> Iterator[list[tuple[str, float]]]:
-        """Measure (operation, capacity units) of every request made in here."""
+        """Measures the capacity units of each request in a `with` block: (operation, units)."""
         with contextlib.closing(Meter(self.store.client)) as meter:
             yield meter.billed
 
@@ -208,7 +207,7 @@ def acting_before(actions: Mapping[int, Callable[[], object]], operation: str = 
 
 
 def retry_until_final(change: Callable[[], T]) -> T:
-    """Send a request as a good client does: the same request again, as long as the error is retryable."""
+    """Makes a change, and repeats the call while its error is retryable, as a good client does."""
     for _ in range(CALLER_TRIES_MAX):
         try:
             return change()
@@ -228,7 +227,7 @@ class ShardsInTurn(random.SystemRandom):
 
 
 class FixedShard(random.SystemRandom):
-    """Picks this shard, or the last shard."""
+    """Picks always the same shard. `shard`: its number, or a number beyond the last shard for the last one."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -248,20 +247,21 @@ class KilledError(BaseException):
 def killing_at(
     store: Store, at: int, *, before: bool, operation: str = "", by: type[BaseException] = KilledError
 ) -> Iterator[list[str]]:
-    """Kill the process over its request number `at`, before it is sent or before the answer is seen; those made.
+    """Kills the process at its request number `at`. Yields the operations of the requests before that one.
 
-    `operation`: only its requests are counted. `by`: what the process sees of it.
+    `before`: the request is not sent; otherwise the process does not see its response. `operation`: counts only the
+    requests of one operation. `by`: the exception that the process sees.
     """
-    made, event = list[str](), f"{'before' if before else 'after'}-call.dynamodb.{operation}".rstrip(".")
+    requests, event = list[str](), f"{'before' if before else 'after'}-call.dynamodb.{operation}".rstrip(".")
 
     def kill(model: Any, **_: Any) -> None:
-        if len(made) == at:
+        if len(requests) == at:
             raise by
-        made.append(model.name)
+        requests.append(model.name)
 
     store.client.meta.events.register(event, kill, unique_id="kill")
     try:
-        yield made
+        yield requests
     except KilledError:
         pass
     finally:

@@ -175,7 +175,7 @@ def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world
     assert len(secrets[0]) >= 40
 
 
-def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_if_the_visitor_is_counted(world: World) -> None:
+def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_least(world: World) -> None:
     """The engine does not bill a write whose condition failed. DynamoDB bills its unit."""
     pseudonyms.stack_secret(world.call())
     for counter, new, again in (

@@ -1,4 +1,4 @@
-"""A change is taken back by its key, once, in its own period, and a late copy of it does not count."""
+"""A void takes a change back once, by its key and in its period. A late retry of the change does not count."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ STOCK = Counter("budget", prefix="BUDGET", sort_key="LEFT", attribute="credits",
 QUOTA = Counter("quota", prefix="BUDGET", sort_key="USED", attribute="used", ceiling=100, period="day", keep_periods=2)
 VIEWS = Counter("views", prefix="VIEW", sort_key="TOTAL", attribute="views", visible="soon")
 SALES = Counter("sales", prefix="SALE", sort_key="TOTAL", attribute="sold")
-OWN = replace(QUOTA, name="own", sort_key="OWN", limit_overrides=True)
+OVERRIDDEN = replace(QUOTA, name="overridden", sort_key="OVERRIDDEN", limit_overrides=True)
 MINUTES = replace(QUOTA, name="minutes", sort_key="MINUTE", period="minute")
 DAY_S = 24 * 3600
 ID = "acme"
 ORDER = [("budget", ID, -3), ("sales", ID, 1), ("quota", ID, 2)]
-GONE = "No change of this caller has the key, or its receipt has expired."
+NOT_FOUND = "No change of this caller has the key, or its receipt has expired."
 
 
 @dataclass
@@ -49,10 +49,10 @@ class Shop:
     """Changes and voids as the handlers make them. `caller`: who sends them."""
 
     world: Any
-    """What has a store."""
+    """A world or a deployment, or any object with a `store`."""
     caller: str | None = "shop"
     counters: dict[str, Counter] = field(
-        default_factory=lambda: {one.name: one for one in (STOCK, QUOTA, OWN, VIEWS, SALES, MINUTES)}
+        default_factory=lambda: {counter.name: counter for counter in (STOCK, QUOTA, OVERRIDDEN, VIEWS, SALES, MINUTES)}
     )
 
     def call(self) -> Call:
@@ -62,16 +62,17 @@ class Shop:
         return periods.tally_id(counter, ID, time.time())
 
     def add(self, counter: Counter, amount: int, key: str | None = None) -> bool:
-        """Whether it is a replay."""
-        named, target = self.tally(counter), f"{counter.name}/{ID}"
-        change = Increment(counter, named, amount, "increment", key or new_key(), {}, receipt_target=target)
+        """Counts a change. Says whether the answer is a replay."""
+        tally, target = self.tally(counter), f"{counter.name}/{ID}"
+        change = Increment(counter, tally, amount, "increment", key or new_key(), {}, receipt_target=target)
         return count(self.call(), change).replayed
 
-    def order(self, key: str, sent: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
-        entries = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in sent]
+    def order(self, key: str, entries: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
+        """Counts a batch. Says whether the answer is a replay."""
+        sent = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in entries]
         call = self.call()
-        wanted = batch.parse_batch(entries, call.counters, time.time(), soon=soon)
-        return batch.count(call, wanted, operation="change", key=key, soon=soon).replayed
+        changes = batch.parse_batch(sent, call.counters, time.time(), soon=soon)
+        return batch.count(call, changes, operation="change", key=key, soon=soon).replayed
 
     def void(self, counter: Counter, key: str, caller: str | None = None) -> dict[str, Any]:
         return dict(handler.void(self.call(), counter=counter, id=ID, key=key, caller=caller).body)
@@ -86,28 +87,28 @@ class Shop:
         return [self.number(counter) for counter in (STOCK, SALES, QUOTA)]
 
     def state(self, operation: str, target: str, key: str) -> tuple[bool, bool]:
-        """Whether the change is known as counted, and as voided."""
-        [found] = receipts.find_many(self.call(), operation, [(target, key)])
-        return found is not None, found is not None and found.voided
+        """Says whether the change was counted, and whether it was voided."""
+        [receipt] = receipts.find_many(self.call(), operation, [(target, key)])
+        return receipt is not None, receipt is not None and receipt.voided
 
 
 @pytest.fixture
 def shop(world: World, clock: Clock) -> Shop:
-    """At noon."""
+    """A shop at noon."""
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     return Shop(world)
 
 
-def test_a_void_takes_a_change_back_once_and_a_late_copy_does_not_count(shop: Shop) -> None:
+def test_a_void_takes_a_change_back_once_and_a_late_retry_does_not_count(shop: Shop) -> None:
     shop.add(STOCK, -7, "order-1")
     shop.add(STOCK, -1, "order-2")
     with shop.world.capacity() as measured:
         first = shop.void(STOCK, "order-1")
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]
-    done = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
-    assert first == done
-    assert shop.void(STOCK, "order-1") == {**done, "changed": False}
-    assert replace(shop, caller="another").void(STOCK, "order-1", caller="shop") == {**done, "changed": False}
+    body = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
+    assert first == body
+    assert shop.void(STOCK, "order-1") == {**body, "changed": False}
+    assert replace(shop, caller="another").void(STOCK, "order-1", caller="shop") == {**body, "changed": False}
     assert shop.add(STOCK, -7, "order-1"), "it is a replay"
     assert shop.number(STOCK) == 99
     assert shop.state("increment", f"budget/{ID}", "order-1") == (True, True)
@@ -126,24 +127,24 @@ def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clo
     clock.pass_s(1.5 * DAY_S - 1)
     assert shop.void(QUOTA, first)["changed"] is False
     clock.pass_s(1)
-    gone = f"quota does not keep {periods.answer_members(yesterday)['period']} any longer."
-    assert refusal(partial(shop.void, QUOTA, first)).detail == gone
+    detail = f"quota does not keep {periods.answer_members(yesterday)['period']} any longer."
+    assert refusal(partial(shop.void, QUOTA, first)).detail == detail
 
 
 @pytest.mark.parametrize(
-    ("counter", "given", "used", "left"), [(STOCK, 50, -120, 30), (QUOTA, -50, 120, 30)], ids=["floor", "ceiling"]
+    ("counter", "gift", "used", "left"), [(STOCK, 50, -120, 30), (QUOTA, -50, 120, 30)], ids=["floor", "ceiling"]
 )
-def test_a_void_that_a_limit_refuses_leaves_nothing_and_may_succeed_later(
-    shop: Shop, counter: Counter, given: int, used: int, left: int
+def test_a_void_that_a_limit_refuses_writes_nothing_and_may_succeed_later(
+    shop: Shop, counter: Counter, gift: int, used: int, left: int
 ) -> None:
-    """The next period would not help: a void stays in its own."""
-    shop.add(counter, given, "gift")
+    """The error has no `retry_after_s`, because a void moves only the period of its change."""
+    shop.add(counter, gift, "gift")
     shop.add(counter, used)
     before = (shop.number(counter), shop.world.receipts())
     for _ in range(2):
         refused = refusal(partial(shop.void, counter, "gift"))
-        named = {"counter": counter.name, **periods.answer_members(shop.tally(counter))}
-        assert (type(refused), refused.members) == (LimitReachedError, {**named, "left": left})
+        tally = {"counter": counter.name, **periods.answer_members(shop.tally(counter))}
+        assert (type(refused), refused.members) == (LimitReachedError, {**tally, "left": left})
         assert refused.detail.startswith(f"{counter.name} {ID}: ")
     assert (shop.number(counter), shop.world.receipts()) == before
     shop.add(counter, -used)
@@ -151,29 +152,29 @@ def test_a_void_that_a_limit_refuses_leaves_nothing_and_may_succeed_later(
     assert shop.number(counter) == counter.start
 
 
-def test_a_void_is_judged_by_the_limit_that_its_id_had_in_its_period(shop: Shop, clock: Clock) -> None:
-    own, its = replace(OWN, receipt_days=3), shop.tally(OWN)
+def test_a_void_is_judged_by_the_override_that_its_period_had_when_the_period_ended(shop: Shop, clock: Clock) -> None:
+    counter, tally = replace(OVERRIDDEN, receipt_days=3), shop.tally(OVERRIDDEN)
 
-    def limit(most: int) -> None:
-        overrides.put_override(shop.call(), own, ID, most, operation="put_limit", key=new_key())
+    def put_override(limit: int) -> None:
+        overrides.put_override(shop.call(), counter, ID, limit, operation="put_limit", key=new_key())
         shop.world.store.limit_cache.clear()  # as in another process
 
-    def refused(key: str, most: int) -> None:
-        error = refusal(partial(shop.void, own, key))
-        assert error.members == {"counter": "own", **periods.answer_members(its), "left": 0, "limit": most}
+    def assert_refused(key: str, limit: int) -> None:
+        error = refusal(partial(shop.void, counter, key))
+        assert error.members == {"counter": "overridden", **periods.answer_members(tally), "left": 0, "limit": limit}
 
-    limit(10)
+    put_override(10)
     for key, amount in (("gift", -2), ("other", -2), ("all", 14)):
-        shop.add(own, amount, key)
-    refused("gift", 10)
-    limit(12)
-    shop.void(own, "gift")
+        shop.add(counter, amount, key)
+    assert_refused("gift", 10)
+    put_override(12)
+    shop.void(counter, "gift")
     clock.pass_s(DAY_S)
-    limit(20)
-    refused("other", 12)
+    put_override(20)
+    assert_refused("other", 12)
 
 
-def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
+def test_expired_holds_are_released_to_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
     shop.add(STOCK, 50, "gift")
     holds.place(shop.call(), STOCK, ID, 120, 60, operation="hold", key="cart")
     assert refusal(partial(shop.void, STOCK, "gift")).members["left"] == 30
@@ -182,29 +183,30 @@ def test_expired_holds_make_room_for_a_void(shop: Shop, clock: Clock) -> None:
     assert shop.number(STOCK) == 100
 
 
-def test_what_cannot_be_voided(shop: Shop, clock: Clock) -> None:
+def test_a_void_is_refused_without_a_receipt_of_the_callers_own_change(shop: Shop, clock: Clock) -> None:
+    """Holds, changes of other counters, callers and operations, and retired counters are refused, too."""
     shop.add(STOCK, -1, "order-1")
     before = shop.world.receipts()
     holds.place(shop.call(), STOCK, ID, 2, 60, operation="hold", key="cart")
-    others = [partial(shop.void, *one) for one in ((STOCK, "nope"), (STOCK, "cart"), (SALES, "order-1"))]
-    others += [partial(shop.void, STOCK, "order-1", "another"), partial(shop.void_order, "order-1")]
-    for other in others:
-        refused = refusal(other)
-        assert (type(refused), refused.detail) == (NotFoundError, GONE)
+    voids = [partial(shop.void, STOCK, "nope"), partial(shop.void, STOCK, "cart"), partial(shop.void, SALES, "order-1")]
+    voids += [partial(shop.void, STOCK, "order-1", "another"), partial(shop.void_order, "order-1")]
+    for void in voids:
+        refused = refusal(void)
+        assert (type(refused), refused.detail) == (NotFoundError, NOT_FOUND)
     retired = replace(STOCK, retired=True)
     shop.counters["budget"] = retired
     assert isinstance(refusal(partial(shop.void, retired, "order-1")), CounterRetiredError)
-    for now in ({"budget": replace(STOCK, delta=-1, numbered=True)}, {}):
-        shop.counters = now
+    for declared in ({"budget": replace(STOCK, delta=-1, numbered=True)}, {}):
+        shop.counters = declared
         assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), InvalidInputError)
     assert [receipt for receipt in shop.world.receipts() if receipt in before] == before
     shop.counters = {"budget": STOCK}
     clock.pass_s(DAY_S + OFF_S_MAX + 1)
-    assert refusal(partial(shop.void, STOCK, "order-1")).detail == GONE
+    assert refusal(partial(shop.void, STOCK, "order-1")).detail == NOT_FOUND
 
 
-def test_a_key_that_is_used_again_after_its_receipt_is_voided_again(shop: Shop, clock: Clock) -> None:
-    """One void for each change, also where the receipt of the first void lives on: that of what was written alone."""
+def test_a_key_that_is_reused_after_its_receipt_expired_can_be_voided_a_second_time(shop: Shop, clock: Clock) -> None:
+    """This holds although the receipt of the first void is still stored, because that void spilled."""
     shop.add(SALES, 5, "order-1")
     shop.world.store.breaker.trip(f"SALE#{ID}")
     assert shop.void(SALES, "order-1")["visible"] == "soon"
@@ -215,34 +217,34 @@ def test_a_key_that_is_used_again_after_its_receipt_is_voided_again(shop: Shop, 
     assert len(shop.world.receipts()) == 3
 
 
-def test_a_change_that_takes_the_key_before_the_void_is_written_stands(shop: Shop, clock: Clock) -> None:
+def test_a_change_that_reuses_the_key_before_the_write_of_a_void_is_not_voided(shop: Shop, clock: Clock) -> None:
     shop.add(STOCK, -5, "order-1")
 
-    def again() -> None:
+    def reuse_key() -> None:
         clock.pass_s(DAY_S + OFF_S_MAX + 1)
-        past_the_proxy = SimpleNamespace(store=replace(shop.world.store, client=shop.world.raw))
-        replace(shop, world=past_the_proxy).add(STOCK, -7, "order-1")
+        without_proxy = SimpleNamespace(store=replace(shop.world.store, client=shop.world.raw))
+        replace(shop, world=without_proxy).add(STOCK, -7, "order-1")
 
     shop.world.proxy.forget()
-    shop.world.proxy.plan = acting_before({0: again})
+    shop.world.proxy.plan = acting_before({0: reuse_key})
     assert refusal(partial(shop.void, STOCK, "order-1")).detail == "Another change has just used this key."
     shop.world.proxy.plan = faults.no_faults
     assert shop.number(STOCK) == 88
 
 
-def test_a_receipt_is_voided_once_whatever_became_of_that_of_its_void(shop: Shop) -> None:
+def test_a_change_is_voided_once_even_if_the_receipt_of_its_void_is_deleted(shop: Shop) -> None:
     shop.add(STOCK, -5, "order-1")
     shop.void(STOCK, "order-1")
-    of_void = next(receipt for receipt in shop.world.receipts() if "changes" in receipt)
-    shop.world.raw.delete_item(TableName=shop.world.name("receipts"), Key={"id": of_void["id"]})
+    void_receipt = next(receipt for receipt in shop.world.receipts() if "changes" in receipt)
+    shop.world.raw.delete_item(TableName=shop.world.name("receipts"), Key={"id": void_receipt["id"]})
     assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), NotFoundError)
     assert shop.number(STOCK) == 100
     assert shop.add(STOCK, -5, "order-1"), "it is a replay"
 
 
 @pytest.mark.parametrize("counter", [VIEWS, SALES])
-def test_a_void_of_what_the_rollup_adds_is_added_by_it_too(shop: Shop, counter: Counter) -> None:
-    """Of a counter that is visible soon, and of a hot tally."""
+def test_the_rollup_adds_the_void_of_a_change_that_it_adds(shop: Shop, counter: Counter) -> None:
+    """The change is one of a counter that is visible soon, or one of a hot tally."""
     shop.world.store.breaker.trip(f"{counter.prefix}#{ID}")
     shop.add(counter, 7, "k")
     with shop.world.capacity() as measured:
@@ -250,12 +252,12 @@ def test_a_void_of_what_the_rollup_adds_is_added_by_it_too(shop: Shop, counter: 
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
     assert (shop.world.tally(counter, ID), shop.number(counter)) == (0, 0)
     left_s = [int(receipt["expiration"]["N"]) - time.time() for receipt in shop.world.receipts()]
-    assert min(left_s) > 8 * DAY_S - 60, "a lost stream is rebuilt from them"
+    assert min(left_s) > 8 * DAY_S - 60, "a rebuild needs the receipts after a loss"
     assert shop.add(counter, 7, "k")
     assert shop.void(counter, "k")["changed"] is False
 
 
-def test_the_receipt_of_a_void_lives_as_long_as_that_of_its_change(shop: Shop, clock: Clock) -> None:
+def test_the_receipt_of_a_void_is_kept_as_long_as_the_receipt_of_its_change(shop: Shop, clock: Clock) -> None:
     shop.add(replace(STOCK, receipt_days=30), -1, "k")
     clock.pass_s(DAY_S)
     first = shop.void(STOCK, "k")
@@ -267,7 +269,7 @@ def test_the_receipt_of_a_void_lives_as_long_as_that_of_its_change(shop: Shop, c
     assert shop.number(STOCK) == 100
 
 
-def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: Shop) -> None:
+def test_a_batch_is_voided_as_a_whole_or_not_at_all(shop: Shop) -> None:
     shop.add(STOCK, 20)
     shop.order("order-1")
     shop.order("in", [("budget", ID, 40), ("views", ID, 3)])
@@ -285,20 +287,20 @@ def test_many_changes_under_one_key_are_taken_back_together_or_not_at_all(shop: 
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
-def test_changes_and_voids_are_exact_whatever_fails(shop: Shop, seed: int) -> None:
-    """40 changes are sent 3 times each, half of them voided by 3 callers at once, and an order of each 4."""
+def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None:
+    """40 changes and 10 batches are sent three times each. Half of them are voided by three concurrent callers."""
     chance, proxy = random.Random(seed), shop.world.proxy
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
     amounts = {f"k{number}": chance.choice((-5, -1, 3, 9)) for number in range(40)}
     orders = [f"o{number}" for number in range(10)]
     send = {key: partial(shop.add, STOCK, amount, key) for key, amount in amounts.items()}
     send |= {key: partial(shop.order, key) for key in orders}
-    take = {key: partial(shop.void, STOCK, key) for key in amounts}
-    take |= {key: partial(shop.void_order, key) for key in orders}
+    void = {key: partial(shop.void, STOCK, key) for key in amounts}
+    void |= {key: partial(shop.void_order, key) for key in orders}
     for change in send.values():
         retry_until_final(change)
     voided = [key for key in send if chance.random() < 0.5]
-    acts = [(key, take[key]) for key in voided * 3] + [(key, send[key]) for key in [*send] * 2]
+    acts = [(key, void[key]) for key in voided * 3] + [(key, send[key]) for key in [*send] * 2]
     chance.shuffle(acts)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda act: (act[0], retry_until_final(act[1])), acts))
@@ -306,17 +308,17 @@ def test_changes_and_voids_are_exact_whatever_fails(shop: Shop, seed: int) -> No
     proxy.plan = faults.no_faults
     proxy.wait_until_idle()
     assert injected > 40, "the plan must fail something"
-    first = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
-    assert len(first) == len(set(first)), "one caller is the first; whose answer is lost and who asks again is not"
-    stand = [amount for key, amount in amounts.items() if key not in voided]
-    kept = len([key for key in orders if key not in voided])
-    assert shop.numbers() == [100 + sum(stand) - 3 * kept, kept, 2 * kept]
+    changed = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
+    assert len(changed) == len(set(changed)), "at most one caller of a void is told `changed`"
+    not_voided = [amount for key, amount in amounts.items() if key not in voided]
+    orders_left = len([key for key in orders if key not in voided])
+    assert shop.numbers() == [100 + sum(not_voided) - 3 * orders_left, orders_left, 2 * orders_left]
 
 
-def test_the_judge_finds_voids_even(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stock, of an order, of a period that is over, of a hot tally and of a counter that is visible soon."""
-    for one in (STOCK, QUOTA, VIEWS, SALES, MINUTES):
-        monkeypatch.setitem(counters.COUNTERS, one.name, one)
+def test_voids_make_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The voids are of a stock, a batch, a period that is over, a hot tally and a counter that is visible soon."""
+    for counter in (STOCK, QUOTA, VIEWS, SALES, MINUTES):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as world:
         shop = Shop(world)
         minute = shop.tally(MINUTES)
@@ -336,6 +338,6 @@ def test_the_judge_finds_voids_even(monkeypatch: pytest.MonkeyPatch) -> None:
         shop.void(MINUTES, "m1")
         world.assert_no_drift(8)
         assert world.tally(MINUTES, minute) == 3
-        numbers = {one.name: world.tally(one, shop.tally(one)) for one in (STOCK, VIEWS, SALES, QUOTA)}
+        numbers = {counter.name: world.tally(counter, shop.tally(counter)) for counter in (STOCK, VIEWS, SALES, QUOTA)}
         assert numbers == {"budget": 100 - 10 - 6, "views": 4, "sales": 20 + 2, "quota": 4}
         assert world.drifts() == {}

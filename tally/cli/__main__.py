@@ -53,7 +53,7 @@ def _load(arguments: Sequence[str]) -> None:
     from . import commands
 
     for name in commands.needed_commands(arguments):
-        commands.COMMANDS[name]  # imports the module of the command
+        commands.command_named(name)  # imports the module
     if commands.takes_counters(arguments):
         importlib.import_module("tally.cli.connection")
         importlib.import_module("tally.contract.counters_file")
@@ -89,7 +89,7 @@ def _command(arguments: Sequence[str]) -> int:
     names = commands.needed_commands(arguments)
     if not commands.takes_counters(arguments):
         args = commands.parse_arguments(arguments, commands.parser({}, names))
-        return commands.COMMANDS[args.command].run(args)
+        return commands.command_named(args.command).run(args)
     from tally.builtin import BUILTIN
     from tally.contract.counters_file import CountersFile
     from tally.errors import ConfigurationError
@@ -109,7 +109,7 @@ def _command(arguments: Sequence[str]) -> int:
     for line in app.warnings if needs_stack else ():
         note(line)
     args = commands.parse_arguments(arguments, commands.parser(app.counters, names))
-    command = commands.COMMANDS[args.command]
+    command = commands.command_named(args.command)
     if not command.needs_stack or getattr(args, command.no_stack_option, None):
         return command.run(args)
     if not exists:

@@ -71,7 +71,7 @@ class Account:
 
     @property
     def environment_prefix(self) -> str:
-        """The variables that select this account and region before another command; empty if the environment does."""
+        """The prefix of a command with the variables that select this account and region; empty if none is needed."""
         needed = {"AWS_PROFILE": self.profile} if self.profile else {}
         if self.session.region_name != self.region:
             needed["AWS_DEFAULT_REGION"] = self.region
@@ -115,7 +115,7 @@ class Account:
         return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in reserved))
 
     def existing_tables(self, names: Iterable[str]) -> list[str]:
-        """Returns the tables that exist, of these names."""
+        """Returns the names whose tables exist."""
         client, existing = self.client("dynamodb"), []
         for name in sorted(names):
             try:

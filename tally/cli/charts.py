@@ -1,6 +1,6 @@
 """Draws bars by the hour or day, top lists and a live number, as wide as the terminal.
 
-Only what draws imports this module: the library takes a tenth of a second to load.
+Only commands that draw import this module, because the library takes a tenth of a second to load.
 """
 
 from __future__ import annotations

@@ -310,17 +310,18 @@ def check(args: argparse.Namespace, stack: Stack) -> int:
         note(f"receipts: of {first} to {last}")
     unclear = [f"{len(checked.unclear)} unclear"] * bool(checked.unclear)
     now_s = time.time()
-    until = watermark.read(stack.store).judged_up_to(stack.store.settings)
-    clock = f"checked up to {format_clock(until, UTC, now_s)} UTC" if until else ""
-    note(f"drift: {clock or 'not checked yet: a new stack needs some minutes'}")
+    judged_s = watermark.read(stack.store).judged_up_to(stack.store.settings)
+    judged = f"checked up to {format_clock(judged_s, UTC, now_s)} UTC" if judged_s else ""
+    note(f"drift: {judged or 'not checked yet: a new stack needs some minutes'}")
     if problems and not args.json:
-        only_yours = len(problems) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong)
-        what_to_do = "the commands above set your numbers" if only_yours else f"to repair it: {repair_command(args)}"
-        say(f"{', '.join(problems + unclear)}; {what_to_do}")
+        action = f"to repair it: {repair_command(args)}"
+        if len(problems) == 1 and checked.wrong and all(one.finding.counter.watch for one in checked.wrong):
+            action = "the commands above set your numbers"
+        say(f"{', '.join(problems + unclear)}; {action}")
     elif not args.json:
-        is_known = until and not (checked.missing or unknown)
+        is_known = judged_s and not (checked.missing or unknown)
         say(", ".join(unclear) or (all_is_well_text(args) if is_known else "nothing is known to be wrong"))
-    if checked.missing or not (until or problems):
+    if checked.missing or not (judged_s or problems):
         return CANNOT_TELL
     return WRONG if problems or unclear else CANNOT_TELL if unknown else 0
 
@@ -339,13 +340,13 @@ def repair_command(args: argparse.Namespace) -> str:
     return f"tally repair {shlex.join([*where, *port, *only, *named])} --by NAME --why TEXT"
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_number_arguments(parser, counters)
     scan.add_pace(parser)
 
 
 CHECK = Command(
-    "check", check, _arguments, complete_numbers, json=True,
+    "check", check, _add_arguments, complete_numbers, json=True,
     examples="""  tally check --local                            everything, of a running `make dev`
   tally check likes a91f 7b20                    two posts of the stack Tally-dev
   tally check --only drift --stack Tally-prod    the known drift, without a scan

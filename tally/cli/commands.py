@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tally.dev.base.words import DEV
 from tally.paths import PACKAGE, version
@@ -15,46 +15,37 @@ from .command_summaries import COMMAND_SUMMARIES, SUMMARIES_BY_PURPOSE
 from .terminal import say
 
 
-def _help(args: argparse.Namespace) -> int:
+def _print_help(args: argparse.Namespace) -> int:
     """Prints the help of one command or of all, and exits."""
     args.parser.parse_args([args.topic, "--help"] if args.topic else ["--help"])
     return 0
 
 
-def _version(args: argparse.Namespace) -> int:
+def _print_version(args: argparse.Namespace) -> int:
     """Prints the version and the folder of the package."""
     say(f"tally {version()} ({PACKAGE})")
     return 0
 
 
 HELP = Command(
-    "help", _help,
+    "help", _print_help,
     lambda parser, counters: parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=[*COMMAND_SUMMARIES],
                                                  help="the command to explain (default: all)"),
 )  # fmt: skip
-VERSION = Command("version", _version)
+VERSION = Command("version", _print_version)
 COMPLETION = "completion"
 
 
-class _Commands(Mapping[str, Command]):
-    """The commands by name. A look-up imports the module of the command."""
-
-    def __getitem__(self, name: str) -> Command:
-        command = getattr(importlib.import_module(f"{__package__}.{COMMAND_SUMMARIES[name].module}"), name.upper())
-        assert isinstance(command, Command)
-        assert command.name == name
-        return command
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMAND_SUMMARIES)
-
-    def __len__(self) -> int:
-        return len(COMMAND_SUMMARIES)
-
-
-COMMANDS = _Commands()
 _REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
 _ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
+
+
+def command_named(name: str) -> Command:
+    """Returns a command. Imports the module that declares the command."""
+    command = getattr(importlib.import_module(f"{__package__}.{COMMAND_SUMMARIES[name].module}"), name.upper())
+    assert isinstance(command, Command)
+    assert command.name == name
+    return command
 
 
 def uses_stack(arguments: Sequence[str]) -> bool:
@@ -88,7 +79,7 @@ def parser(counters: Counters, names: Sequence[str] = tuple(COMMAND_SUMMARIES)) 
     parser.set_defaults(parser=parser, declared=counters)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:
-        COMMANDS[name].add_to(commands, counters)
+        command_named(name).add_to(commands, counters)
     return parser
 
 
@@ -101,7 +92,7 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
         hints = [_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near
         parser.error(": ".join([f"there is no command {name!r}", *hints]))
     args, others = parser.parse_known_args(arguments)
-    command = COMMANDS[args.command]
+    command = command_named(args.command)
     if others and not command.passes_unknown_options:
         hint = command.unknown_option_hint and f": {command.unknown_option_hint}"
         parser.error(f"unrecognized arguments: {' '.join(others)}{hint}")

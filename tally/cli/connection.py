@@ -67,7 +67,7 @@ class Stack:
 
 
 def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Stack:
-    """Returns the stack of `make dev`. `port_option`: None: PORT or the default. Raises CommandError."""
+    """Returns the stack of `make dev`. `port_option`: None: PORT, or the default. Raises CommandError."""
     port = port_option or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
     os.environ["no_proxy"] = "*"  # through a proxy, `localhost` is another machine
@@ -98,7 +98,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
     """
     try:
         name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
-        if not boto3.Session().region_name:  # also for an empty variable, from which botocore makes an address
+        if not boto3.Session().region_name:  # botocore makes an address of an empty region
             raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]

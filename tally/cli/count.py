@@ -20,7 +20,7 @@ from .terminal import note, print_json_or_line
 FUNCTIONS = ("increments", "visits")
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter that counts the change")
     parser.add_argument("id", metavar="ID", help="the id of a post, a video, …; for visits the page's URL")
     amount, how_much = values.signed_number(AMOUNT_MAX), "how much to count (default: the counter's step, or 1)"
@@ -32,7 +32,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--key", type=values.idempotency_key, help=key)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     named, counter = args.visitor is not None, args.counter
     if named and not counter.unique:
         raise UsageError(f"{counter.name} does not count visitors: leave out --visitor")
@@ -75,7 +75,7 @@ def _send(tally: Tally, args: argparse.Namespace, key: str) -> dict[str, Any]:
 
 
 COUNT = Command(
-    "count", _count, _arguments, _check, json=True,
+    "count", _count, _add_arguments, _check_options, json=True,
     examples="""  tally count plays 9f3a --local                 prints the key, for --key
   tally count stock mug --amount -2 --stack Tally-prod
   tally count readers moby-dick --visitor ann --local

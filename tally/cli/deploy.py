@@ -68,10 +68,10 @@ class AssemblyStack(NamedTuple):
 def deploy(args: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
     others: Sequence[str] = args.others  # options for `cdk deploy` alone
-    target, declared = _introduce(args)
+    target, declared = _check_and_show_target(args)
     assembly = Path(args.app) if args.app else ASSEMBLY
-    pairs = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
-    if not args.app and _run_cdk(target, "synth", "--quiet", "--output", str(assembly), *pairs):
+    context = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
+    if not args.app and _run_cdk(target, "synth", "--quiet", "--output", str(assembly), *context):
         return 1
     stacks = stacks_of(assembly, target.region)
     for stack in stacks:
@@ -80,8 +80,8 @@ def deploy(args: argparse.Namespace) -> int:
     importing = [option for option in others if option.startswith(ADOPT)]
     described = [target.describe_stack(stack.name, stack.region) for stack in stacks]
     running = described[0]
-    known = zip(stacks, described, strict=True)
-    failed = [stack for stack, description in known if description and description["StackStatus"] in _NEVER_DEPLOYED]
+    pairs = zip(stacks, described, strict=True)
+    failed = [stack for stack, description in pairs if description and description["StackStatus"] in _NEVER_DEPLOYED]
     check_reservations(stacks[0], target, has_functions=running is not None and stacks[0] not in failed)
     say_low_concurrency(stacks[0], target)
     if failed:
@@ -102,11 +102,12 @@ def deploy(args: argparse.Namespace) -> int:
         return 1
     if running:
         _delete_stale_throttles(target, stacks[0].name)
-    return _deploy(assembly, stacks, target, others)
+    return _deploy_assembly(assembly, stacks, target, others)
 
 
-def _introduce(args: argparse.Namespace) -> tuple[Account, Declarations]:
-    """Checks what the deploy needs, and prints its target, options and warnings."""
+def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarations]:
+    """Checks what the deploy needs, and prints its target, options and warnings. Returns the account, and the
+    declarations of the app."""
     context = account.read_context(args.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
@@ -251,7 +252,7 @@ def _check_forms(target: Account, stack: AssemblyStack, declared: Declarations) 
     forms.check(noted, declared.counters)
 
 
-def _deploy(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:
+def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:
     """Deploys the assembly, and prints what to call."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
@@ -341,12 +342,12 @@ def _token_commands(outputs: Mapping[str, str], target: Account) -> list[str]:
     return [f"  # {about}", f"  {token}"]
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     account.add_arguments(parser, counters)
     parser.add_argument("-a", "--app", help="deploy this folder, which `cdk synth` made")
 
 
 DEPLOY = Command(
-    "deploy", deploy, _arguments, passes_unknown_options=True,
+    "deploy", deploy, _add_arguments, passes_unknown_options=True,
     examples="  tally deploy -c stage=prod -c pageHosts=example.com",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and prints the way back.
+"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and says how to get it back.
 
 It reads the deployed stack from CloudFormation, not from a synthesis, so the checkout may be another version.
 """

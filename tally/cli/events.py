@@ -18,14 +18,14 @@ from .terminal import print_json_or_line, say
 LIMIT_DEFAULT, LIMIT_MAX = 20, 10_000
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "list only events of this counter (default: all)", nargs="?")
     of_id = "list only events of this id; with a period, 7c20#2026-11-22"
     parser.add_argument("id", metavar="ID", nargs="?", help=of_id)
     values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
 
 
-def _events(args: argparse.Namespace, stack: Stack) -> int:
+def _print_events(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the events, the newest first. Returns 0."""
     name, mark, period = (args.id or "").partition("#")
     id_ = f"{id_of(name)}{mark}{period}" if args.id else ""
@@ -50,6 +50,6 @@ def _id_with_period(detail: Any) -> str:
 
 
 EVENTS = Command(
-    "events", _events, _arguments, json=True,
+    "events", _print_events, _add_arguments, json=True,
     examples="  tally events calls 7c20                        events of one number\n",
 )  # fmt: skip

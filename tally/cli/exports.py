@@ -31,10 +31,10 @@ from .command import Command, Counters, Parser, UsageError, add_counter
 from .connection import Stack
 from .terminal import CommandError, iso, note, progress_bar
 
-_BREAK = re.compile(r"[\r\n]")
+_LINE_BREAK = re.compile(r"[\r\n]")
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter to export")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: stdout)")
     what = parser.add_mutually_exclusive_group()
@@ -44,7 +44,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--format", choices=files.FORMATS, help=text)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     """Completes the format. Raises UsageError."""
     if args.format is None and Path(args.file or "").suffix == ".parquet":
         raise UsageError("export does not write Parquet: export to .csv or .jsonl, and convert the file")
@@ -53,7 +53,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.counter.name} is declared without limit_overrides, so no id has an override")
 
 
-def _run(args: argparse.Namespace, stack: Stack) -> int:
+def _export(args: argparse.Namespace, stack: Stack) -> int:
     """Writes the numbers, the children or the limits of a counter. It scans the counts table."""
     counter, store = args.counter, stack.store
     if args.children and not counter.child:
@@ -88,7 +88,7 @@ def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]]
 
 def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
     """If a line of a child's name reads as a row of CSV, raises CommandError: `import` could not read the child."""
-    if not _BREAK.search(str(row[1])):
+    if not _LINE_BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
     _csv_writer(text, names)(row)
@@ -162,7 +162,7 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
 
 
 EXPORT = Command(
-    "export", _run, _arguments, _check,
+    "export", _export, _add_arguments, _check_options,
     examples="""  tally export plays plays.csv
   tally export likes likes.jsonl --children
 """,

@@ -139,7 +139,7 @@ def open_input(name: str) -> IO[bytes]:
     return file
 
 
-def _number(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
+def _number_row(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
     id_, value, *day = row
     amount = _value(value)
     if counter.delta is not None and not counter.start:
@@ -163,7 +163,7 @@ def _value(value: object) -> int:
     return whole
 
 
-def _child(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
+def _child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
     kept = counter.changes == ANYONE and anonymous.is_child_name(child)
     return ChildRow(line, stored_id(counter, parent), child if kept else fields.user(child, "child"), seconds(at))
@@ -313,11 +313,11 @@ def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-NUMBERS = Layout(lambda counter: ("id", "value"), _number, optional=("day",))
+NUMBERS = Layout(lambda counter: ("id", "value"), _number_row, optional=("day",))
 """The number of each id, perhaps with a day."""
 CHILDREN = Layout(
     lambda counter: ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at"),
-    _child, names_child=True,
+    _child_row, names_child=True,
 )  # fmt: skip
 """The children that a counter counts, each with its parent and its time."""
 READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)

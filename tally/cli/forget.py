@@ -27,10 +27,10 @@ _REMAINS = (
     "failed events may name the user for 14 more days, logs for 30, backups for 35; so may numbers whose ids are users:"
     " docs/privacy.md"
 )
-NOTED_EVERY = 50  # traces; if a run is killed, the history lacks the traces that it removed after its last note
+NOTED_EVERY = 50  # removals: if a run is killed, the history lacks the removals after the last note
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if re.search(rf"(?<!\w){re.escape(args.user)}(?!\w)", f"{args.by} {args.why}"):
         raise UsageError("--by and --why must not name the user, because the history keeps both")
 
@@ -104,6 +104,6 @@ FORGET = Command(
     "forget", _forget,
     lambda parser, counters: parser.add_argument("--user", metavar="ID", type=values.user_id, required=True,
                                                  help="the `sub` of the user's tokens"),
-    _check, write_option="--yes",
+    _check_options, write_option="--yes",
     examples="  tally forget --user 'auth0|7c20'               lists the data; with --yes, erases it\n",
 )  # fmt: skip

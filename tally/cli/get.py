@@ -16,7 +16,7 @@ from .connection import Stack
 from .terminal import iso, print_json_or_line
 
 
-def _get(args: argparse.Namespace, stack: Stack) -> int:
+def _print_number(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the number. Returns 0."""
     counter: Counter = args.counter
     stack.check_counted(counter)
@@ -44,4 +44,4 @@ def _get(args: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-GET = Command("get", _get, add_number, values.complete_id, json=True)
+GET = Command("get", _print_number, add_number, values.complete_id, json=True)

@@ -22,14 +22,14 @@ from .connection import Stack
 from .terminal import CommandError, print_json_or_line, say
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help=ID_HELP)
     parser.add_argument("--user", metavar="ID", type=values.user_id, help="list who erased this user's data")
     parser.add_argument("--imports", action="store_true", help="list who imported what")
     parser.add_argument("--losses", action="store_true", help="list acknowledged stream losses")
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if (args.id is not None) + (args.user is not None) + args.imports + args.losses != 1:
         raise UsageError("history takes ID, --user ID, --imports, or --losses")
 
@@ -93,6 +93,6 @@ def _tallies_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 
 HISTORY = Command(
-    "history", _print_history, _arguments, _check, json=True,
+    "history", _print_history, _add_arguments, _check_options, json=True,
     examples="  tally history a91f                             the repairs and imports of this id, in every counter\n",
 )  # fmt: skip

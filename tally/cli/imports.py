@@ -40,7 +40,7 @@ BAD_INPUT = 2
 _DAYS = imports.RESTART_S // 86400
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     columns = "a file with the columns id and value, or for likes post, user and liked_at; - is stdin"
     parser.add_argument("file", metavar="FILE", help=columns)
     into = parser.add_mutually_exclusive_group(required=True)
@@ -101,7 +101,7 @@ class RowSource:
         return imports.child_chunks(good) if self.children else imports.number_chunks(self.counter, good)
 
 
-def _run(args: argparse.Namespace, stack: Stack) -> int:
+def _import_file(args: argparse.Namespace, stack: Stack) -> int:
     """Checks a file, and imports it with --yes; else prints what it would import, and the earlier runs. Returns 1 if a
     row was refused, 2 if rows cannot be read."""
     counter: Counter = args.children or args.counter
@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace, stack: Stack) -> int:
     store = stack.store
     with files.open_input(args.file) as file:
         source = RowSource(file, files.format_of(args.file, args.format), counter, bool(args.children))
-        check = _check(source, store)
+        check = _check_rows(source, store)
         name = args.run or check.digest[:RUN_CHARACTERS]
         for bad in check.bad:
             note(f"line {bad.line}: {bad.why}")
@@ -129,14 +129,14 @@ def _run(args: argparse.Namespace, stack: Stack) -> int:
                 note(_format_run(entry))
             return 0
         begun = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), check.digest, check.rows)
-        return _import(source, store, begun)
+        return _import_rows(source, store, begun)
 
 
-def _check(source: RowSource, store: Store) -> CheckedFile:
+def _check_rows(source: RowSource, store: Store) -> CheckedFile:
     """Reads every row. A row whose parent is missing cannot be imported either."""
     check, digest = CheckedFile(), hashlib.sha256()
-    waiting: dict[str, list[int]] = {}
-    known: set[str] = set()
+    lines: dict[str, list[int]] = {}
+    parents: set[str] = set()
     with progress_bar(source.rows(), "row", "checked") as every:
         for row in every:
             if isinstance(row, RefusedRow):
@@ -147,29 +147,30 @@ def _check(source: RowSource, store: Store) -> CheckedFile:
             if isinstance(row, NumberRow):
                 check.total += row.value
                 check.expired += not periods.is_kept(source.counter, row.id, clock.now_s())
-            elif row.id not in known:
-                waiting.setdefault(row.id, []).append(row.line)
-                if len(waiting) == imports.PARENTS_MAX:
-                    _check_parents(source.counter, store, waiting, known, check)
-    _check_parents(source.counter, store, waiting, known, check)
+            elif row.id not in parents:
+                lines.setdefault(row.id, []).append(row.line)
+                if len(lines) == imports.PARENTS_MAX:
+                    _check_parents(source.counter, store, lines, parents, check)
+    _check_parents(source.counter, store, lines, parents, check)
     check.digest = digest.hexdigest()
     return check
 
 
 def _check_parents(
-    counter: Counter, store: Store, waiting: dict[str, list[int]], known: set[str], check: CheckedFile
+    counter: Counter, store: Store, lines: dict[str, list[int]], parents: set[str], check: CheckedFile
 ) -> None:
-    """Refuses the waiting rows whose parents are missing, and adds the other parents to `known`."""
-    missing = imports.missing_parents(Call(store), counter, list(waiting)) if waiting else set()
+    """Refuses the rows whose parents are missing, and adds the other parents to `parents`. `lines`: the lines of the
+    rows to check, by parent; empty at the end."""
+    missing = imports.missing_parents(Call(store), counter, list(lines)) if lines else set()
     for id_ in missing:
-        for line in waiting[id_]:
+        for line in lines[id_]:
             check.orphans += 1
             check.refuse(RefusedRow(line, f"there is no {counter.prefix.lower()} {id_}"))
-    known |= waiting.keys() - missing
-    waiting.clear()
+    parents |= lines.keys() - missing
+    lines.clear()
 
 
-def _import(source: RowSource, store: Store, import_run: ImportRun) -> int:
+def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
     """Imports the rows that the run lacks. Returns 1 if a row was refused. If the run began with other rows, or too
     long ago, raises CommandError."""
     before = import_run.begin()
@@ -240,7 +241,7 @@ def _format_run(entry: Mapping[str, Any]) -> str:
 
 
 IMPORT = Command(
-    "import", _run, _arguments,
+    "import", _import_file, _add_arguments,
     write_option="--yes",
     unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/migrate.md)",
     examples="""  tally import plays.csv --counter plays         checks the file; with --yes, imports it

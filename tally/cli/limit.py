@@ -17,16 +17,16 @@ from .service import make_client
 from .terminal import print_json_or_line
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "a counter with limit_overrides")
     parser.add_argument("id", metavar="ID", help="the id whose limit it is, without a period")
     change = parser.add_mutually_exclusive_group()
-    change.add_argument("limit", metavar="LIMIT", nargs="?", type=_limit, help="set this limit for the id")
+    change.add_argument("limit", metavar="LIMIT", nargs="?", type=_parse_limit, help="set this limit for the id")
     change.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
     parser.add_argument("--key", type=values.idempotency_key, help="the idempotency key (default: a new one)")
 
 
-def _limit(value: str) -> int:
+def _parse_limit(value: str) -> int:
     """Checks a whole number."""
     try:
         return fields.integer_between(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
@@ -34,7 +34,7 @@ def _limit(value: str) -> int:
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number within ±{AMOUNT_MAX}") from None
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     args.id = fields.identifier(id_of(args.id), "ID")
     if not args.counter.limit_overrides:
         raise UsageError(f"{args.counter.name} is declared without limit_overrides, so all ids have one limit")
@@ -42,7 +42,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--key goes with LIMIT or --declared")
 
 
-def _run(args: argparse.Namespace, stack: Stack) -> int:
+def _print_limit(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the limit. Returns 0."""
     tally, name, key = make_client(args, stack, "increments"), args.counter.name, args.key or str(uuid.uuid4())
     if args.declared:
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace, stack: Stack) -> int:
 
 
 LIMIT = Command(
-    "limit", _run, _arguments, _check, json=True,
+    "limit", _print_limit, _add_arguments, _check_options, json=True,
     examples="""  tally limit calls 7c20 --stack Tally-prod
   tally limit calls 7c20 1000000 --stack Tally-prod
   tally limit calls 7c20 --declared --stack Tally-prod

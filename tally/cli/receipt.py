@@ -23,13 +23,13 @@ BATCH_OPERATION = "change"  # its receipt belongs to the batch, not to one numbe
 NO_RECEIPT = "no receipt: this caller (--caller) never sent the change, Tally refused it, or the receipt expired"
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_number(parser, counters)
     parser.add_argument("key", metavar="KEY", type=values.idempotency_key, help="the idempotency key of the change")
     parser.add_argument("--caller", metavar="NAME", help="the caller: the `sub` of the token (default: not signed in)")
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     values.complete_id(args)
     if args.counter.counts == ITEMS and (refusal := fields.counts_otherwise(args.counter)):
         raise UsageError(refusal.detail)
@@ -42,7 +42,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(error.detail) from None
 
 
-def _receipt(args: argparse.Namespace, stack: Stack) -> int:
+def _print_receipt(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
     call, key, counter = Call(stack.store, args.caller), args.key, args.counter
     target = args.id if counter.pages else f"{counter.name}/{args.id.partition('#')[0]}"  # without the period
@@ -64,7 +64,7 @@ def _receipt(args: argparse.Namespace, stack: Stack) -> int:
 
 
 RECEIPT = Command(
-    "receipt", _receipt, _arguments, _check, json=True,
+    "receipt", _print_receipt, _add_arguments, _check_options, json=True,
     examples="""  tally receipt plays 9f3a 5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11
   tally receipt likes a91f like-1 --caller 'auth0|7c20' --stack Tally-prod
 """,

@@ -32,7 +32,7 @@ from .connection import Stack
 from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     check.add_number_arguments(parser, counters)
     parser.add_argument("--drop", action="store_true", help="discard dead letters that cannot be applied")
     acknowledge = "accept that stream records may be lost, and let as_of advance"
@@ -195,7 +195,7 @@ def _format_move(done: Finding) -> str:
 
 
 def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = None) -> int:
-    """Waits until the ledger has judged a minute, and returns the minute. `required_minute`: None: the present one."""
+    """Waits until the ledger has judged a minute, and returns the minute. None: the present minute."""
     required_minute = reconciler.minute_to_judge() if required_minute is None else required_minute
     with progress_bar(None, "minute", "judged") as shown:
 
@@ -211,7 +211,7 @@ def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = Non
 
 
 REPAIR = Command(
-    "repair", repair, _arguments, check.complete_numbers, write_option="",
+    "repair", repair, _add_arguments, check.complete_numbers, write_option="",
     examples="""  tally repair --by ann --why "edited by hand" --local
   tally repair likes a91f 7b20 --by ann --why "INC-412: an import" --stack Tally-prod
   tally repair --only dead-letters --by ann --why "fixed in 1.2" --yes

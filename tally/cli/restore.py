@@ -66,7 +66,7 @@ TEMPLATE_SETTINGS = {
 """The settings of tally/cdk/tables.py, for copies whose tables may be lost."""
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     to = "the time to restore, like 2026-11-22T10:30:00Z"
     parser.add_argument("--to", metavar="TIME", type=values.epoch_seconds, required=True, help=to)
     parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters of that time")
@@ -74,7 +74,7 @@ def _arguments(parser: Parser, counters: Counters) -> None:
     parser.add_argument("--from-vault", metavar="ARN", type=values.vault_arn, help=vault)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if args.from_vault and args.local:
         raise UsageError(f"--from-vault does not go with --local: {DEV} has no vault")
 
@@ -95,10 +95,10 @@ def _restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
 
 def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stack: Stack) -> str:
     """Makes the tables, repairs their numbers, and returns the prefix of their names."""
-    old, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
-    prefix = f"{_SUFFIX.sub('', old.counts_table)}-{when:%Y%m%dT%H%M%S}"
-    new = old._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
-    tables = dict(zip(_tables(old), _tables(new), strict=True))
+    live, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
+    prefix = f"{_SUFFIX.sub('', live.counts_table)}-{when:%Y%m%dT%H%M%S}"
+    new_settings = live._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
+    tables = dict(zip(_tables(live), _tables(new_settings), strict=True))
     missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, args.to)]
     for source in missing:
         _check_moment(client, source, args.to)
@@ -106,7 +106,7 @@ def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stac
         target = tables[source]
         client.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, RestoreDateTime=when)
     _wait(client, list(tables.values()))
-    _repair_tallies(args, stack.counters, replace(stack.store, settings=new), args.to)
+    _repair_tallies(args, stack.counters, replace(stack.store, settings=new_settings), args.to)
     for source, target in tables.items():
         _apply_settings(client, target, _settings_of(client, source))
         say(f"ready    {target}")
@@ -125,8 +125,8 @@ def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
         say(f"copy     {table}: {format_time(int(copy.made_s))}")
     jobs = [vault.begin_restore(copies[table], name, exists=exists[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
-    new = connection.store_of_tables(names, vault.region)
-    _repair_tallies(args, args.declared, new, to_s, apart=True)
+    store = connection.store_of_tables(names, vault.region)
+    _repair_tallies(args, args.declared, store, to_s, apart=True)
     for table, name in names.items():
         _apply_settings(client, name, TEMPLATE_SETTINGS[table])
         say(f"ready    {name}")
@@ -184,36 +184,38 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
     raise CommandError("the tables are not ready: run the same command again")
 
 
-def _repair_tallies(args: argparse.Namespace, counters: Counters, new: Store, to_s: int, apart: bool = False) -> None:
-    """Repairs the numbers of the new tables. Tables with a stream are repaired already. `apart`: the times differ."""
-    names = (new.settings.counts_table, new.settings.receipts_table)
-    tables = [_describe_table(new.client, name) or {} for name in names]
+def _repair_tallies(args: argparse.Namespace, counters: Counters, store: Store, to_s: int, apart: bool = False) -> None:
+    """Repairs the numbers of the new tables. Tables with a stream are repaired. `apart`: the tables' times differ."""
+    names = (store.settings.counts_table, store.settings.receipts_table)
+    tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
         return
-    forms.check(forms.noted(new), counters)
-    if apart and not restored.is_repaired(new, to_s):
-        _say_times(new)
+    forms.check(forms.noted(store), counters)
+    if apart and not restored.is_repaired(store, to_s):
+        _say_times(store)
     audit_note = restored.AuditNote(args.by, args.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
             options: dict[str, Any] = {"without_dead_letters": args.without_dead_letters, "tell": scanned.update}
-            for one in restored.repair_restored(new, counters, audit_note, to_s, clock.now_s(), apart=apart, **options):
+            for one in restored.repair_restored(
+                store, counters, audit_note, to_s, clock.now_s(), apart=apart, **options
+            ):
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:
         raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
 
 
-def _say_times(new: Store) -> None:
+def _say_times(store: Store) -> None:
     """Prints the time of each table, how far these times are apart, and the drift that is forgotten."""
-    times = restored.table_moments(new)
+    times = restored.table_moments(store)
     shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
     say(f"as of    {', '.join(shown)}")
     distance = "an unknown time, without heartbeats"
     if all(times.values()):  # each table has this time, or is up to a minute later
         distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
     say(f"apart    {distance}: {WHAT_IS_OFF} says what may be wrong")
-    for row in restored.known_drift(new):
+    for row in restored.known_drift(store):
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
 
@@ -251,7 +253,7 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
 
 
 RESTORE = Command(
-    "restore", _restore, _arguments, _check, write_option="", no_stack_option="from_vault",
+    "restore", _restore, _add_arguments, _check_options, write_option="", no_stack_option="from_vault",
     examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
     "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
 )  # fmt: skip

@@ -69,7 +69,7 @@ def add_pace(parser: Parser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "a counter that counts the items of your table")
     parser.add_argument("--dry-run", action="store_true", help="estimate the cost from a sample, and scan nothing")
     parser.add_argument("--again", action="store_true", help="start a new scan; until it ends, reads answer 409")
@@ -139,6 +139,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 
 
 def _compare(recount: Recount) -> None:
+    """Stores the excess of each number as drift. Sets a number that the sweep compares with a team number."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
     shown = recount.items_declaration.shown
     settle = recount.set_number if recount.counter.watch else recount.report_drift
@@ -175,7 +176,7 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
                 shown.update(step.read)
                 throttle.wait_for(step.units if args.units else step.read_units)
     minute_s = recount.store.settings.minute_s
-    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed what was written meanwhile
+    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed the writes of that time
         _check_dead_letters(recount)
         if recount.is_complete():
             return recount
@@ -254,7 +255,7 @@ def _apply_difference(recount: Recount, difference: Difference, settle: Callable
 
 
 SCAN = Command(
-    "scan", _scan, _arguments,
+    "scan", _scan, _add_arguments,
     examples="""  tally scan orders                              says the cost, asks, and continues an open scan
   tally scan orders --dry-run                    estimates the cost, and the items that do not count, from a sample
   tally scan orders --units 2000 --yes           about 2,000 units a second

@@ -29,7 +29,7 @@ WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
 """The kinds of a row of CSV: a whole hour or day, or a part; or imports of a day, or a repair: not traffic."""
 
 
-def _series_arguments(parser: Parser, counters: Counters) -> None:
+def _add_series_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of the number")
     of_id = "the id of a post, a video, …; for visits the page's URL (default: all of the counter together)"
     parser.add_argument("id", metavar="ID", nargs="?", help=of_id)
@@ -43,7 +43,7 @@ def _series_arguments(parser: Parser, counters: Counters) -> None:
     add_output_formats(parser)
 
 
-def _top_arguments(parser: Parser, counters: Counters) -> None:
+def _add_top_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of the numbers")
     length = "the length of the span (default: day, or as SPAN says)"
     parser.add_argument("--by", choices=tuple(lists.SPAN_FORMATS), help=length)
@@ -53,28 +53,28 @@ def _top_arguments(parser: Parser, counters: Counters) -> None:
     add_output_formats(parser)
 
 
-def _check_top(args: argparse.Namespace) -> None:
+def _check_top_options(args: argparse.Namespace) -> None:
     """Completes `by`. Raises UsageError."""
     require_series(args.counter)
-    named = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
-    args.by = args.by or named.get(len(args.span or ""), lists.DAY)
+    by_length = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
+    args.by = args.by or by_length.get(len(args.span or ""), lists.DAY)
     try:
         args.span = args.span and lists.checked_span(args.span, args.by)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'span'}: {error.detail}") from None
 
 
-def _check_series(args: argparse.Namespace) -> None:
+def _check_series_options(args: argparse.Namespace) -> None:
     """Completes the id, `zone` and `range`. Raises UsageError or InvalidInputError."""
     require_series(args.counter)
     values.complete_id(args)
-    own = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
-    now_s, args.zone = time.time(), args.tz or own
-    of_days = getattr(args.zone, "key", None) if args.by == reading.DAY else None
+    default = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
+    now_s, args.zone = time.time(), args.tz or default
+    zone_of_days = getattr(args.zone, "key", None) if args.by == reading.DAY else None
     try:
         since, to = (values.to_epoch_seconds(when, args.zone) for when in (args.since, args.to))
         try:
-            args.range = reading.range_of(args.by, since, to, of_days, now_s)
+            args.range = reading.range_of(args.by, since, to, zone_of_days, now_s)
         except InvalidInputError as error:
             if args.tz or error.field != "tz":
                 raise
@@ -85,21 +85,21 @@ def _check_series(args: argparse.Namespace) -> None:
         args.zone = args.range.zone
 
 
-def _series(args: argparse.Namespace, stack: Stack) -> int:
+def _print_series(args: argparse.Namespace, stack: Stack) -> int:
     """Prints a series. Returns 2 if nothing is summed up yet."""
     body = reading.read_series(Call(stack.store), args.counter, args.id or TOTAL_ID, args.range)
     if body["as_of"] is None or args.json:
         return _print_answer(body, args)
     zone: tzinfo = args.zone
-    points = list(_points(body, zone))
+    points = list(_known_points(body, zone))
     if may_draw(args):
         from . import charts  # importing it takes a tenth of a second
 
-        which = f"{body['counter']} {body['id']}" if args.id else f"all {body['counter']}"
-        title = f"{which} by {body['by']}, {getattr(zone, 'key', None) or zone}"
+        numbers = f"{body['counter']} {body['id']}" if args.id else f"all {body['counter']}"
+        title = f"{numbers} by {body['by']}, {getattr(zone, 'key', None) or zone}"
         charts.draw_series(title, points, zone, by_hour=body["by"] == reading.HOUR)
         if days := body["imports"]:
-            first, last = (datetime.fromtimestamp(days[which]["from"], UTC).date() for which in (0, -1))
+            first, last = (datetime.fromtimestamp(days[end]["from"], UTC).date() for end in (0, -1))
             into = str(first) if first == last else f"{len(days)} days from {first} to {last}"
             say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): not traffic, so not in the bars")
         for repair in body["repairs"]:
@@ -116,7 +116,7 @@ def _series(args: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _top(args: argparse.Namespace, stack: Stack) -> int:
+def _print_top_list(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the numbers of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
     if body["as_of"] is None or args.json:
@@ -125,11 +125,11 @@ def _top(args: argparse.Namespace, stack: Stack) -> int:
     if may_draw(args):
         from . import charts
 
-        charts.draw_top(f"{body['counter']} that moved up most, {_span(body)}", listed)
+        charts.draw_top(f"{body['counter']} that moved up most, {_span_text(body)}", listed)
     else:
         print_csv(("id", "value"), listed)
     if not body["top"]:
-        exactness = f"nothing moved up: {body['counter']}, {_span(body)}"
+        exactness = f"nothing moved up: {body['counter']}, {_span_text(body)}"
     elif body["error_max"]:
         off = f"{body['error_max']:,}"
         exactness = f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
@@ -148,7 +148,7 @@ def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
     return 2 if body["as_of"] is None else 0
 
 
-def _points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
+def _known_points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
     """Yields the hours or days that are known in full or in part: before `as_of`, and not before `since`."""
     since, as_of = body["since"], body["as_of"]
     for point in body["series"]:
@@ -178,7 +178,7 @@ def _complete_text(body: Mapping[str, Any], zone: tzinfo) -> str:
     return f"complete up to {format_clock(body['as_of'], zone, time.time())} ({format_utc_offset(body['as_of'], zone)})"
 
 
-def _span(body: Mapping[str, Any]) -> str:
+def _span_text(body: Mapping[str, Any]) -> str:
     """Returns the span as text. The present span is `so far`."""
     span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
     so_far = " so far" if runs.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
@@ -186,7 +186,7 @@ def _span(body: Mapping[str, Any]) -> str:
 
 
 SERIES = Command(
-    "series", _series, _series_arguments, _check_series,
+    "series", _print_series, _add_series_arguments, _check_series_options,
     examples="""  tally series plays 9f3a                                the last 24 hours
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
@@ -195,7 +195,7 @@ SERIES = Command(
 """,
 )  # fmt: skip
 TOP = Command(
-    "top", _top, _top_arguments, _check_top,
+    "top", _print_top_list, _add_top_arguments, _check_top_options,
     examples="""  tally top plays                                        today's, of UTC, so far
   tally top plays --by hour                              this hour's, so far
   tally top visits --span 2026-11 --limit 100            of a month

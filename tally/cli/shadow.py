@@ -51,7 +51,7 @@ Read = dict[str, dict[int, OldReading]]
 """The readings, by id and by full hour since 1970."""
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of Tally that counts the same events")
     about = "readings of the other counter: the columns id, value and at (when it was read); - is stdin"
     parser.add_argument("files", metavar="FILE", nargs="+", help=about)
@@ -110,13 +110,13 @@ class Comparison:
         return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
 
 
-def _run(args: argparse.Namespace, stack: Stack) -> int:
+def _print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
     counter: Counter = args.counter
     if counter.period is not None:
         why = "its series joins them all: an old number cannot be compared"
         raise CommandError(f"{counter.name} has periods, and {why}")
-    old = _read(args, counter)
+    old = _read_files(args, counter)
     if old.bad:
         note(f"{files.format_rows(old.bad)} cannot be read: nothing is compared")
         return BAD_INPUT
@@ -139,7 +139,7 @@ def _run(args: argparse.Namespace, stack: Stack) -> int:
     return DIFFERS if any(one["over"] or one["under"] for one in compared.ids) else 0
 
 
-def _read(args: argparse.Namespace, counter: Counter) -> OldReadings:
+def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
     """Returns the readings of the files, and prints the first lines that cannot be read. Raises CommandError."""
     old = OldReadings()
     for name in args.files:
@@ -235,7 +235,7 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
 
 
 SHADOW = Command(
-    "shadow", _run, _arguments,
+    "shadow", _print_comparison, _add_arguments,
     lambda args: require_series(args.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/migrate.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -

@@ -28,20 +28,20 @@ EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
 """The parts that `tally check` explains."""
 
 
-def _status(args: argparse.Namespace, stack: Stack) -> int:
+def _print_status(args: argparse.Namespace, stack: Stack) -> int:
     """Prints every part. Returns 0 if all is well, 1 if a part is wrong, 2 if a part is unknown."""
     has_items = any(counter.items is not None for counter in stack.counters.values())
     run = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
     results = {name: _run_check(check, stack) for name, check in run.items()}
-    wrong, unknown = ([name for name, one in results.items() if one.failed is way] for way in (True, None))
+    wrong, unknown = ([name for name, result in results.items() if result.failed is way] for way in (True, None))
     if args.json:
         parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in results.items()}
-        say(json.dumps({"stack": _name(args), "well": not (wrong or unknown), "parts": parts}))
+        say(json.dumps({"stack": _stack_name(args), "well": not (wrong or unknown), "parts": parts}))
     else:
-        say(f"{_name(args)}, {format_time(int(time.time()))}")
-        for name, one in results.items():
-            say(f"{one.state:9}{name:14}{one.summary}")
-            for place in _runbook(name, one).values():
+        say(f"{_stack_name(args)}, {format_time(int(time.time()))}")
+        for name, result in results.items():
+            say(f"{result.state:9}{name:14}{result.summary}")
+            for place in _runbook(name, result).values():
                 say(f"{'':23}see {place}")
         if wrong:
             more = ". Run `tally check`, then see docs/runbook.md" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
@@ -58,7 +58,7 @@ def _runbook(name: str, result: Check) -> dict[str, str]:
     return {} if result.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 
 
-def _name(args: argparse.Namespace) -> str:
+def _stack_name(args: argparse.Namespace) -> str:
     return DEV.strip("`") if args.local else str(args.stack)
 
 
@@ -75,7 +75,7 @@ def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
     return Check(why, {"error": why}, None)
 
 
-def _version(stack: Stack) -> Check:
+def _check_version(stack: Stack) -> Check:
     """Checks the version, and the result of the last deploy."""
     outputs, ended = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
@@ -96,7 +96,7 @@ def _check_api(stack: Stack) -> Check:
     return Check(f"{url}, with {version}", {"url": url, "status": 200, "version": version})
 
 
-def _counters(stack: Stack) -> Check:
+def _check_counters(stack: Stack) -> Check:
     """Checks that the counters of this checkout, which the command uses, fit the deployed counters and the data."""
     names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
     deployed = [name for name in names if name]
@@ -119,7 +119,7 @@ def _running_counters(url: str) -> list[str]:
         return [counter["name"] for counter in json.load(answer)["counters"]]
 
 
-def _alarms(stack: Stack) -> Check:
+def _check_alarms(stack: Stack) -> Check:
     """Checks the alarms that publish to the stack's topic."""
     if not stack.status:
         return checks.no_alarms()
@@ -128,7 +128,7 @@ def _alarms(stack: Stack) -> Check:
     return checks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
 
 
-def _subscribers(stack: Stack) -> Check:
+def _check_subscribers(stack: Stack) -> Check:
     """Checks the subscribers of the topic."""
     if not stack.status:
         return checks.no_alarms()
@@ -136,7 +136,7 @@ def _subscribers(stack: Stack) -> Check:
     return checks.subscribers(topic["Attributes"], stack.outputs["Stage"])
 
 
-def _failed_events(stack: Stack) -> Check:
+def _check_failed_events(stack: Stack) -> Check:
     """Counts the asynchronous events that Lambda gave up, also events that somebody is reading from the queue."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
@@ -149,14 +149,14 @@ def _failed_events(stack: Stack) -> Check:
 
 
 CHECKS: Mapping[str, Callable[[Stack], Check]] = {
-    "version": _version, "API": _check_api, "counters": _counters, "alarms": _alarms,
-    "subscribers": _subscribers,
+    "version": _check_version, "API": _check_api, "counters": _check_counters, "alarms": _check_alarms,
+    "subscribers": _check_subscribers,
     "lag": lambda stack: checks.lag(stack.store), "judged": lambda stack: checks.judging(stack.store),
-    "drift": lambda stack: checks.drift(stack.store), "failed events": _failed_events,
+    "drift": lambda stack: checks.drift(stack.store), "failed events": _check_failed_events,
     "dead letters": lambda stack: checks.dead_letters_check(stack.store),
     "lost records": lambda stack: checks.lost_records(stack.store),
     "items": lambda stack: health.items_check(stack.store, stack.counters),  # if a counter counts items of team tables
 }  # fmt: skip
 
 
-STATUS = Command("status", _status, json=True)
+STATUS = Command("status", _print_status, json=True)

@@ -139,13 +139,13 @@ def run_to_exit_status(run: Callable[[], int]) -> int:
         note("stopped")
         return INTERRUPTED
     except Exception as error:
-        if (line := _line(error)) is None:
+        if (line := _error_line(error)) is None:
             raise
         note(line)
     return BAD
 
 
-def _line(error: Exception) -> str | None:
+def _error_line(error: Exception) -> str | None:
     """Returns the line for an error that the user can fix; None for another error. Imports what only errors need."""
     if isinstance(error, CommandError):
         return str(error)

@@ -43,7 +43,7 @@ class Vault:
         `stack`: the name of the stack; if two stacks have this name, the ARN of a table without `-counts`. If a copy
         is missing, or if the copies are not of one day, raises CommandError.
         """
-        by_tables: dict[str, dict[str, Copy]] = {}
+        by_tables: dict[str, dict[str, Copy]] = {}  # by the names of the tables without `-counts`, …
         paginator = self._client.get_paginator("list_recovery_points_by_backup_vault")
         pages = paginator.paginate(BackupVaultName=self.name, ByResourceType="DynamoDB")
         for point in (point for page in pages for point in page["RecoveryPoints"] if point["Status"] in _READY):

@@ -22,7 +22,7 @@ from .terminal import CommandError, WatchedValue, explain_error, may_draw, note,
 INTERVAL_DEFAULT_S, INTERVAL_MAX_S = 2, 3600
 
 
-def _arguments(parser: Parser, counters: Counters) -> None:
+def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_number(parser, counters)
     seconds, text = values.whole_number(1, INTERVAL_MAX_S), f"seconds between two reads (default: {INTERVAL_DEFAULT_S})"
     parser.add_argument("--interval", metavar="S", type=seconds, default=INTERVAL_DEFAULT_S, help=text)
@@ -38,7 +38,7 @@ def _watch(args: argparse.Namespace, stack: Stack) -> int:
 
             charts.draw_watch(f"{args.counter.name} {args.id}", args.interval, values_read, viewers_zone())
         else:
-            _print(args, values_read)
+            _print_values(args, values_read)
     except KeyboardInterrupt:
         pass
     return 0
@@ -71,7 +71,7 @@ def _read_value(args: argparse.Namespace, stack: Stack) -> int:
     return tallies.read(Call(stack.store), args.counter, args.id)
 
 
-def _print(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
+def _print_values(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
     """Prints a line for the first value and for each change, and a note when the connection is lost or restored."""
     lost = False
     for number, one in enumerate(values_read):
@@ -87,7 +87,7 @@ def _print(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> Non
 
 
 WATCH = Command(
-    "watch", _watch, _arguments, values.complete_id,
+    "watch", _watch, _add_arguments, values.complete_id,
     examples="""  tally watch plays 9f3a                         each interval costs a read
   tally watch likes a91f --interval 10 --stack Tally-prod
   tally watch stock mug --json                   a line for each change

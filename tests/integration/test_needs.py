@@ -605,7 +605,7 @@ def test_the_command_does_what_its_policy_allows(
         "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "receipt plays 9f3a k": 1,
     }.items():  # fmt: skip
         given = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
-        assert commands.COMMANDS[given.command].run(given, stack) == code, (line, capsys.readouterr())
+        assert commands.command_named(given.command).run(given, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= operator_needs(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {

@@ -157,7 +157,7 @@ def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
     def repair(*more: str) -> tuple[int, list[str]]:
         line = ["repair", "--by", "a", "--why", "b", "--yes", *more]
         arguments = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
-        return commands.COMMANDS["repair"].run(arguments, stack), capsys.readouterr().out.splitlines()
+        return commands.command_named("repair").run(arguments, stack), capsys.readouterr().out.splitlines()
 
     for more, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
         code, lines = repair(*more)

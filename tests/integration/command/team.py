@@ -48,7 +48,7 @@ class Team(team_table.Team):
         given = commands.parse_arguments(line.split(), commands.parser(self.counters))
         objects = DeadLetterBucket("bucket", lambda: self.bucket)
         stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
-        code = terminal.run_to_exit_status(lambda: commands.COMMANDS[given.command].run(given, stack))
+        code = terminal.run_to_exit_status(lambda: commands.command_named(given.command).run(given, stack))
         return code, *self.capsys.readouterr()
 
     def order(self, customer: str, number: int, status: str = "open", **attributes: Item) -> None:

@@ -507,7 +507,7 @@ def test_an_endpoint_that_answers_nonsense_is_one_line_and_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """What answers in place of `make dev`, and in place of DynamoDB."""
-    assert EVERY.keys() == {command.name for command in commands.COMMANDS.values() if command.needs_stack}
+    assert EVERY.keys() == {name for name, command in commands.COMMAND_SUMMARIES.items() if command.needs_stack}
     monkeypatch.setattr(connection, "CLIENT_CONFIG", CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1})))
     port = answering(NONSENSE[kind])
     tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}
@@ -532,7 +532,7 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
     for command in ("repair", "help", "completion"):
         assert printed("help", command) == printed(command, "--help")
     assert printed("completion", "zsh").startswith("#compdef tally\n")
-    assert all("\n\nexit status: 0 ok" in printed(name, "--help") for name in commands.COMMANDS)
+    assert all("\n\nexit status: 0 ok" in printed(name, "--help") for name in commands.COMMAND_SUMMARIES)
     asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
     script = ["bash", "-c", f"{printed('completion', 'bash')}\n{asked}", "bash", "get", "pl"]
     assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"

@@ -38,10 +38,10 @@ def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget
 
 def test_a_hold_of_the_whole_budget_shrinks_and_grows(budget: Budget) -> None:
     """The amount that the hold has counts as free for its change."""
-    first = budget.take(1_000)
+    first = budget.place(1_000)
     for amount in (400, 1_000, 1, 1_000):
         assert budget.change(first["hold"], amount) == (first | {"amount": amount}, False)
-        assert (budget.left(), budget.held(), budget.even()) == (1_000 - amount, amount, True)
+        assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000 - amount, amount, True)
     refused = refusal(partial(budget.change, first["hold"], 1_001))
     assert (type(refused), refused.members) == (LimitReachedError, {"left": 0})
     assert (budget.left(), budget.held()) == (0, 1_000)
@@ -58,7 +58,7 @@ def test_a_change_costs_the_documented_units(world: World, clock: Clock) -> None
 
 
 def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id(budget: Budget, clock: Clock) -> None:
-    first, began_s = budget.take(30), int(time.time())
+    first, began_s = budget.place(30), int(time.time())
     for passed_s in (50, 50, 50):
         assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
         clock.pass_s(passed_s)
@@ -67,7 +67,7 @@ def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id
     clock.pass_s(9)
     assert (int(time.time()) - began_s, budget.held()) == (159, 30)
     assert budget.commit(first["hold"])["changed"] is True
-    assert (budget.left(), budget.held(), budget.even()) == (970, 0, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (970, 0, True)
 
 
 def test_a_hold_keeps_its_id_when_a_new_expiry_moves_it_to_another_key(budget: Budget) -> None:
@@ -93,7 +93,7 @@ def test_a_hold_with_a_shorter_time_expires_then_with_its_present_amount(budget:
         budget.hold(1_000)
     else:
         budget.hold(1_000)
-    assert (budget.left(), budget.even()) == (0, True)
+    assert (budget.left(), budget.equals_receipts()) == (0, True)
     assert isinstance(refusal(partial(budget.commit, hold_id)), HoldSettledError)
 
 
@@ -110,7 +110,7 @@ def test_a_change_counts_once_for_its_key_and_a_late_copy_changes_nothing(budget
     assert budget.held() == 21
     budget.commit(hold_id, 10)
     assert budget.change(hold_id, 50, 900, key) == (first.body | {"state": COMMITTED}, True)
-    assert (budget.left(), budget.even()) == (989, True)
+    assert (budget.left(), budget.equals_receipts()) == (989, True)
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["not changed before", "changed before"])
@@ -144,7 +144,7 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_g
         assert (type(refused), refused.detail.split(",")[0]) == (HoldSettledError, f"The hold is {ended}")
     if changed:
         assert budget.change(hold_id, 40, 900, key).body["state"] == ended
-    assert (budget.left(), budget.even()) == (left, True)
+    assert (budget.left(), budget.equals_receipts()) == (left, True)
     assert isinstance(refusal(partial(budget.change, "1700000000-AAAAAAAAAAAAAAAA", 1)), NotFoundError)
 
 
@@ -162,9 +162,9 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
     for receipt in budget.world.receipts():
         assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB then removes it"
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
-    assert budget.take(30, key)["hold"] == hold_id
+    assert budget.place(30, key)["hold"] == hold_id
     assert budget.commit(hold_id, 20)["changed"] is True
-    assert budget.take(30, key)["state"] == budget.change(hold_id, 20, 7 * DAY_S - 50, last).body["state"] == COMMITTED
+    assert budget.place(30, key)["state"] == budget.change(hold_id, 20, 7 * DAY_S - 50, last).body["state"] == COMMITTED
     (record,) = budget.world.rows("HOLDS#SETTLED#")
     assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + OFF_S_MAX
 
@@ -180,7 +180,7 @@ def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold
     assert (budget.held(), budget.left()) == (990, 10)
     clock.pass_s(61)
     assert budget.change(hold_id, 1_000, 900)[0]["amount"] == 1_000
-    assert (budget.held(), budget.left(), budget.even()) == (1_000, 0, True)
+    assert (budget.held(), budget.left(), budget.equals_receipts()) == (1_000, 0, True)
     budget.commit(hold_id, 1_020)
     late = Budget(budget.world, replace(budget.counter, ceiling=None if budget.counter.ceiling is None else 1_100))
     if budget.counter.ceiling is not None:
@@ -257,7 +257,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
     spent = 1_000 - budget.left() - budget.held()
     assert spent == {"commit": changes[0] or 30 if change_is_first else 30, "commit at": 10}.get(other_act, 0)
-    assert budget.even()
+    assert budget.equals_receipts()
     clock.pass_s(1_000)
     budget.sweep()
     assert (budget.held(), budget.left()) == (0, 1_000 - spent)
@@ -277,9 +277,9 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(bu
     budget.world.proxy.plan = acting_before({1: change})
     make_overdue(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
-    assert (budget.left(), budget.held(), budget.even()) == (980, 20, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (980, 20, True)
     budget.sweep()
-    assert (budget.left(), budget.held(), budget.even()) == (1_000, 0, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000, 0, True)
 
 
 def make_overdue(budget: Budget) -> None:

@@ -1,6 +1,6 @@
-"""What was used is written down after its hold has expired, and taken back, each once and in the period of the hold.
+"""An expired hold is committed late, and a committed hold is voided: each once, and in the period of the hold.
 
-The key of a hold is known for as long as the hold can be committed.
+The receipt of a hold is kept as long as the hold can be committed.
 """
 
 from __future__ import annotations
@@ -29,52 +29,53 @@ from tests.tiers import in_long
 
 @pytest.fixture(params=[STOCK, QUOTA], ids=["stock", "quota"])
 def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget:
-    """At noon."""
+    """A budget of the stock or of a daily quota. The clock stands at noon."""
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     return Budget(world, request.param)
 
 
 def not_swept(budget: Budget) -> None:
-    """The sweep has not come yet: the hold has its amount."""
+    """Do nothing: no sweep has run, so the hold still has its amount."""
 
 
 def swept(budget: Budget) -> None:
+    """Run the sweep, which releases the hold."""
     assert budget.sweep()[:2] == (1, 0)
 
 
 def overdue(budget: Budget) -> None:
-    """A limit that came later refuses the return."""
-    number, was = budget.world.tally(budget.counter, budget.tally()), budget.counter
-    floor, ceiling = (None, number) if was.ceiling is None else (number, None)
-    budget.counter = replace(was, start=number, floor=floor, ceiling=ceiling)
+    """Run a sweep that cannot release the hold, because a newer limit refuses it."""
+    number, declared = budget.world.tally(budget.counter, budget.tally()), budget.counter
+    floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
+    budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
     assert budget.sweep()[:2] == (0, 1)
-    budget.counter = was
+    budget.counter = declared
 
 
-@pytest.mark.parametrize("became", [not_swept, swept, overdue])
+@pytest.mark.parametrize("sweep_expired", [not_swept, swept, overdue])
 @pytest.mark.parametrize("used", [0, 20, 30, 45])
 def test_an_expired_hold_is_committed_once_with_the_amount_used(
-    budget: Budget, clock: Clock, became: Callable[[Budget], None], used: int
+    budget: Budget, clock: Clock, sweep_expired: Callable[[Budget], None], used: int
 ) -> None:
     key = new_key()
     hold_id = budget.hold(30, key)
     clock.pass_s(61)
-    became(budget)
+    sweep_expired(budget)
     for _ in range(2):
         assert "Commit an amount" in refusal(partial(budget.commit, hold_id)).detail
     settled = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": used}
     assert budget.commit(hold_id, used) == {**settled, "changed": True}
-    for again in (used, None):
-        assert budget.commit(hold_id, again) == {**settled, "changed": False}
+    for repeated in (used, None):
+        assert budget.commit(hold_id, repeated) == {**settled, "changed": False}
     refused = refusal(partial(budget.commit, hold_id, used + 1))
     assert (type(refused), refused.detail) == (HoldSettledError, f"The hold is committed at {used}.")
     assert isinstance(refusal(partial(budget.release, hold_id)), HoldSettledError)
-    assert budget.take(30, key)["state"] == COMMITTED
+    assert budget.place(30, key)["state"] == COMMITTED
     budget.sweep()
-    assert (budget.left(), budget.held(), budget.even()) == (1_000 - used, 0, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000 - used, 0, True)
 
 
-def test_a_late_commit_takes_what_there_is_room_for_within_the_debt_and_nobody_elses(
+def test_a_late_commit_takes_no_more_than_is_left_with_the_debt_and_nothing_of_other_holds(
     budget: Budget, clock: Clock
 ) -> None:
     first, second = (budget.hold(30) for _ in range(2))
@@ -90,29 +91,29 @@ def test_a_late_commit_takes_what_there_is_room_for_within_the_debt_and_nobody_e
     assert refusal(partial(budget.hold, 1)).members["left"] == -30
     budget.release(held)
     assert budget.commit(second, 30)["changed"] is True
-    assert (budget.left(), budget.even()) == (930, True)
+    assert (budget.left(), budget.equals_receipts()) == (930, True)
 
 
-def test_before_a_late_commit_is_refused_other_expired_holds_make_room(budget: Budget, clock: Clock) -> None:
-    """Also the hold itself, which then takes all of what it commits."""
+def test_expired_holds_are_released_before_a_late_commit_is_refused(budget: Budget, clock: Clock) -> None:
+    """The late hold is among the released ones. Its commit then takes its whole amount."""
     hold_id = budget.hold(30)
     budget.hold(970)
     clock.pass_s(61)
     assert budget.commit(hold_id, 45)["changed"] is True
     budget.sweep()
-    assert (budget.left(), budget.even()) == (955, True)
+    assert (budget.left(), budget.equals_receipts()) == (955, True)
     last = budget.hold(500)
     budget.hold(455, ttl_s=600)
     clock.pass_s(61)
     assert refusal(partial(budget.commit, last, 501)).members == {"left": 500}
     assert budget.commit(last, 500)["changed"] is True
-    assert (budget.left(), budget.even()) == (0, True)
+    assert (budget.left(), budget.equals_receipts()) == (0, True)
 
 
-def test_the_key_of_a_hold_is_known_as_long_as_the_hold_can_be_committed(budget: Budget, clock: Clock) -> None:
-    """Seven days and a day more, however soon the hold is settled."""
+def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budget: Budget, clock: Clock) -> None:
+    """The receipt is kept for seven days and one more, however soon the hold is settled."""
     keys = {state: new_key() for state in (HELD, RELEASED, COMMITTED, EXPIRED)}
-    first = {state: budget.take(30, key, 7 * DAY_S) for state, key in keys.items()}
+    first = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     budget.release(first[RELEASED]["hold"])
     budget.commit(first[COMMITTED]["hold"], 20)
     began_s, left = time.time(), budget.left()
@@ -120,14 +121,14 @@ def test_the_key_of_a_hold_is_known_as_long_as_the_hold_can_be_committed(budget:
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
     for stored in receipts + records:
-        assert int(stored["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB removes it then"
+        assert int(stored["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB may remove it then"
     for passed_s in (2 * DAY_S, 7 * DAY_S - 1):
         clock.pass_s(began_s + passed_s - clock.now_s)
-        states = [budget.take(30, key, 7 * DAY_S)["state"] for key in keys.values()]
+        states = [budget.place(30, key, 7 * DAY_S)["state"] for key in keys.values()]
         assert states == [HELD, RELEASED, COMMITTED, HELD]
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
-    again = {state: budget.take(30, key, 7 * DAY_S) for state, key in keys.items()}
-    assert {one["hold"] for one in again.values()} == {one["hold"] for one in first.values()}
+    replays = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
+    assert {body["hold"] for body in replays.values()} == {body["hold"] for body in first.values()}
     today = f"{OWNER}#{first[HELD]['period']}" if budget.counter.period else OWNER
     assert budget.left(today) == left
     assert budget.commit(first[EXPIRED]["hold"], 30)["changed"] is True
@@ -136,7 +137,7 @@ def test_the_key_of_a_hold_is_known_as_long_as_the_hold_can_be_committed(budget:
     assert refused.detail == "The hold expired too long ago to be committed."
 
 
-def test_receipts_that_live_longer_keep_their_holds_longer(world: World, clock: Clock) -> None:
+def test_a_hold_can_be_committed_for_the_receipt_days_of_its_counter(world: World, clock: Clock) -> None:
     budget = Budget(world, replace(STOCK, receipt_days=30))
     hold_id = budget.hold(30)
     clock.pass_s(29 * DAY_S)
@@ -145,32 +146,34 @@ def test_receipts_that_live_longer_keep_their_holds_longer(world: World, clock: 
     assert budget.left() == 980
 
 
-@pytest.mark.parametrize(("then", "now"), [(9, 2), (9, None), (2, 9)])
-def test_a_hold_is_kept_as_long_as_its_key_whatever_the_receipt_days_are_now(
-    world: World, clock: Clock, then: int, now: int | None
+@pytest.mark.parametrize(("old_days", "new_days"), [(9, 2), (9, None), (2, 9)])
+def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
+    world: World, clock: Clock, old_days: int, new_days: int | None
 ) -> None:
-    """`receipt_days` changes while holds are open: neither a key without its hold, nor a hold without its key."""
-    budget = Budget(world, replace(STOCK, receipt_days=then))
+    """`receipt_days` changes while holds are open."""
+    budget = Budget(world, replace(STOCK, receipt_days=old_days))
     keys = {state: new_key() for state in (RELEASED, COMMITTED, EXPIRED, "late")}
-    first = {state: budget.take(30, key)["hold"] for state, key in keys.items()}
+    first = {state: budget.place(30, key)["hold"] for state, key in keys.items()}
     began_s = clock.now_s
-    budget.counter = replace(STOCK, receipt_days=now)
+    budget.counter = replace(STOCK, receipt_days=new_days)
     budget.release(first[RELEASED])
     budget.commit(first[COMMITTED], 20)
     clock.pass_s(61)
     assert budget.sweep().returned == 2
-    receipts = {int(one["expiration"]["N"]) for one in world.receipts() if "data" in one}
-    records = {int(one["expiration"]["N"]) for one in world.rows("HOLDS#SETTLED#")}
-    assert max(receipts) <= min(records), "DynamoDB removes the hold before its key"
-    clock.pass_s(began_s + 60 + then * DAY_S - 1 - clock.now_s)
-    assert [budget.take(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
+    receipts = {int(receipt["expiration"]["N"]) for receipt in world.receipts() if "data" in receipt}
+    records = {int(record["expiration"]["N"]) for record in world.rows("HOLDS#SETTLED#")}
+    assert max(receipts) <= min(records), "DynamoDB may remove a hold before its receipt"
+    clock.pass_s(began_s + 60 + old_days * DAY_S - 1 - clock.now_s)
+    assert [budget.place(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
     assert budget.commit(first["late"], 30)["changed"] is True
     clock.pass_s(1)
     refused = refusal(partial(budget.commit, first[EXPIRED], 30))
     assert refused.detail == "The hold expired too long ago to be committed."
 
 
-def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_it_is_kept(world: World, clock: Clock) -> None:
+def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_period_is_kept(
+    world: World, clock: Clock
+) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)
     today, hold_id = budget.tally(), budget.hold(30)
@@ -182,91 +185,90 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_it_is_ke
     assert budget.void(hold_id)["changed"] is True
     assert (budget.left(today), budget.left()) == (1_000, 0)
     minutes = Budget(world, MINUTES)
-    late, done = minutes.hold(30), minutes.hold(40)
-    minutes.commit(done)
+    late, committed = minutes.hold(30), minutes.hold(40)
+    minutes.commit(committed)
     clock.pass_s(300)
     minutes.sweep()
-    for act in (partial(minutes.commit, late, 20), partial(minutes.void, done)):
+    for act in (partial(minutes.commit, late, 20), partial(minutes.void, committed)):
         refused = refusal(act)
         assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes does n")
 
 
 def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
     key = new_key()
-    kept, none, late = budget.hold(30, key), budget.hold(30), budget.hold(30)
-    budget.commit(kept, 45)
-    budget.commit(none, 0)
+    in_time, unused, late = budget.hold(30, key), budget.hold(30), budget.hold(30)
+    budget.commit(in_time, 45)
+    budget.commit(unused, 0)
     clock.pass_s(61)
     budget.sweep()
     budget.commit(late, 20)
     assert budget.left() == 935
     with budget.world.capacity() as measured:
-        first = budget.void(kept)
+        first = budget.void(in_time)
     assert measured == [("GetItem", 1.0)] * 4 + [("TransactWriteItems", 8.0)]
-    voided = {"counter": budget.counter.name, "id": OWNER, "hold": kept, "state": VOIDED, "amount": 45}
+    voided = {"counter": budget.counter.name, "id": OWNER, "hold": in_time, "state": VOIDED, "amount": 45}
     assert first == {**voided, "changed": True}
-    assert budget.void(kept) == {**voided, "changed": False}
-    assert (budget.void(none)["amount"], budget.void(late)["amount"]) == (0, 20)
-    assert budget.take(30, key)["state"] == VOIDED
-    for act in (partial(budget.commit, kept), partial(budget.commit, kept, 45), partial(budget.release, kept)):
+    assert budget.void(in_time) == {**voided, "changed": False}
+    assert (budget.void(unused)["amount"], budget.void(late)["amount"]) == (0, 20)
+    assert budget.place(30, key)["state"] == VOIDED
+    for act in (partial(budget.commit, in_time), partial(budget.commit, in_time, 45), partial(budget.release, in_time)):
         assert refusal(act).detail == "The hold is voided."
-    assert (budget.left(), budget.even()) == (1_000, True)
+    assert (budget.left(), budget.equals_receipts()) == (1_000, True)
     for record in budget.world.rows("HOLDS#SETTLED#"):
         assert int(record["expiration"]["N"]) > time.time() + DAY_S - 120
 
 
-def test_the_receipt_of_a_hold_says_that_its_commit_was_taken_back(budget: Budget, clock: Clock) -> None:
-    """It is no new one to the consumers. Once it has expired, DynamoDB may have removed it."""
+def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: Clock) -> None:
+    """The receipt keeps its nonce, so consumers do not count it as new. A void also works without a receipt, because
+    DynamoDB may have removed an expired receipt."""
     key, owner = new_key(), f"{budget.counter.name}/{OWNER}"
     hold_id = budget.hold(30, key)
     budget.commit(hold_id)
     before, call = budget.world.receipts(), budget.world.call("ann")
-    assert [one and one.voided for one in receipts.find_many(call, "hold", [(owner, key)])] == [False]
+    assert [receipt and receipt.voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [False]
     assert [budget.void(hold_id)["changed"] for _ in range(2)] == [True, False]
-    assert [one and one.voided for one in receipts.find_many(call, "hold", [(owner, key)])] == [True]
-    nonces = {one["id"]["S"]: one["nonce"] for one in budget.world.receipts()}
-    assert [nonces[one["id"]["S"]] for one in before] == [one["nonce"] for one in before]
-    assert budget.even()
+    assert [receipt and receipt.voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [True]
+    nonces = {receipt["id"]["S"]: receipt["nonce"] for receipt in budget.world.receipts()}
+    assert [nonces[receipt["id"]["S"]] for receipt in before] == [receipt["nonce"] for receipt in before]
+    assert budget.equals_receipts()
     late = budget.hold(30)
     budget.commit(late)
     clock.pass_s(8 * DAY_S + OFF_S_MAX + 1)
     table = budget.world.store.settings.receipts_table
-    for one in budget.world.receipts():
-        budget.world.raw.delete_item(TableName=table, Key={"id": one["id"]})
+    for receipt in budget.world.receipts():
+        budget.world.raw.delete_item(TableName=table, Key={"id": receipt["id"]})
     if budget.counter.period is None:
         assert budget.void(late)["changed"] is True
     assert budget.world.receipts() == [] or budget.counter.period is None
 
 
-def test_a_hold_that_is_not_committed_has_nothing_to_void_and_a_retired_counter_voids_none(
-    budget: Budget, clock: Clock
-) -> None:
-    held, released, expired, done = (budget.hold(10, ttl_s=ttl_s) for ttl_s in (600, 600, 60, 60))
+def test_only_a_committed_hold_of_a_counter_that_is_not_retired_can_be_voided(budget: Budget, clock: Clock) -> None:
+    held, released, expired, committed = (budget.hold(10, ttl_s=ttl_s) for ttl_s in (600, 600, 60, 60))
     budget.release(released)
-    budget.commit(done)
+    budget.commit(committed)
     clock.pass_s(61)
-    for became in (not_swept, swept):
-        became(budget)
+    for sweep_expired in (not_swept, swept):
+        sweep_expired(budget)
         for hold_id, state in ((held, HELD), (released, RELEASED), (expired, EXPIRED)):
             assert refusal(partial(budget.void, hold_id)).detail == f"The hold is {state}."
     assert isinstance(refusal(partial(budget.void, "1700000000-AAAAAAAAAAAAAAAA")), NotFoundError)
     budget.counter = replace(budget.counter, retired=True)
-    assert isinstance(refusal(partial(budget.void, done)), CounterRetiredError)
-    assert budget.commit(expired, 5)["changed"] is True, "its open holds are settled"
-    assert (budget.left(), budget.even()) == (975, True)
+    assert isinstance(refusal(partial(budget.void, committed)), CounterRetiredError)
+    assert budget.commit(expired, 5)["changed"] is True, "open holds of a retired counter can be settled"
+    assert (budget.left(), budget.equals_receipts()) == (975, True)
 
 
 @pytest.mark.parametrize("state", [EXPIRED, RELEASED, COMMITTED])
-def test_a_late_commit_that_another_comes_before_says_so_and_takes_nothing(
+def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_its_write(
     budget: Budget, clock: Clock, state: str
 ) -> None:
-    """Between the read of the hold and the write."""
+    """If a sweep releases the expired hold in between, the late commit succeeds."""
     hold_id = budget.hold(30)
     clock.pass_s(61)
 
-    def first() -> None:
-        past_the_proxy = replace(budget.world, store=replace(budget.world.store, client=budget.world.raw))
-        other = Budget(past_the_proxy, budget.counter)
+    def settle_first() -> None:
+        without_proxy = replace(budget.world, store=replace(budget.world.store, client=budget.world.raw))
+        other = Budget(without_proxy, budget.counter)
         acts: dict[str, Callable[[], object]] = {
             EXPIRED: other.sweep,
             RELEASED: partial(other.release, hold_id),
@@ -275,31 +277,31 @@ def test_a_late_commit_that_another_comes_before_says_so_and_takes_nothing(
         acts[state]()
 
     budget.world.proxy.forget()
-    budget.world.proxy.plan = acting_before({0: first})
+    budget.world.proxy.plan = acting_before({0: settle_first})
     if state == EXPIRED:
         assert budget.commit(hold_id, 20)["changed"] is True
     else:
         assert isinstance(refusal(partial(budget.commit, hold_id, 20)), HoldSettledError)
     budget.world.proxy.plan = faults.no_faults
     assert budget.left() == 1_000 - {EXPIRED: 20, RELEASED: 0, COMMITTED: 7}[state]
-    assert budget.even()
+    assert budget.equals_receipts()
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 6))])
-def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
+def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_and_a_sweep(
     budget: Budget, clock: Clock, seed: int
 ) -> None:
-    """30 holds whose time is over: two callers commit each at once, the sweep runs, and some are released or voided.
-    Others write down what is used already, and each change is sent twice."""
+    """Two callers commit each of 30 expired holds at once. A sweep runs, and some holds are released or voided. Other
+    callers count amounts that are spent already. Each call is sent twice."""
     chance, proxy = random.Random(seed), budget.world.proxy
     budget.counter = replace(budget.counter, debt=500)
     hold_ids = [budget.hold(chance.choice((10, 20, 30))) for _ in range(30)]
     clock.pass_s(61)
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
-    def act(hold_id: str, name: str, change: Callable[..., dict[str, Any]], *given: int) -> tuple[str, str, Any]:
+    def act(hold_id: str, name: str, change: Callable[..., dict[str, Any]], *arguments: int) -> tuple[str, str, Any]:
         try:
-            return hold_id, name, retry_until_final(partial(change, hold_id, *given))
+            return hold_id, name, retry_until_final(partial(change, hold_id, *arguments))
         except (HoldSettledError, LimitReachedError) as refused:
             return hold_id, name, type(refused)
 
@@ -325,13 +327,13 @@ def test_expiry_late_commits_releases_and_voids_race_and_each_hold_counts_once(
     spent = 0
     for record in budget.world.rows("HOLDS#SETTLED#"):
         hold_id, state = record["hold_id"]["S"], record["state"]["S"]
-        ways = {name for which, name, body in answers if which == hold_id and isinstance(body, dict)}
-        bodies = [body for which, _, body in answers if which == hold_id and isinstance(body, dict)]
-        taken = {body["amount"] for body in bodies if "amount" in body}
-        assert state in (ways or {EXPIRED})
-        assert (len(taken) <= 1, {RELEASED, COMMITTED} <= ways) == (True, False)
+        successes = [(name, body) for of_hold, name, body in answers if of_hold == hold_id and isinstance(body, dict)]
+        states = {name for name, _ in successes}
+        amounts = {body["amount"] for _, body in successes if "amount" in body}
+        assert state in (states or {EXPIRED})
+        assert (len(amounts) <= 1, {RELEASED, COMMITTED} <= states) == (True, False)
         spent += int(record["used"]["N"]) if state == COMMITTED else 0
     used = {key: body for key, name, body in answers if name == "used" and isinstance(body, dict)}
     spent += sum(keys[key] for key in used)
-    assert (budget.left(), budget.held(), budget.even()) == (1_000 - spent, 0, True)
+    assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000 - spent, 0, True)
     assert budget.left() >= -500

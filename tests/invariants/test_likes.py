@@ -1,4 +1,4 @@
-"""Likes: the like item and the tally move together, and a key keeps a late retry from liking again."""
+"""The like item and its tally change in one transaction, and a key keeps a late retry from a second like."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LIKED = {"present": True}
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def either(world: World, request: pytest.FixtureRequest) -> World:
-    """A world of likes, and one of members, whose workspace nobody has to make."""
+    """A world of likes, and a world of members. Nobody has to make the workspace of members."""
     world.child_counter = request.param
     return world
 
 
 @pytest.fixture
 def spread_world(make_world: Callable[..., World]) -> World:
-    """A world that writes to shard 1 of every post that it has met a conflict on."""
+    """A world whose likes of the post go to shard 1, as after a conflict."""
     world = make_world(spread=Spread(random=LAST))
     world.store.spread.widen(TALLY, 16)
     return world
@@ -41,30 +41,32 @@ def spread_world(make_world: Callable[..., World]) -> World:
 
 @pytest.mark.parametrize("changed", [True, False], ids=["changes", "changes nothing"])
 @pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
-def test_delayed_retry_of_what_was_undone_meanwhile_is_answered_as_before_and_changes_nothing(
+def test_a_late_retry_of_a_change_that_was_undone_gets_the_first_answer_and_changes_nothing(
     either: World, liked: bool, changed: bool
 ) -> None:
-    """What changed nothing has left a receipt, too."""
+    """A call that changed nothing has left a receipt, too."""
     either.write_post()
     change, opposite = (either.like, either.unlike) if liked else (either.unlike, either.like)
     if liked is not changed:
-        either.like("ann", key="key-1" if changed else "key-0")  # one key names two changes through two operations
+        either.like(
+            "ann", key="key-1" if changed else "key-0"
+        )  # `like` and `unlike` may use the same key for two changes
     first = change("ann", key="key-1")
     assert first == ({"present": liked, "changed": changed, "visible": "now"}, False)
-    for turned in (True, False):
-        assert opposite("ann") == ({"present": not liked, "changed": turned, "visible": "now"}, False)
+    for is_changed in (True, False):
+        assert opposite("ann") == ({"present": not liked, "changed": is_changed, "visible": "now"}, False)
     assert change("ann", key="key-1") == (first[0], True)
     assert either.likes() == ((0, set()) if liked else (1, {"ann"}))
 
 
-def test_unlike_of_what_is_not_liked_only_looks(either: World) -> None:
+def test_an_unlike_of_a_post_that_is_not_liked_only_reads(either: World) -> None:
     either.write_post()
     either.proxy.forget()
     assert either.unlike("ann")[0]["changed"] is False
     assert either.sent("TransactWriteItems") == []
 
 
-def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: World) -> None:
+def test_a_like_adds_to_a_shard_that_another_writer_has_just_made(spread_world: World) -> None:
     spread_world.write_post()
     shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
     spread_world.proxy.plan = acting_before(
@@ -74,8 +76,8 @@ def test_shard_that_another_writer_has_just_made_is_used_as_it_is(spread_world: 
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
 
 
-def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
-    """Not one after another while each next one is missing too: with sixteen that would outlast the turns."""
+def test_the_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
+    """Each try draws the next of 16 shards. The retry must use the shard that was made, and not draw a missing one."""
     world = make_world(spread=Spread(random=ShardsInTurn()))
     for _ in range(4):
         world.store.spread.widen(TALLY, 16)
@@ -88,7 +90,7 @@ def test_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Cal
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
 @pytest.mark.parametrize("where", ["world", "spread_world"], ids=["first shard", "spread"])
-def test_like_of_a_missing_post_is_refused_and_leaves_nothing(
+def test_a_like_of_a_missing_post_is_refused_and_stores_nothing(
     where: str, key: str | None, request: pytest.FixtureRequest
 ) -> None:
     world: World = request.getfixturevalue(where)
@@ -97,11 +99,14 @@ def test_like_of_a_missing_post_is_refused_and_leaves_nothing(
             change("ann", key=key)
     assert world.items() == world.receipts() == []
     world.write_post()
-    assert world.like("ann", key=key) == ({**LIKED, "changed": True, "visible": "now"}, False)  # judged afresh
+    assert world.like("ann", key=key) == (
+        {**LIKED, "changed": True, "visible": "now"},
+        False,
+    )  # the refusal has left no receipt
     assert world.likes() == (1, {"ann"})
 
 
-def test_what_another_changes_between_the_two_looks_of_a_keyed_change_is_changed_back(either: World) -> None:
+def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_second_transaction(either: World) -> None:
     either.write_post()
     either.like("ann")
     either.proxy.plan = acting_before(
@@ -115,7 +120,7 @@ def test_what_another_changes_between_the_two_looks_of_a_keyed_change_is_changed
     assert either.likes() == (0, set())
 
 
-def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(either: World) -> None:
+def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_no_receipt(either: World) -> None:
     either.write_post()
     either.like("ann")
     turns = range(2 * ATTEMPTS_MAX)
@@ -132,20 +137,20 @@ def test_like_that_keeps_changing_is_busy_and_leaves_no_receipt(either: World) -
     assert tally == len(users)
 
 
-def test_posts_that_a_user_likes_are_found_by_one_read(world: World) -> None:
+def test_one_read_finds_which_of_many_posts_a_user_likes(world: World) -> None:
     for post in ("a", "b"):
         world.write_post(post)
     world.like("ann", "b")
     world.like("bob", "a")
     world.store.breaker.trip("POST#a")
     world.like("ann", "a")
-    world.unlike("ann", "a")  # leaves an item: it is no like
+    world.unlike("ann", "a")  # the removal of a spilled like leaves an item, which is not a like
     world.proxy.forget()
-    asked = [tallies.Tally(counters.LIKES, post) for post in ("a", "none", "b", "a")]
-    assert parents_with_child(world.call(), dict.fromkeys(asked, "ann")) == {asked[2]}
+    posts = [tallies.Tally(counters.LIKES, post) for post in ("a", "none", "b", "a")]
+    assert parents_with_child(world.call(), dict.fromkeys(posts, "ann")) == {posts[2]}
     (read,) = world.sent("BatchGetItem")
-    (wanted,) = read["RequestItems"].values()
-    assert (len(wanted["Keys"]), wanted["ConsistentRead"]) == (3, True)
+    (request,) = read["RequestItems"].values()
+    assert (len(request["Keys"]), request["ConsistentRead"]) == (3, True)
 
 
 def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired(world: World) -> None:
@@ -162,14 +167,14 @@ def test_a_key_is_bound_to_its_child_and_is_replayed_when_the_counter_is_retired
 
 
 @pytest.mark.parametrize("family", [counters.LIKES, *in_long([counters.MEMBERS])])
-def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(world: World, family: Counter) -> None:
-    """Also with two devices of one user against each other, on many shards, with and without keys."""
+def test_after_random_likes_and_unlikes_the_tally_is_the_number_of_like_items(world: World, family: Counter) -> None:
+    """Two devices of a user act at once, on many shards, with and without keys."""
     world.write_post()
     world.child_counter = family
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.random_faults(24, {"TransactWriteItems": FAULT_MIX})
 
-    def wander(seed: int) -> None:
+    def like_and_unlike(seed: int) -> None:
         chance = random.Random(seed)
         for step in range(15):
             if (seed, step) == (0, 5):
@@ -178,7 +183,7 @@ def test_users_who_like_and_unlike_at_random_leave_as_many_likes_as_like_items(w
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
             retry_until_final(partial(move, f"user-{seed % 5}", POST, key))
 
-    run_together([partial(wander, seed) for seed in range(8)])
+    run_together([partial(like_and_unlike, seed) for seed in range(8)])
     world.proxy.wait_until_idle()
     assert world.tally_after_rollup(family, POST) == len(world.likes()[1])
     assert world.spilled_children()

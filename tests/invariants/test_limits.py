@@ -1,4 +1,4 @@
-"""Floors, ceilings, amounts and numbers: none goes where it must not, and none is lost or given out twice."""
+"""A number stays within its floor and its ceiling, no amount is lost, and no number is given out twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 
 
-def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(counting: Counting) -> None:
+def test_of_200_buyers_at_once_100_buy_the_100_in_stock_and_100_are_refused(counting: Counting) -> None:
     counting.stock(100)
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
@@ -38,7 +38,7 @@ def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(countin
     assert Multiset(type(outcome) for outcome in outcomes) == {dict: 100, int: 100}
     assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
     assert counting.stored(counters.STOCK) == 0
-    assert len(counting.world.receipts()) == 101  # the stocking, and one for each that was sold
+    assert len(counting.world.receipts()) == 101  # one receipt of the stock, and one of each sale
     assert counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10
 
 
@@ -52,7 +52,7 @@ def test_200_buyers_at_once_of_100_in_stock_are_100_sold_and_100_refused(countin
     ],
     ids=lambda value: value.name if isinstance(value, Counter) else "",
 )
-def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_says_what_is_left(
+def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_has_the_amount_left(
     counting: Counting, counter: Counter, moves: list[int], ends: list[int], lefts: dict[int, int]
 ) -> None:
     for place, (amount, end) in enumerate(zip(moves, ends, strict=True)):
@@ -66,7 +66,7 @@ def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_says_what_is_left
     assert counting.read(counter)["value"] == ends[-1]
 
 
-def test_a_refusal_leaves_no_receipt_and_the_same_key_after_restocking_is_judged_afresh(counting: Counting) -> None:
+def test_a_refusal_leaves_no_receipt_so_the_same_key_counts_after_restocking(counting: Counting) -> None:
     key = new_key()
     for _ in range(2):
         assert isinstance(refusal(partial(counting.increment, counters.STOCK, -3, key)), LimitReachedError)
@@ -80,7 +80,7 @@ def test_a_refusal_leaves_no_receipt_and_the_same_key_after_restocking_is_judged
     assert counting.stored(counters.STOCK) == 0
 
 
-def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_and_its_floor(
+def test_a_counter_with_a_floor_keeps_one_shard_beside_a_hot_counter_with_the_same_partition_key(
     counting: Counting,
 ) -> None:
     spread = counting.world.store.spread
@@ -96,10 +96,10 @@ def test_a_bounded_counter_beside_a_hot_one_of_the_same_key_keeps_its_one_shard_
 
 
 def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: Counting) -> None:
-    """Whatever is in the way: the streams hold the number against what receipts say."""
+    """The judge compares the number with the receipts. So they must agree under faults, too."""
     counting.world.proxy.strip_tokens = True
-    some = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
-    counting.world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": some})
+    mix = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
+    counting.world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": mix})
     for value in (41, 7, 7, 0, 12):
         retry_until_final(partial(counting.increment, counters.STOCK, 5, new_key()))
         version = counting.read(counters.STOCK)["version"]
@@ -121,7 +121,7 @@ def test_every_write_of_a_counter_moves_its_version_by_one(counting: Counting, c
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Counting, version: int) -> None:
+def test_a_counter_that_changes_between_the_read_and_the_commit_is_not_set(counting: Counting, version: int) -> None:
     if version:
         counting.stock(41)
     receipts = counting.world.receipts()
@@ -136,15 +136,15 @@ def test_a_counter_that_moves_between_look_and_commit_is_not_set(counting: Count
     assert counting.world.receipts() == receipts
 
 
-def test_without_a_key_the_version_is_the_key_of_each_caller(counting: Counting) -> None:
+def test_a_set_without_a_key_uses_the_version_as_the_key_of_each_caller(counting: Counting) -> None:
     counting.stock(41)
     assert counting.set(counters.STOCK, 42, 1)[1] is False
     assert counting.set(counters.STOCK, 42, 1)[1] is True
     set_ = partial(counting.set, counters.STOCK)
-    for again in (partial(set_, 43, 1), partial(set_, 42, 1, caller="bob")):
-        moved = refusal(again)
-        assert isinstance(moved, PreconditionFailedError)
-        assert moved.version == 2
+    for act in (partial(set_, 43, 1), partial(set_, 42, 1, caller="bob")):
+        refused = refusal(act)
+        assert isinstance(refused, PreconditionFailedError)
+        assert refused.version == 2
     assert counting.read(counters.STOCK) == {
         "counter": "stock",
         "id": ITEM,
@@ -170,7 +170,7 @@ def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
 
 
 @pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (DEBT, 0)])
-def test_a_value_out_of_the_limits_is_not_set(counting: Counting, counter: Counter, value: int) -> None:
+def test_a_value_outside_the_limits_is_not_set(counting: Counting, counter: Counter, value: int) -> None:
     assert isinstance(refusal(partial(counting.set, counter, value, 0)), LimitReachedError)
     assert counting.world.items() == counting.world.receipts() == []
 
@@ -185,7 +185,7 @@ PAIRS = Counter(
 ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
 
-def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_told_that_it_was_the_last(
+def test_of_60_entries_in_a_contest_50_get_different_numbers_and_only_the_last_of_them_has_last_true(
     counting: Counting,
 ) -> None:
     counting.world.proxy.strip_tokens = True
@@ -193,11 +193,11 @@ def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_
     callers = 12
     keys = [f"key-{number}" for number in range(PRIZES + 10)]
 
-    def enter(own: list[str]) -> list[dict[str, Any] | int]:
-        return [buy(counting, DRAW, None, key) for key in own]
+    def enter(keys_of_caller: list[str]) -> list[dict[str, Any] | int]:
+        return [buy(counting, DRAW, None, key) for key in keys_of_caller]
 
     entries = run_together([partial(enter, keys[caller::callers]) for caller in range(callers)])
-    outcomes = [outcome for own in entries for outcome in own]
+    outcomes = [outcome for of_caller in entries for outcome in of_caller]
     winners = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     assert sorted(body["number"] for body in winners) == list(range(PRIZES))
     assert [body["number"] for body in winners if body["last"]] == [0]
@@ -207,7 +207,7 @@ def test_of_60_in_a_contest_of_50_each_of_50_has_a_number_of_its_own_and_one_is_
     assert counting.stored(DRAW) == 0
 
 
-def test_the_winner_is_told_so_again_when_nothing_is_left_as_long_as_its_receipt_lives_and_can_be_read(
+def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_number_is_left(
     counting: Counting, clock: Clock
 ) -> None:
     counting.set(DRAW, 1, 0)
@@ -232,7 +232,7 @@ def test_the_winner_is_told_so_again_when_nothing_is_left_as_long_as_its_receipt
 @pytest.mark.parametrize(
     ("counter", "numbers", "left"), [(PAIRS, [3, 1], 1), (ROWS, [1, 2, 3], 0)], ids=["delta -2", "up to a ceiling"]
 )
-def test_the_last_is_the_one_after_which_no_step_fits(
+def test_the_last_number_is_the_number_after_which_no_step_fits(
     counting: Counting, counter: Counter, numbers: list[int], left: int
 ) -> None:
     bodies = [counting.increment(counter)[0] for _ in numbers]
@@ -244,10 +244,12 @@ def test_the_last_is_the_one_after_which_no_step_fits(
     assert counting.stored(counter) == numbers[-1]
 
 
-@pytest.mark.parametrize(("counter", "back", "ahead"), [(counters.TICKET, 1, 4), (DRAW, PRIZES - 2, PRIZES - 4)])
-def test_compare_and_set_gives_no_number_out_twice(counting: Counting, counter: Counter, back: int, ahead: int) -> None:
+@pytest.mark.parametrize(("counter", "given_out", "free"), [(counters.TICKET, 1, 4), (DRAW, PRIZES - 2, PRIZES - 4)])
+def test_compare_and_set_gives_no_number_out_twice(
+    counting: Counting, counter: Counter, given_out: int, free: int
+) -> None:
     numbers = [counting.increment(counter)[0]["number"] for _ in range(3)]
-    refused = refusal(partial(counting.set, counter, back, 3))
+    refused = refusal(partial(counting.set, counter, given_out, 3))
     assert isinstance(refused, LimitReachedError)
     assert refused.members == {"field": "value"}
     assert f"has given out its numbers {'up' if counter is counters.TICKET else 'down'} to {numbers[-1]}" in str(
@@ -255,25 +257,27 @@ def test_compare_and_set_gives_no_number_out_twice(counting: Counting, counter: 
     )
     assert counting.stored(counter) == numbers[-1]
     assert len(counting.world.receipts()) == 3
-    assert counting.set(counter, numbers[-1], 3)[1] is False  # where it stands
-    assert counting.set(counter, ahead, 4)[1] is False
-    assert counting.set(counter, ahead, 4)[1] is True
+    assert counting.set(counter, numbers[-1], 3)[1] is False  # the present number is accepted
+    assert counting.set(counter, free, 4)[1] is False
+    assert counting.set(counter, free, 4)[1] is True
     numbers += [counting.increment(counter)[0]["number"] for _ in range(3)]
     assert len(set(numbers)) == 6
 
 
-def test_a_numbered_counter_begins_where_it_is_set_before_its_first_number(counting: Counting) -> None:
+def test_a_numbered_counter_can_be_set_before_its_first_number(counting: Counting) -> None:
     counting.set(DRAW, PRIZES + 10, 0)
     assert counting.increment(DRAW)[0]["number"] == PRIZES + 9
     assert isinstance(refusal(partial(counting.set, DRAW, PRIZES + 10, 2)), LimitReachedError)
 
 
-def test_a_number_that_was_lost_to_another_is_the_next_one_without_another_read(
+def test_a_call_whose_number_another_call_has_taken_gets_the_next_number_without_a_second_read(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         counting.increment(counters.TICKET)
     counting.world.proxy.forget()
-    monkeypatch.setattr(tallies, "read_state", lambda *_: tallies.State(1, 1))  # what stood before two others came
+    monkeypatch.setattr(
+        tallies, "read_state", lambda *_: tallies.State(1, 1)
+    )  # a stale read, from before two other calls
     assert counting.increment(counters.TICKET)[0]["number"] == 4
     assert len(counting.world.sent("TransactWriteItems")) == 2

@@ -1,4 +1,4 @@
-"""What hands, changed declarations and neighbours do to the streams: nothing counted twice, held up or made up."""
+"""Records of manual edits, of changed declarations and of broken items: no change counts twice, and none is delayed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
     } | more  # fmt: skip
 
 
-def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_over_is(
+def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_one(
     stream: StreamWorld,
 ) -> None:
     first, edited, rewritten = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
@@ -47,7 +47,7 @@ def test_a_receipt_that_is_edited_by_hand_is_not_counted_again_and_one_written_o
     assert stream.ledger() == {("plays", "v", MINUTE): [6, 0]}
 
 
-def test_what_became_a_dead_letter_for_want_of_a_declaration_is_no_drift_once_redriven(stream: StreamWorld) -> None:
+def test_a_redriven_dead_letter_of_an_undeclared_counter_makes_no_drift(stream: StreamWorld) -> None:
     keys = {"PK": {"S": "OLD#v"}, "SK": {"S": "LIKE#USER#ann"}}
     child = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}}
     batches = {
@@ -55,43 +55,43 @@ def test_what_became_a_dead_letter_for_want_of_a_declaration_is_no_drift_once_re
         "counts": record(1, "INSERT", Keys=keys, NewImage=child),
     }
     for consumer in CONSUMERS:
-        for table, one in batches.items():
-            assert stream.deliver(consumer, table, f"{SHARD}-{table}", [one]) is None
-    again = replace(REDECLARED["retired"], visible="now", child="LIKE#USER#")
-    assert stream.redrive({"retired": again}) == ["applied"] * 4
+        for table, inserted in batches.items():
+            assert stream.deliver(consumer, table, f"{SHARD}-{table}", [inserted]) is None
+    declared = replace(REDECLARED["retired"], visible="now", child="LIKE#USER#")
+    assert stream.redrive({"retired": declared}) == ["applied"] * 4
     assert stream.tallies() == {("retired", "v"): 4}
     assert sum(expected for expected, _ in stream.ledger().values()) == 4
 
 
-def many(soon: Any, **more: Any) -> dict[str, Any]:
-    """The receipt of many changes, of which some wait for the rollup."""
+def batch_receipt(soon: Any, **more: Any) -> dict[str, Any]:
+    """Makes the receipt of a batch. `soon`: the changes that the rollup adds."""
     facts = {name: value for name, value in receipt().items() if name not in ("counter", "target", "amount")}
     return facts | {"soon": soon} | more
 
 
-NO_INT = "malformed: ValueError: invalid literal for int() with base 10: '1.5'"
+NOT_AN_INTEGER = "malformed: ValueError: invalid literal for int() with base 10: '1.5'"
 BROKEN: list[tuple[dict[str, Any], str]] = [
     (receipt(amount={"S": "lots"}), "amount cannot be {'S': 'lots'}"),
-    (receipt(amount={"N": "1.5"}), NO_INT),
+    (receipt(amount={"N": "1.5"}), NOT_AN_INTEGER),
     (receipt(at={"NULL": True}), "at cannot be {'NULL': True}"),
     (receipt(at={"N": "-1"}), "at cannot be {'N': '-1'}"),
     (receipt() | {"counter": {"N": "7"}}, "counter cannot be {'N': '7'}"),
     (receipt(target={"S": 7}), "target cannot be {'S': 7}"),
     *(
-        ({name: value for name, value in receipt().items() if name != lacking}, f"{lacking} cannot be missing")
-        for lacking in ("target", "amount", "at")
+        ({name: value for name, value in receipt().items() if name != missing}, f"{missing} cannot be missing")
+        for missing in ("target", "amount", "at")
     ),
-    (many({"S": "plays"}), "malformed: KeyError: 'M'"),
-    (many({"M": {"plays": {"L": []}}}), "malformed: KeyError: 'M'"),
-    (many({"M": {"plays": {"M": {"v": {"N": "1.5"}}}}}), NO_INT),
-    (many({"M": {"plays": {"M": {"v": {"N": str(10**38)}}}}}), "v has more than 38 digits"),
-    (many({"M": {}}), "the list of changes is empty"),
-    (many({"M": {"gone": {"M": {"v": {"N": "1"}}}}}), "the counter 'gone' is not declared"),
-    (many({"M": {"plays": {"M": {"v": {"N": "1"}}}}}, at={"S": "now"}), "at cannot be {'S': 'now'}"),
+    (batch_receipt({"S": "plays"}), "malformed: KeyError: 'M'"),
+    (batch_receipt({"M": {"plays": {"L": []}}}), "malformed: KeyError: 'M'"),
+    (batch_receipt({"M": {"plays": {"M": {"v": {"N": "1.5"}}}}}), NOT_AN_INTEGER),
+    (batch_receipt({"M": {"plays": {"M": {"v": {"N": str(10**38)}}}}}), "v has more than 38 digits"),
+    (batch_receipt({"M": {}}), "the list of changes is empty"),
+    (batch_receipt({"M": {"gone": {"M": {"v": {"N": "1"}}}}}), "the counter 'gone' is not declared"),
+    (batch_receipt({"M": {"plays": {"M": {"v": {"N": "1"}}}}}, at={"S": "now"}), "at cannot be {'S': 'now'}"),
 ]
 
 
-def test_a_broken_receipt_becomes_a_dead_letter_with_what_is_wrong_and_blocks_nothing(stream: StreamWorld) -> None:
+def test_a_broken_receipt_becomes_a_dead_letter_with_its_reason_and_delays_no_other_record(stream: StreamWorld) -> None:
     images = [image for broken, _ in BROKEN for image in (receipt(), broken)]
     records = [record(number, "INSERT", NewImage=image) for number, image in enumerate([*images, receipt()], 100)]
     for consumer in CONSUMERS:
@@ -101,9 +101,11 @@ def test_a_broken_receipt_becomes_a_dead_letter_with_what_is_wrong_and_blocks_no
     assert stream.tallies() == {("plays", "v"): 3 * (len(BROKEN) + 1)}
 
 
-def test_a_receipt_of_which_one_counter_is_declared_later_is_rolled_up_whole_once_redriven(stream: StreamWorld) -> None:
-    some = {"M": {"v": {"N": "2"}}}
-    image = many({"M": {"plays": some, "retired": some}}, changes={"M": {"usage": some, "gone": some}})
+def test_a_redrive_after_the_missing_counter_is_declared_rolls_up_the_whole_receipt(stream: StreamWorld) -> None:
+    of_video = {"M": {"v": {"N": "2"}}}
+    image = batch_receipt(
+        {"M": {"plays": of_video, "retired": of_video}}, changes={"M": {"usage": of_video, "gone": of_video}}
+    )
     for consumer in CONSUMERS:
         assert stream.deliver(consumer, "receipts", SHARD, [record(1, "INSERT", NewImage=image)]) is None
     assert (stream.tallies(), stream.ledger()) == ({}, {})
@@ -116,13 +118,14 @@ def test_a_receipt_of_which_one_counter_is_declared_later_is_rolled_up_whole_onc
 PLAYS: dict[str, Any] = {"Keys": tallies.key(counters.PLAYS, "v", 0)}
 
 
-def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: StreamWorld) -> None:
+def test_reads_recounts_and_the_bookkeeper_ignore_an_item_whose_key_is_not_of_a_shard(stream: StreamWorld) -> None:
     call = Call(stream.store)
-    for number, beside in enumerate(("#3x", "#03", "#-1", "!", "#²", "S")):
-        keys = {"PK": {"S": f"VID#v{number}"}, "SK": {"S": f"STATS#TOTAL{beside}"}}
+    for number, suffix in enumerate(("#3x", "#03", "#-1", "!", "#²", "S")):
+        keys = {"PK": {"S": f"VID#v{number}"}, "SK": {"S": f"STATS#TOTAL{suffix}"}}
         item = {**keys, "play_count": {"N": "7"}}
-        for one in (item, {**keys, "SK": {"S": "STATS#TOTAL#3"}, "play_count": {"N": "2"}}):
-            stream.raw.put_item(TableName=call.store.settings.counts_table, Item=one)
+        shard = {**keys, "SK": {"S": "STATS#TOTAL#3"}, "play_count": {"N": "2"}}
+        for stored in (item, shard):
+            stream.raw.put_item(TableName=call.store.settings.counts_table, Item=stored)
         assert tallies.read(call, counters.PLAYS, f"v{number}") == 2
         assert recount.stored_sum(counters.PLAYS, recount.shards_of(call, counters.PLAYS, f"v{number}")) == 2
         inserted = record(1 + number, "INSERT", Keys=keys, NewImage=item)
@@ -130,8 +133,8 @@ def test_an_item_beside_the_shards_is_no_part_of_the_tally_for_anybody(stream: S
     assert stream.segments() == []
 
 
-class Crowded(WatchedClient):
-    """A store in which a transaction that moves more than two tallies always meets another."""
+class ConflictingClient(WatchedClient):
+    """A client whose transactions of more than two tallies always fail with a conflict."""
 
     def __getattr__(self, name: str) -> Any:
         real = super().__getattr__(name)
@@ -148,14 +151,14 @@ class Crowded(WatchedClient):
         return write
 
 
-def test_a_wide_transaction_that_keeps_meeting_others_is_made_narrower(stream: StreamWorld) -> None:
-    store = replace(stream.store, client=Crowded(stream.raw), sleep=lambda _: None)  # type: ignore[arg-type]
+def test_the_rollup_makes_a_transaction_smaller_after_repeated_conflicts(stream: StreamWorld) -> None:
+    store = replace(stream.store, client=ConflictingClient(stream.raw), sleep=lambda _: None)  # type: ignore[arg-type]
     records = [record(number, "INSERT", NewImage=receipt(target={"S": f"v{number}"})) for number in range(1, 21)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 3 for number in range(1, 21)}
 
 
-def test_a_number_that_was_edited_into_a_fraction_is_read_and_its_drift_found(
+def test_a_number_that_was_edited_into_a_fraction_is_rounded_down_and_its_drift_is_booked(
     world: World, stream: StreamWorld
 ) -> None:
     world.write_post()

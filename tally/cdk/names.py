@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aws_cdk import Aws, Fn, Stack, Token
 from constructs import Construct
 
-from .options import RESERVED_BY_COGNITO, OptionsError
+from .option_parsers import RESERVED_BY_COGNITO, OptionsError
 
 BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 for the name of a vault, which has nine more
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids

@@ -7,14 +7,15 @@ docs/reference.md lists them; docs/operate.md and docs/front-door.md say what to
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from typing import Any
-from urllib.parse import urlsplit
 
 from tally.api.operation import UserVisibility
+
+from . import option_parsers as parse
+from .option_parsers import OptionsError as OptionsError
 
 DEV = "dev"
 PROD_STAGE = "prod"  # a construct that keeps its data gets the defaults of this stage, and otherwise of dev
@@ -22,251 +23,126 @@ STAGE, EDGE = "stage", "edge"
 """Options that are not arguments of a construct: of a stage's own stack, and of a CDN, which is a second stack."""
 LOG_SAMPLING_DEFAULT = 0.05  # of the successes, outside dev
 DEV_THROTTLE = 0.1  # a stage dev is open to strangers, too
-# Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
-PAGE_HOSTS_BYTES_MAX = 3200
 EDGE_REGION = "us-east-1"  # CloudFront takes certificates and web ACLs only from here
 CLIENT_RATE_WINDOW_S = 300
 # Regions of AWS without Lambda SnapStart (Taipei, New Zealand), on 2026-11-23:
 # https://docs.aws.amazon.com/lambda/latest/dg/snapstart.html
 REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
-_STAGE = "[a-z][a-z0-9-]{0,15}"
-RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # not in the domain of a user pool, which has the stage
-_HOST = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
-# As a browser sends it: without the default port of its scheme. API Gateway compares origins as text.
-_ORIGIN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST})(:[1-9][0-9]{{0,4}})?"
-_DOMAIN_NAME_PATTERN = r"(?=.{4,64}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])"
-_CERTIFICATE = r"arn:aws(?:-[a-z-]+)?:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-zA-Z-]+"
-VAULT_PATTERN = r"arn:aws(?:-[a-z-]+)?:backup:[a-z0-9-]+:[0-9]{12}:backup-vault:[a-zA-Z0-9_-]{2,50}"
-_EVENT_BUS_PATTERN = r"arn:aws(?:-[a-z-]+)?:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9._/-]{1,256}"
-_S3_OBJECT_PATTERN = "s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]{1,1024}"
-_RESTORED_TABLES_PATTERN = re.compile(rf"Tally-({_STAGE})-([0-9]{{8}}T[0-9]{{6}})")
-
-Parser = Callable[[str], Any]
-"""Parses the text of an option. None counts as missing. Raises OptionsError; its message follows the option's name."""
 
 
-class OptionsError(Exception):
-    """An option is wrong. The message is one line, for the deployer."""
-
-
-def _matching(pattern: str, must: str, to: Callable[[str], Any] = str) -> Parser:
-    """Returns a parser of text that matches a pattern entirely. `must`: the pattern in words."""
-
-    def read(text: str) -> Any:
-        if not re.fullmatch(pattern, text):
-            raise OptionsError(f"is {text!r}: it must be {must}")
-        return to(text)
-
-    return read
-
-
-def _whole(lowest: int, highest: int) -> Parser:
-    def read(text: str) -> int:
-        if not re.fullmatch("0|[1-9][0-9]{0,9}", text) or not lowest <= int(text) <= highest:
-            raise OptionsError(f"is {text!r}: it must be a whole number from {lowest} to {highest}")
-        return int(text)
-
-    return read
-
-
-def _one_of(choices: Mapping[str, Any]) -> Parser:
-    def read(text: str) -> Any:
-        if text not in choices:
-            raise OptionsError(f"is {text!r}: it must be one of {', '.join(choices)}")
-        return choices[text]
-
-    return read
-
-
-def _list_of(fits: Callable[[str], object], what: str) -> Parser:
-    """Returns a parser of entries between commas that fit, or of `*` alone."""
-
-    def read(text: str) -> tuple[str, ...] | None:
-        entries = _split_list(text)
-        for entry in entries if entries != ("*",) else ():
-            if not fits(entry):
-                raise OptionsError(f"has {entry!r}: give {what}, or * alone for any")
-        return entries or None
-
-    return read
-
-
-def _split_list(text: str) -> tuple[str, ...]:
-    """Returns the entries between commas, in the order given, each once, without empty entries."""
-    return tuple(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
-
-
-def _stage(text: str) -> str:
-    stage: str = _matching(_STAGE, "a lower case letter, then up to 15 of a-z 0-9 -")(text)
-    for word in RESERVED_BY_COGNITO:
-        if word in stage:
-            raise OptionsError(f"is {stage!r}: Cognito refuses a domain with {word!r} in it")
-    return stage
-
-
-def _issuer(text: str) -> str:
-    try:
-        is_https = urlsplit(text).scheme == "https" and urlsplit(text).netloc != ""
-    except ValueError:
-        is_https = False
-    if not is_https:
-        raise OptionsError(f"is {text!r}: API Gateway takes only https://…")
-    return text
-
-
-def _audience(text: str) -> tuple[str, ...]:
-    if not _split_list(text):
-        raise OptionsError(f"is {text!r}: give at least one audience")
-    return _split_list(text)
-
-
-def _hosts(text: str) -> tuple[str, ...] | None:
-    hosts: tuple[str, ...] | None = _list_of(re.compile(_HOST).fullmatch, "hosts like example.com")(text.lower())
-    if hosts and len(",".join(hosts)) > PAGE_HOSTS_BYTES_MAX:
-        raise OptionsError(
-            f"has {len(hosts)} hosts of {len(','.join(hosts))} bytes together: Lambda takes"
-            f" {PAGE_HOSTS_BYTES_MAX}; give * alone, and refuse others in front of the API"
-        )
-    return hosts
-
-
-def _restored_times(text: str) -> dict[str, str]:
-    """Returns the moment of the tables by stage, because all stages share `cdk.json`."""
-    moments: dict[str, str] = {}
-    for entry in _split_list(text):
-        table = _RESTORED_TABLES_PATTERN.fullmatch(entry)
-        if not table:
-            raise OptionsError(f"has {entry!r}: give what `tally restore` prints, Tally-STAGE-MOMENT")
-        if table[1] in moments:
-            raise OptionsError(f"has 2 moments for the stage {table[1]}: give one")
-        moments[table[1]] = table[2]
-    return moments
-
-
-def _option(read: Parser, default: Any, of: str = "", name: str = "") -> Any:
+def _option(read: parse.Parser, default: Any, of: str = "", name: str = "") -> Any:
     """Declares an option. `of`: STAGE, EDGE or "". `name`: in the context, if not the field's name in camel case."""
     return field(default=default, metadata={"read": read, "of": of, "name": name})
-
-
-_name = _matching(_DOMAIN_NAME_PATTERN, "a name like api.example.com, in lower case")
-_certificate = _matching(_CERTIFICATE, "arn:aws:acm:<region>:<account>:certificate/…")
-_vault = _matching(VAULT_PATTERN, "arn:aws:backup:<region>:<account>:backup-vault:<name>")
-_bus = _matching(_EVENT_BUS_PATTERN, "arn:aws:events:<region>:<account>:event-bus/<name>")
-_email = _matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "a mail address")
-_folder_url = _matching("https://[!-~]+", "https://… of the folder docs", lambda url: url.rstrip("/"))
-_share = _matching(r"0|1|0?\.[0-9]{1,6}|1\.0{1,6}", "a share from 0 to 1, as 0.05", float)
-_origins = _list_of(re.compile(_ORIGIN).fullmatch, "origins like https://example.com")
-_yes_no = _one_of({"true": True, "false": False})
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of one deployment. Immutable. An option that is not given is an empty text, 0 or None."""
 
-    stage: str = _option(_stage, DEV, STAGE)
+    stage: str = _option(parse.stage, DEV, STAGE)
     """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
     and users when the stack is deleted."""
-    issuer: str = _option(_issuer, "")
+    issuer: str = _option(parse.issuer, "")
     """The issuer of the tokens of callers who sign in. Without an issuer the stack makes a Cognito user pool."""
-    audience: tuple[str, ...] = _option(_audience, ())
+    audience: tuple[str, ...] = _option(parse.audience, ())
     """The audiences of the issuer's tokens, between commas. Give `issuer` and `audience`, or neither."""
-    mfa: str = _option(_one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
+    mfa: str = _option(parse.one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
     """Whether the users of the stack's own pool need a second factor, an authenticator app. `required` is better in
     `prod`."""
-    users_plan: str = _option(_one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
+    users_plan: str = _option(parse.one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
     """Cognito's plan for the stack's own pool. `essentials` costs nearly three times as much, and Tally uses nothing
     that it adds."""
-    one_user_per_mailbox: bool = _option(_yes_no, True)
+    one_user_per_mailbox: bool = _option(parse.yes_no, True)
     """Whether `Ana@` and `ana@` are one user of the stack's own pool. Cognito fixes this when it makes a pool. If a
     deploy fails with `Updates are not allowed for property - UsernameConfiguration`, the pool was made before
     2026-11-25: always give `false`."""
-    page_hosts: tuple[str, ...] = _option(_hosts, ())
+    page_hosts: tuple[str, ...] = _option(parse.hosts, ())
     """The hosts whose pages count, between commas, up to 3,200 bytes together. A visit of a page on another host is
     refused with 403. `*` alone: any host."""
-    cors_origins: tuple[str, ...] = _option(_origins, ("*",))
+    cors_origins: tuple[str, ...] = _option(parse.origins, ("*",))
     """The origins that browsers may call from, as browsers send them: `https://example.com`. API Gateway does not
     support `*.example.com`. `*` alone: any origin."""
-    domain_name: str = _option(_name, "")
+    domain_name: str = _option(parse.domain_name, "")
     """The name that callers use. It needs a certificate. Without a name callers use the address that AWS gives."""
-    certificate_arn: str = _option(_certificate, "")
+    certificate_arn: str = _option(parse.certificate, "")
     """The certificate of the API's own name, in the region of the stack. The API's own name is the domain, or behind
     CloudFront the origin's name."""
-    cdn: bool = _option(_yes_no, False, STAGE)
+    cdn: bool = _option(parse.yes_no, False, STAGE)
     """Whether CloudFront and AWS WAF are in front of the API, in a second stack."""
-    origin_name: str = _option(_name, "", EDGE)
+    origin_name: str = _option(parse.domain_name, "", EDGE)
     """With `cdn`: the name of the API itself, which only CloudFront uses."""
-    cdn_certificate_arn: str = _option(_certificate, "", EDGE)
+    cdn_certificate_arn: str = _option(parse.certificate, "", EDGE)
     """With `cdn`: the certificate of the domain, in us-east-1. Without it the API's certificate serves both names."""
     # The bounds are AWS WAF's: https://docs.aws.amazon.com/waf/latest/APIReference/API_RateBasedStatement.html
-    client_rate: int = _option(_whole(10, 2_000_000_000), 2000, EDGE)
+    client_rate: int = _option(parse.whole(10, 2_000_000_000), 2000, EDGE)
     """With `cdn`: how many requests one IP address may send in five minutes before AWS WAF refuses it; 10 to
     2,000,000,000. The default is 6.7 a second, less than the lowest throttle of a route, which is 10."""
-    edge_logs: int = _option(_whole(1, 3650), 0, EDGE)
+    edge_logs: int = _option(parse.whole(1, 3650), 0, EDGE)
     """With `cdn`: for how many days CloudFront's access log is kept; 1 to 3,650. The log has the addresses of callers.
     Without it there is no such log."""
-    cdn_client_certificate_arn: str = _option(_certificate, "", EDGE)
+    cdn_client_certificate_arn: str = _option(parse.certificate, "", EDGE)
     """With `cdn`: the certificate that CloudFront presents to the API, in us-east-1."""
-    origin_trust_store: str = _option(_matching(_S3_OBJECT_PATTERN, "s3://bucket/key"), "", EDGE)
+    origin_trust_store: str = _option(parse.s3_object, "", EDGE)
     """With `cdn`: the S3 object with the authorities of CloudFront's client certificate, as PEM, in the region of the
     API. The API then refuses everyone but CloudFront. Add it one deploy after `cdn_client_certificate_arn`."""
-    alarm_email: str = _option(_email, "")
+    alarm_email: str = _option(parse.email, "")
     """The address that gets a mail of each alarm. AWS first mails a link to confirm."""
-    docs_url: str = _option(_folder_url, "docs")
+    docs_url: str = _option(parse.folder_url, "docs")
     """Where your people read the folder docs/, such as `https://git.example.com/tally/docs`. Alarms and the console
     then link to the section that helps. Without it they name the file, such as `docs/runbook.md`."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
-    warm_writes: int | None = _option(_whole(4000, 10**7), None)
+    warm_writes: int | None = _option(parse.whole(4000, 10**7), None)
     """Write units a second that counts and receipts, each, take from the first moment; 4,000 to 10,000,000. AWS bills
     this once. It cannot be lowered."""
-    warm_reads: int | None = _option(_whole(12_000, 10**7), None)
+    warm_reads: int | None = _option(parse.whole(12_000, 10**7), None)
     """Read units a second that counts and receipts, each, take from the first moment; 12,000 to 10,000,000."""
-    max_writes: int | None = _option(_whole(100, 10**7), None)
+    max_writes: int | None = _option(parse.whole(100, 10**7), None)
     """The most write units a second that counts and receipts take, each; 100 to 10,000,000. Without it: what AWS
     allows the account."""
-    max_reads: int | None = _option(_whole(100, 10**7), None)
+    max_reads: int | None = _option(parse.whole(100, 10**7), None)
     """The most read units a second that counts and receipts take, each; 100 to 10,000,000."""
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
-    reserved_concurrency: int | None = _option(_whole(10, 10_000), None)
+    reserved_concurrency: int | None = _option(parse.whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer; 10 to 10,000. The sweep then gets one."""
-    strangers_concurrency: int | None = _option(_whole(0, 10_000), None)
+    strangers_concurrency: int | None = _option(parse.whole(0, 10_000), None)
     """The most invocations at once of the functions that serve strangers, all together; up to 10,000. `0`: no ceiling.
     Without it: what the throttles of their routes need, but in `dev` no ceiling."""
     # Callers may rely on 24 hours. The rollup keeps what is spilled for 8 days, and a receipt must not outlive that.
-    receipt_ttl_hours: int | None = _option(_whole(24, 168), None)
+    receipt_ttl_hours: int | None = _option(parse.whole(24, 168), None)
     """For how many hours a retry with the same key is recognised; 24 to 168. Each receipt is stored that long. Without
     it: 24. A counter's `receipt_days` overrides it."""
-    snap_start: bool = _option(_yes_no, None)
+    snap_start: bool = _option(parse.yes_no, None)
     """Whether the functions that callers wait for start from a snapshot, for which AWS bills about $2 a month each.
     Lambda has no snapshots in Taipei and New Zealand."""
-    canary: bool = _option(_yes_no, None)
+    canary: bool = _option(parse.yes_no, None)
     """Whether new code of each busy function first gets a tenth of the calls. If it fails, the old code gets all."""
-    throttle: float = _option(_matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
+    throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
     """The share of each route's throttle that all its callers get together."""
-    tracing: str = _option(_one_of({which: which for which in ("callers", "all", "off")}), "off")
+    tracing: str = _option(parse.one_of({which: which for which in ("callers", "all", "off")}), "off")
     """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows the
     invocation, but not the calls of DynamoDB. The log line of an answer has these."""
-    log_sampling: float = _option(_share, None)
+    log_sampling: float = _option(parse.share, None)
     """The share of the invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
-        _one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
+        parse.one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
     )
     """Who sees over HTTP which users like a post, of a counter with `lists="anyone"`: `anyone`, `signedIn` or
     `nobody`."""
-    dead_letter_days: int = _option(_whole(1, 3650), 90)
+    dead_letter_days: int = _option(parse.whole(1, 3650), 90)
     """After how many days a dead letter that nobody redrove expires; 1 to 3,650."""
-    series_days: int | None = _option(_whole(1, 36_500), None)
+    series_days: int | None = _option(parse.whole(1, 36_500), None)
     """For how many days series are kept; 1 to 36,500. Without it: for ever."""
-    spot_check_units: int = _option(_whole(0, 10_000), 100)
+    spot_check_units: int = _option(parse.whole(0, 10_000), 100)
     """How many read and write units of your tables and Tally's a spot check of a counter of items may take, every few
     minutes; up to 10,000. `0`: no spot checks."""
-    event_bus: str = _option(_bus, "")
+    event_bus: str = _option(parse.event_bus, "")
     """The ARN of the EventBridge bus that gets the events of thresholds. Without it Tally makes a bus, if a counter
     has thresholds."""
-    restored: str = _option(_restored_times, "", name="tables")
+    restored: str = _option(parse.restored_times, "", name="tables")
     """The restored tables that the stack has, as `tally restore` prints them: `Tally-prod-20261122T103000`; one for
     each stage, between commas. An argument of the construct is the moment alone: `20261122T103000`. Without it: the
     tables of the first deploy."""
-    backup_to: str = _option(_vault, "")
+    backup_to: str = _option(parse.vault, "")
     """The ARN of a vault of AWS Backup, in another region or account, that gets a copy of the tables each day."""
 
     def __post_init__(self) -> None:

@@ -115,7 +115,7 @@ def epoch_seconds(value: str) -> int:
 
 def vault_arn(value: str) -> str:
     """Checks the ARN of a vault of AWS Backup."""
-    from tally.cdk.options import VAULT_PATTERN  # imported late: it imports the operations
+    from tally.cdk.option_parsers import VAULT_PATTERN  # imported late: it imports the operations
 
     if not re.fullmatch(VAULT_PATTERN, value):
         raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")

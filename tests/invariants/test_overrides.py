@@ -62,7 +62,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new_processes(world: World, number: int) -> list[Store]:
-    """Returns stores of new_processes that have cached nothing yet."""
+    """Returns the stores of processes that have cached nothing yet."""
     return [
         replace(world.store, spread=Spread(), breaker=Breaker(), idempotency_layers={}, limit_cache={})
         for _ in range(number)
@@ -535,7 +535,7 @@ def test_an_imported_number_is_judged_by_the_override_of_its_id(world: World) ->
     put_override(world.store, SEATS, 30)
     rows = [NumberRow(1, ITEM, 25), NumberRow(2, "another", 25)]
     refused_rows = [imports.import_numbers(world.call(), SEATS, "run", Chunk(row.line, [row])) for row in rows]
-    assert [len(one) for one in refused_rows] == [0, 1]
+    assert [len(rows_of_chunk) for rows_of_chunk in refused_rows] == [0, 1]
     assert world.tally(SEATS, ITEM) == 25
 
 
@@ -543,7 +543,7 @@ def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(co
     """The override has raised the version before there is a number."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     put_override(counting.world.store, CREDIT, -20)
-    assert [one.why for one in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
+    assert [refused.why for refused in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
         "-25 is not within the limits of credit."
     ]
     put_override(counting.world.store, CREDIT, -30)
@@ -594,7 +594,7 @@ def test_a_process_caches_the_limits_of_few_tallies(world: World, monkeypatch: p
 
 
 def test_overrides_cost_what_the_design_says(world: World, clock: Clock) -> None:
-    one, other = new_processes(world, 2)
+    first, second = new_processes(world, 2)
     clock.pass_s(1.5 * DAY_S - clock() % DAY_S)
 
     def costs(act: Callable[[], object]) -> list[tuple[str, float]]:
@@ -603,18 +603,17 @@ def test_overrides_cost_what_the_design_says(world: World, clock: Clock) -> None
         return list(measured)
 
     read, write, daily = ("BatchGetItem", 2.0), ("TransactWriteItems", 4.0), counters.CALLS
-    assert costs(lambda: count(one, daily, 1)) == [read, write], "the first change of a period copies the override"
-    assert costs(lambda: count(one, daily, 1)) == [read, write]
-    assert costs(lambda: count(one, daily, 1)) == [write]
-    assert costs(lambda: count(other, daily, 1)) == [read, write]
-    assert costs(lambda: put_override(one, daily, 5000)) == [("TransactWriteItems", 6.0)]
-    assert costs(lambda: count(other, daily, 1))[-1] == write, "after a failed attempt"
-    assert costs(lambda: count(other, daily, 1)) == [write]
-    assert costs(lambda: put_override(one, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
-    assert costs(lambda: put_override(one, QUOTA, 5000)) == [("TransactWriteItems", 66.0)], (
-        "31 minutes are near enough for a copy or a mark"
-    )
-    assert costs(lambda: count(other, SEATS, 1)) == [("BatchGetItem", 1.0), write]
+    assert costs(lambda: count(first, daily, 1)) == [read, write], "the first change of a period copies the override"
+    assert costs(lambda: count(first, daily, 1)) == [read, write]
+    assert costs(lambda: count(first, daily, 1)) == [write]
+    assert costs(lambda: count(second, daily, 1)) == [read, write]
+    assert costs(lambda: put_override(first, daily, 5000)) == [("TransactWriteItems", 6.0)]
+    assert costs(lambda: count(second, daily, 1))[-1] == write, "after a failed attempt"
+    assert costs(lambda: count(second, daily, 1)) == [write]
+    assert costs(lambda: put_override(first, SEATS, 5000)) == [("TransactWriteItems", 4.0)]
+    near = "31 minutes are near enough for a copy or a stale mark"
+    assert costs(lambda: put_override(first, QUOTA, 5000)) == [("TransactWriteItems", 66.0)], near
+    assert costs(lambda: count(second, SEATS, 1)) == [("BatchGetItem", 1.0), write]
 
 
 @pytest.fixture

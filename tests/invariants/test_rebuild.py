@@ -51,7 +51,7 @@ def lose_records(world: Deployment, consumer: str | None, act: Callable[[], obje
 
 
 def run_until_days_are_judged(world: Deployment, days: int = 2) -> None:
-    """Runs until this day and the next one are judged. `days`: how many, with this day."""
+    """Runs until this day and the days after it are judged. `days`: how many days, with this day."""
     last_minute = (today(world) + days) * DAY_MINUTES - 1
     while world.last_judged_minute < last_minute:
         world.run(1)

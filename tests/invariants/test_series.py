@@ -105,9 +105,8 @@ def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_
         str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
     }
     fold(brief, M + 4 * 24 * 3)  # three days later
-    answer = read.read_series(
-        Call(store), PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4)
-    )  # a command does not know `series_days`
+    without_setting = Call(store)  # a command does not know `series_days`
+    answer = read.read_series(without_setting, PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4))
     first = (H // 24 + 1) * 24
     assert answer["since"] == 3600 * first
     assert answer["series"][0] == {"from": 3600 * first, "value": 0}
@@ -398,7 +397,7 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     for hour, moved in truth.items():
         answer = top.top_list(Call(store), PLAYS, "hour", top.span_of(hour), 100)
         assert answer["error_max"] == 0
-        assert [one["value"] for one in answer["top"]] == sorted(moved.values(), reverse=True)[:15]
+        assert [entry["value"] for entry in answer["top"]] == sorted(moved.values(), reverse=True)[:15]
         check_bound(answer["top"], 0, moved)
     for day in {top.span_of(hour)[:10] for hour in truth}:
         of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))

@@ -59,8 +59,10 @@ class Budget:
     def change(
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
     ) -> ChangeAnswer:
-        how = {"operation": "change_hold", "key": key or new_key()}
-        return changing.change_hold(self.world.call("ann"), self.counter, OWNER, hold_id, amount, ttl_s, **how)
+        return changing.change_hold(
+            self.world.call("ann"), self.counter, OWNER, hold_id, amount, ttl_s,
+            operation="change_hold", key=key or new_key(),
+        )  # fmt: skip
 
     def commit(self, hold_id: str, amount: int | None = None) -> dict[str, Any]:
         return settling.settle(self.world.call("ann"), self.counter, OWNER, hold_id, COMMITTED, amount)

@@ -78,7 +78,7 @@ def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
     return Increment(counter, VIDEO, amount, "increment", key, {"id": VIDEO})
 
 
-# ROLLUP
+# Counters that are visible soon
 
 
 def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_all_that_the_rollup_needs(
@@ -233,10 +233,8 @@ def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_righ
     either_hot.like("ann")
     assert either_hot.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
     assert either_hot.likes() == (-1, set())
-    assert tallies.read(either_hot.call(), either_hot.child_counter, POST) == 0  # never shown below zero
-    assert (
-        either_hot.tally_after_rollup(either_hot.child_counter, POST) == 0
-    )  # once the rollup has seen the like in the stream
+    assert tallies.read(either_hot.call(), either_hot.child_counter, POST) == 0, "a read never shows a negative number"
+    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 0
     either_hot.like("ann")
     assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
 

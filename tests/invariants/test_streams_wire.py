@@ -44,9 +44,8 @@ def test_consumers_read_the_records_that_the_engine_streams(
         facts = tallies.receipt_facts(counters.PLAYS, "9f3a", 2, at)
         item = {"id": {"S": f"tally#{number}"}, "status": {"S": "COMPLETED"}, "rollup": {"BOOL": True}, **facts}
         client.put_item(TableName=store.settings.receipts_table, Item=item)
-    client.put_item(
-        TableName=store.settings.receipts_table, Item=item | {"nonce": {"S": "over"}}
-    )  # a new receipt over an expired one
+    over_expired = item | {"nonce": {"S": "over"}}
+    client.put_item(TableName=store.settings.receipts_table, Item=over_expired)
     client.delete_item(TableName=store.settings.receipts_table, Key={"id": {"S": "tally#0"}})
     post = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}, "likeTally": {"N": "0"}}
     client.put_item(TableName=store.settings.counts_table, Item=post)

@@ -85,5 +85,5 @@ def test_without_heartbeats_a_record_that_the_stream_still_shows_is_not_passed(
     monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
     shop.sweep_later(2 * LATER_S)
     assert scan_state.passed_s(shop.store, "shop") > before_s, (
-        "the stream does not show the record: the time is a guess"
+        "the stream does not show the record, so the estimate is wrong"
     )

@@ -44,7 +44,7 @@ DAILY = Counter("daily", prefix="SEEN", sort_key="USERS", attribute="users", per
 NEW = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
 DAY_S = 24 * 3600
 VISITS = int(os.environ.get("VISITS", "600"))
-RESENT_S = 1800  # within this time a visit whose answer was lost is sent again
+RESENT_S = 1800  # a visit whose response was lost is sent once more within this time
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_visitor_counts_once_for_all_services_and_is_new_once_whatever_respons
     lose_first = [faults.LOSE_RESPONSE]
     world.proxy.plan = faults.script({"PutItem": lose_first, "TransactWriteItems": lose_first})
     world.proxy.strip_tokens = True
-    assert visit(world, counter, "bob"), "the SDK repeats the write, and the receipt says that it is the call's own"
+    assert visit(world, counter, "bob"), "the retry of the SDK finds the receipt of its own call"
     assert world.proxy.injected(faults.LOSE_RESPONSE) >= 1
     assert [visit(world, counter, who) for who in ("bob", "cid", "cid")] == [False, True, False]
     assert uniques(world, counter, evening()) == 3

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CommandSummary(NamedTuple):
-    """One line of help for a command. The constant in `module` with the command's name declares the command."""
+    """One line of help for a command. `module`: has the command as a constant: the command `top` is `series.TOP`."""
 
     module: str
     about: str
@@ -19,7 +19,7 @@ class CommandSummary(NamedTuple):
 SUMMARIES_BY_PURPOSE = {
     "Check and repair": {
         "status": CommandSummary("status", "show the health of a stack on one screen"),
-        "check": CommandSummary("check", "find wrong numbers; changes none of them"),
+        "check": CommandSummary("check", "find wrong numbers, and change none of them"),
         "repair": CommandSummary("repair", "repair what `tally check` finds; shows it and asks first"),
         "history": CommandSummary("history", "show who repaired a number, when, why and by how much"),
     },
@@ -29,7 +29,7 @@ SUMMARIES_BY_PURPOSE = {
         "limit": CommandSummary("limit", "show, set or reset the limit of one id"),
         "receipt": CommandSummary("receipt", "look up a change by its idempotency key"),
         "series": CommandSummary("series", "show the accepted changes of a number, by the hour or day"),
-        "top": CommandSummary("series", "list what moved up most in an hour, a day or a month"),
+        "top": CommandSummary("series", "list the numbers that moved up most in an hour, a day or a month"),
         "watch": CommandSummary("watch", "follow a number live, until Ctrl-C"),
         "events": CommandSummary("events", "list the thresholds that numbers crossed, the newest first"),
     },
@@ -44,15 +44,11 @@ SUMMARIES_BY_PURPOSE = {
         "forget": CommandSummary("forget", "list a user's data; with --yes, erase it"),
     },
     "Run and deploy": {
-        "init": CommandSummary(
-            "init", "write counters.py, app.py and cdk.json into a folder of your own", needs_stack=False
-        ),
+        "init": CommandSummary("init", "write counters.py, app.py and cdk.json into a folder", needs_stack=False),
         "dev": CommandSummary("dev", "run the whole stack of this folder on this machine", needs_stack=False),
-        "deploy": CommandSummary(
-            "deploy", "deploy Tally to the account and region of your credentials", needs_stack=False
-        ),
+        "deploy": CommandSummary("deploy", "deploy to the account and region of your credentials", needs_stack=False),
         "destroy": CommandSummary(
-            "destroy", "delete a deployed stack and its edge; keeps the data of every stage but dev", needs_stack=False
+            "destroy", "delete a stack; keeps the data of every stage but dev", needs_stack=False
         ),
     },
     "About the command": {

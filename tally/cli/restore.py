@@ -197,9 +197,8 @@ def _repair_tallies(args: argparse.Namespace, counters: Counters, store: Store, 
     try:
         with progress_bar(None, "item", "checked") as scanned:
             options: dict[str, Any] = {"without_dead_letters": args.without_dead_letters, "tell": scanned.update}
-            for one in restored.repair_restored(
-                store, counters, audit_note, to_s, clock.now_s(), apart=apart, **options
-            ):
+            now_s = clock.now_s()
+            for one in restored.repair_restored(store, counters, audit_note, to_s, now_s, apart=apart, **options):
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:

@@ -175,11 +175,8 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         whole = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
         body = series.read_series(Call(store), counter, id_, whole)
         since = body["since"]
-        known = {
-            hour["from"] // HOUR_S: hour["value"]
-            for hour in body["series"]
-            if as_of is not None and since <= hour["from"] and hour["from"] + HOUR_S <= as_of
-        }
+        last_s = (as_of or 0) - HOUR_S  # the latest start of a complete hour
+        known = {one["from"] // HOUR_S: one["value"] for one in body["series"] if since <= one["from"] <= last_s}
         added += sum(repair["added"] for repair in body["repairs"])
         of_id = []
         for first, end in spans:

@@ -167,7 +167,10 @@ def count(
 
 
 def _commit(call: Call, changes: Batch, draft: ReceiptDraft, *, soon: bool) -> Body:
-    _refuse_retired(call, changes, draft)
+    for tally in changes.sums:
+        if tally.counter.retired:
+            raise_if_counted(call, draft)
+            raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))
     pending = set(changes.sums) if soon else set[Tally]()
     spilling = SpillPlan.at_start(call, changes.sums.keys() - pending)
     spilling.spilled |= pending
@@ -252,11 +255,3 @@ def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sen
             raise LimitReachedError(detail, **named, **error.members)
         has_released = True
     return has_released
-
-
-def _refuse_retired(call: Call, changes: Batch, draft: ReceiptDraft) -> None:
-    """Raises CounterRetiredError if a counter is retired, or AlreadyCountedError if the changes were counted before."""
-    for tally in changes.sums:
-        if tally.counter.retired:
-            raise_if_counted(call, draft)
-            raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))

@@ -214,20 +214,15 @@ def _removal_write(wish: _ChildRequest, seen: Item) -> Write:
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     as_read = items.with_expected(exists, {name: seen.get(name) for name in ("at", "nonce")})
     write = {**as_read, "TableName": wish.child["TableName"]}
-    at = minute_of(seen)
-    if "rollup" not in seen or at is None or _is_old(wish.call, at):
+    at, minute_s = minute_of(seen), wish.call.store.settings.minute_s
+    # CREATED_AT does not tell whether a late copy can arrive: it may be a day
+    if "rollup" not in seen or at is None or (minute_now(wish.call) - at - 1) * minute_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": wish.child["Key"]}}
     named = not wish.id.startswith(anonymous.CHILD_NAME_PREFIX)
     left = {name: seen[name] for name in ("at", "rollup")}  # the rollup may still have to add it
     left |= {TOMBSTONE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))}, "nonce": {"S": wish.call.nonce}}
     left |= {"expiration": {"N": str(ends_s(TOMBSTONE_KEPT_S, named=named))}}
     return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
-
-
-def _is_old(call: Call, at: int) -> bool:
-    """Returns whether no late copy of a child of the minute `at` can arrive. CREATED_AT does not tell: it may be a
-    day."""
-    return (minute_now(call) - at - 1) * call.store.settings.minute_s >= TOMBSTONE_KEPT_S
 
 
 def _answer_unchanged(wish: _ChildRequest) -> Body:

@@ -41,7 +41,6 @@ STEP_S_MAX = 1.0  # for one transaction, because the other parents wait
 MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # how long after its start a removal marks shards: later, a sweep may free the id
 ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
 _ANY: Expected = {}
-_ZERO = "#number = :zero OR attribute_not_exists(#number)"
 
 
 def remove_parent(
@@ -191,24 +190,20 @@ class _ParentsSweep:
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
         calm = calm and not unmarked
         yield
-        for children in self._children(tally):
-            calm = False
-            self._take_back(tally, children)
-            yield
+        many, child_range = min(tally.counter.max_shards, TOGETHER_MAX), tally.counter.child_range
+        table = self.store.settings.counts_table
+        for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
+            left = [item for item in page if TOMBSTONE not in item]
+            for first in range(0, len(left), many):
+                calm = False
+                self._remove_children(tally, left[first : first + many])
+                yield
         if calm:
             self._finish(row, tally)
         else:
             self._postpone(row, tally)
 
-    def _children(self, tally: Tally) -> Iterator[list[Item]]:
-        """Yields the children that are left, as many at a time as the tally has shards."""
-        many, table = min(tally.counter.max_shards, TOGETHER_MAX), self.store.settings.counts_table
-        child_range = tally.counter.child_range
-        for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
-            left = [item for item in page if TOMBSTONE not in item]
-            yield from (left[first : first + many] for first in range(0, len(left), many))
-
-    def _take_back(self, tally: Tally, children: Sequence[Item]) -> None:
+    def _remove_children(self, tally: Tally, children: Sequence[Item]) -> None:
         """Removes these children, each with its part of the tally on a shard of its own."""
         assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
         call = self._call
@@ -233,7 +228,14 @@ class _ParentsSweep:
             return
         if any(numbers.values()):
             commit_writes(self._call, self._zero_shards_writes(tally, numbers))
-        removals = [self._delete_shard_write(tally, shard) for shard in shards]
+        zero = "(#number = :zero OR attribute_not_exists(#number))"
+        delete = {
+            "TableName": self.store.settings.counts_table,
+            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND {zero}",
+            "ExpressionAttributeNames": {"#number": tally.counter.attribute},
+            "ExpressionAttributeValues": {":zero": {"N": "0"}},
+        }
+        removals: list[Write] = [{"Delete": {**delete, "Key": tallies.key(*tally, shard)}} for shard in shards]
         commit_writes(self._call, [*removals, self._delete_row_write(row)])
         self.parents += 1
 
@@ -250,15 +252,6 @@ class _ParentsSweep:
                 move["ConditionExpression"] = f"#number = :seen AND attribute_exists({TOMBSTONE})"
                 writes.append({"Update": move})
         return writes
-
-    def _delete_shard_write(self, tally: Tally, shard: int) -> Write:
-        return {"Delete": {
-            "TableName": self.store.settings.counts_table,
-            "Key": tallies.key(*tally, shard),
-            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND ({_ZERO})",
-            "ExpressionAttributeNames": {"#number": tally.counter.attribute},
-            "ExpressionAttributeValues": {":zero": {"N": "0"}},
-        }}  # fmt: skip
 
     def _delete_row_write(self, row: Item) -> Write:
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}

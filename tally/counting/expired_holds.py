@@ -120,11 +120,9 @@ class _HoldsSweep:
         self.failed_ids.add(hold_id)
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []
-        return self._overdue_writes(hold, f"{OVERDUE}{holder_key(name, id_)}#{hold_id}")
-
-    def _overdue_writes(self, hold: Item, to: str) -> list[Write]:
-        """Returns the writes that move a hold as it is, on condition that no other call settled or changed it."""
-        table = {"TableName": self.store.settings.ledger_table}
-        key = {"PK": hold["PK"], "SK": hold["SK"]}
-        removal = items.with_expected({**table, "Key": key}, expect_as_read(hold))
-        return [{"Delete": removal}, {"Put": {**table, "Item": {**hold, "SK": {"S": to}}}}]
+        table, overdue_key = (
+            {"TableName": self.store.settings.ledger_table},
+            f"{OVERDUE}{holder_key(name, id_)}#{hold_id}",
+        )
+        as_read = items.with_expected({**table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}, expect_as_read(hold))
+        return [{"Delete": as_read}, {"Put": {**table, "Item": {**hold, "SK": {"S": overdue_key}}}}]

@@ -77,8 +77,6 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     """
     counter, id_, amount = change.counter, change.id, change.amount
     move = _take_number if counter.numbered else _spill if counter.is_rolled_up else _add
-    if counter.unique and not counter.is_rolled_up:
-        move = _add_visitor
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
     payload = {"amount": amount, **({"used": True} if change.used else {})}
@@ -90,18 +88,15 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     except LimitReachedError:
         if not (change.used and counter.debt):
             raise
-        return count_once(call, keyed, partial(_add_beyond, call, change))
-
-
-def _add_beyond(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Counts an amount that the limit refused, within the debt."""
-    beyond = change._replace(body={**change.body, "over": True})
-    return _add(call, beyond, draft, debt=change.counter.debt)
+        beyond = change._replace(body={**change.body, "over": True})
+        return count_once(call, keyed, partial(_add, call, beyond, debt=counter.debt))
 
 
 def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
+    if counter.unique:  # most visitors were counted before: a read unit finds that, instead of a failed transaction
+        raise_if_counted(call, draft)
 
     def writes(shard: int) -> list[Write]:
         return [{"Update": tallies.add_write(call, counter, change.id, shard, change.amount, at, debt=debt)}]
@@ -115,13 +110,6 @@ def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -
         body = _spill(call, change, draft)
         observe.count(observe.SPILLED)
     return body
-
-
-def _add_visitor(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Most visits are of visitors that were counted before. A read unit finds that, instead of a transaction that
-    fails."""
-    raise_if_counted(call, draft)
-    return _add(call, change, draft)
 
 
 def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
@@ -182,36 +170,9 @@ def set_value(
     Raises PreconditionFailedError if the counter has moved, LimitReachedError for a value beyond its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
     """
-
-    def refuse_beyond(within: Limits) -> None:
-        if not within.fits(value):
-            raise LimitReachedError(
-                f"{value} is not within the limits of {counter.name}. Nothing was counted.", field="value"
-            )
-
     if not (counter.retired or counter.limit_overrides):
-        refuse_beyond(limits.cached_limits(call, counter, id_).with_debt(debt))
-
-    def change(draft: ReceiptDraft) -> Body:
-        if counter.retired:
-            refuse_retired(call, counter, draft)
-        seen, at = tallies.read_state(call, counter, id_), minute_now(call)
-        if seen.version != version and (version or seen.has_number):
-            raise_if_counted(call, draft)  # after the read of the state: a retry gets its first answer
-            raise _stale_version_error(seen)
-        if counter.numbered and seen.version:
-            _refuse_reissue(counter, seen.value, value)
-        within = limits.read_limits(call, counter, id_).with_debt(debt)
-        refuse_beyond(within)
-        body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
-        write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, at, within)}
-        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
-        try:
-            commit_change(call, counter, id_, _same_writes(write), receipt)
-        except ChangeRefusedError as refused:
-            raise _stale_version_error(tallies.state_of(counter, refused.old_items[0] or {})) from None
-        return body
-
+        _refuse_beyond(counter, value, limits.cached_limits(call, counter, id_).with_debt(debt))
+    change = partial(_assign, call, counter, id_, value, version, debt)
     payload = {"value": value, "version": version}
     target, key_or_version = f"{counter.name}/{id_}", key or f"version-{version}"
     keyed = ReceiptKey(operation, target, key_or_version, payload, days or counter.receipt_days, imported_day)
@@ -223,6 +184,34 @@ def set_value(
         now = tallies.read_state(call, counter, id_).version
         detail = f"You have set version {version} to another value. It is at version {now} now."
         raise PreconditionFailedError(detail, version=now) from None
+
+
+def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, debt: int, draft: ReceiptDraft) -> Body:
+    """Commits the number with its receipt, on condition that the counter has `version`. Returns the receipt's body."""
+    if counter.retired:
+        refuse_retired(call, counter, draft)
+    seen, at = tallies.read_state(call, counter, id_), minute_now(call)
+    if seen.version != version and (version or seen.has_number):
+        raise_if_counted(call, draft)  # after the read of the state: a retry gets its first answer
+        raise _stale_version_error(seen)
+    if counter.numbered and seen.version:
+        _refuse_reissue(counter, seen.value, value)
+    within = limits.read_limits(call, counter, id_).with_debt(debt)
+    _refuse_beyond(counter, value, within)
+    body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
+    write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, at, within)}
+    receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
+    try:
+        commit_change(call, counter, id_, _same_writes(write), receipt)
+    except ChangeRefusedError as refused:
+        raise _stale_version_error(tallies.state_of(counter, refused.old_items[0] or {})) from None
+    return body
+
+
+def _refuse_beyond(counter: Counter, value: int, within: Limits) -> None:
+    if not within.fits(value):
+        detail = f"{value} is not within the limits of {counter.name}. Nothing was counted."
+        raise LimitReachedError(detail, field="value")
 
 
 def _refuse_reissue(counter: Counter, now: int, value: int) -> None:

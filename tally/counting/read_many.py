@@ -6,7 +6,7 @@ its conflicts needed, and only a Query of its partition finds them: one for each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from ..counter import Counter
@@ -32,23 +32,17 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     spread = [tally for tally in wanted if not tally.counter.has_version]
     reads = [_pool.submit(_read_sharded, call, tally) for tally in spread]
     try:
-        numbers = _read_unsharded(call, single) if single else {}
+        numbers: dict[Tally, dict[str, int]] = {}
+        keys = [tallies.key(tally.counter, tally.id, 0) for tally in single]
+        items = queries.get_each(call, call.store.settings.counts_table, keys) if single else []
+        within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(single, items, strict=True)))
+        for tally, item in zip(single, items, strict=True):
+            value = tallies.state_of(tally.counter, item).value
+            numbers[tally] = {"value": value, **limits.answer_members(*tally, value, within[tally])}
         return numbers | {tally: {"value": read.result()} for tally, read in zip(spread, reads, strict=True)}
     finally:
         for left in reads:
             left.cancel()  # after a failure, no caller waits for the rest
-
-
-def _read_unsharded(call: Call, wanted: Sequence[Tally]) -> dict[Tally, dict[str, int]]:
-    """Returns the numbers of tallies that have one item each, and their limits."""
-    keys = [tallies.key(tally.counter, tally.id, 0) for tally in wanted]
-    items = queries.get_each(call, call.store.settings.counts_table, keys)
-    within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(wanted, items, strict=True)))
-    numbers: dict[Tally, dict[str, int]] = {}
-    for tally, item in zip(wanted, items, strict=True):
-        value = tallies.state_of(tally.counter, item).value
-        numbers[tally] = {"value": value, **limits.answer_members(*tally, value, within[tally])}
-    return numbers
 
 
 def _read_sharded(call: Call, tally: Tally) -> int:

@@ -245,11 +245,6 @@ def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> l
     ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in named]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
-    return [_found_receipt(call, receipts.get(id_)) for id_ in ids]
-
-
-def _found_receipt(call: Call, item: Item | None) -> FoundReceipt | None:
-    if not item:
-        return None
-    _, body = _parse_receipt(call, item)
-    return FoundReceipt(body, VOIDED_AT in item) if _is_live(item) else None
+    bodies = {id_: _parse_receipt(call, item)[1] for id_, item in receipts.items()}
+    live = {id_: FoundReceipt(bodies[id_], VOIDED_AT in item) for id_, item in receipts.items() if _is_live(item)}
+    return [live.get(id_) for id_ in ids]

@@ -42,7 +42,10 @@ def void(call: Call, keyed: ReceiptKey) -> Voided:
     """
     receipt, now_s = receipts.find_receipt(call, keyed), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
-    mark = TeamWrites([_mark_write(call, receipt)])
+    # The receipt keeps its nonce, so to the consumers it is not new.
+    as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
+    table = call.store.settings.receipts_table
+    mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
     back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
     days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1  # the void's receipt lives as long
     try:
@@ -50,14 +53,6 @@ def void(call: Call, keyed: ReceiptKey) -> Voided:
     except WriteRefusedError:
         raise NotFoundError("Another change has just used this key.", field="key") from None
     return Voided(amounts, answer)
-
-
-def _mark_write(call: Call, receipt: Item) -> items.Write:
-    """Returns the write that marks the receipt with the time of its void, on condition that the receipt is as it was
-    read. Its nonce stays: to the consumers the receipt is not new."""
-    expected = {"nonce": receipt["nonce"], VOIDED_AT: None}
-    table, key = call.store.settings.receipts_table, {"id": receipt["id"]}
-    return items.update_write(table, key, {VOIDED_AT: int(clock.now_s())}, expected=expected)
 
 
 def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:

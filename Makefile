@@ -111,8 +111,8 @@ ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.p
   $(addprefix tests/integration/test_,reads.py sweep.py)
 # `make dev` on DynamoDB Local: README's session, the demo, data that stay, an end without orphans, and new code.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
-  acknowledged_changes_survive_kill_9 a_dead_engine_ends_it_with_one_line \
-  a_counter_that_is_declared_while_it_runs_has_its_routes))
+  acknowledged_changes_survive_kill_9 make_dev_ends_with_one_line_when_the_engine_dies \
+  a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))
 IN_BROWSERS := tests/e2e/test_browsers.py
 test-all: test ## run `make test`, and the tests of tools and the long ones: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)

@@ -13,7 +13,7 @@ const storage = {
   get length() {
     return items.size;
   },
-  key: (at) => names[at] ?? null,
+  key: (index) => names[index] ?? null,
   getItem: (name) => (reads++, items.get(name) ?? null),
   setItem: (name, value) => items.set(name, value),
   removeItem: (name) => items.delete(name),

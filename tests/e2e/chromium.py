@@ -50,23 +50,22 @@ def find() -> Chromium:
     if (platform.system(), platform.machine()) == ("Linux", "x86_64") and PACKAGE.exists():
         return _of_npm()
     for command in (*COMMANDS, str(MAC)):
-        found = shutil.which(command)
-        if found:
-            return Chromium(Path(found))
+        if path := shutil.which(command):
+            return Chromium(Path(path))
     advice = "run `npm ci` (Linux on x86-64), put `chromium` or `google-chrome` on the PATH, or set TALLY_CHROMIUM"
     raise NoChromiumError(f"there is no Chromium for the browser tests: {advice}")
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start Chromium. Raises NoChromiumError."""
-    found = find()
+    """Starts Chromium. Raises NoChromiumError."""
+    chromium = find()
     expect.set_options(timeout=PATIENCE_MS)
-    environment = {**os.environ, **found.environment}
-    return playwright.chromium.launch(executable_path=found.executable, env=environment, timeout=PATIENCE_MS)
+    environment = {**os.environ, **chromium.environment}
+    return playwright.chromium.launch(executable_path=chromium.executable, env=environment, timeout=PATIENCE_MS)
 
 
 def visitor(browser: Browser, **options: Any) -> BrowserContext:
-    """Returns a person with a browser of their own, as patient as the tests. It is a context manager."""
+    """Returns a new browser context, with the timeout of the tests. The context is a context manager."""
     context = browser.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     return context
@@ -74,7 +73,7 @@ def visitor(browser: Browser, **options: Any) -> BrowserContext:
 
 def _of_npm() -> Chromium:
     packed = PACKAGE / "bin/chromium.br"
-    target = UNPACKED / f"chromium-{packed.stat().st_size}"  # another version has another size
+    target = UNPACKED / f"chromium-{packed.stat().st_size}"  # each version has another size
     if not target.exists():
         _unpack(target)
     executable, environment = target / "chromium", {}
@@ -87,7 +86,7 @@ def _of_npm() -> Chromium:
 
 
 def _unpack(target: Path) -> None:
-    """Unpack npm's package to `target`, whole or not at all. Node knows Brotli, Python does not."""
+    """Unpacks npm's package to `target`, completely or not at all. Node can read Brotli, and Python cannot."""
     UNPACKED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=UNPACKED) as name:
         folder = Path(name) / "chromium"

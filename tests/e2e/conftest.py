@@ -1,4 +1,4 @@
-"""One `make dev` for the tests that only call it. Other tests start their own.
+"""Fixtures: one `make dev` that most tests share, and `start` for a test that needs its own.
 
 Tests in Chromium are in the long tier.
 """
@@ -34,7 +34,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    """Start a `make dev` for one test, on the data folder `name`. The end of the test stops it."""
+    """Starts a `make dev` for one test, with the data folder `name`. The fixture stops it after the test."""
     all_started: list[Dev] = []
 
     def start_one(*arguments: str, name: str = "data", **environment: Any) -> Dev:
@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
 
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
-    # For one module only: as long as it runs, nothing else in this thread can run an event loop.
+    # The scope is one module: while Playwright runs, nothing else in this thread can run an event loop.
     with sync_playwright() as running:
         yield running
 

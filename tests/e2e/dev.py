@@ -40,21 +40,21 @@ class Dev(Process):
     def __init__(
         self, data: Path, *arguments: str, warnings: str = "error", app: Path = ROOT, **environment: str
     ) -> None:
-        given = arguments or ("--port", "0")
-        super().__init__(app, data, *given, python=("-W", warnings), environment=bare_environment(**environment))
+        options = arguments or ("--port", "0")
+        super().__init__(app, data, *options, python=("-W", warnings), environment=bare_environment(**environment))
 
     def end(self) -> int:
         """Wait until the process ends by itself. Returns the exit status."""
         return self.process.wait(PATIENCE_S)
 
     def descendants(self) -> list[int]:
-        """Returns the processes below it."""
+        """Returns its child processes, with their own children."""
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """Returns the processes whose output goes to a function's log: they run the function, or ran it last."""
-        found = [pid for pid in self.descendants() if "zygote" in command(pid)]
-        return [pid for pid in found if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
+        """Returns the workers that run a function, or ran it last: their output goes to the function's log."""
+        workers = [pid for pid in self.descendants() if "zygote" in command(pid)]
+        return [pid for pid in workers if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 
     def call(
         self,
@@ -66,7 +66,7 @@ class Dev(Process):
         token: str | None = None,
         **headers: str,
     ) -> Answer:
-        """Send one request. Keywords are headers, with `_` for `-`. `body` is sent as JSON, `raw` as it is."""
+        """Sends one request. Keywords are headers, with `_` for `-`. `body` is sent as JSON, `raw` unchanged."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             raw = json.dumps(body).encode()
@@ -108,9 +108,9 @@ class Dev(Process):
         return int(self.call("GET", f"/posts/{post}").body["likes"])
 
     def hearts(self, page: str) -> list[str | None]:
-        """Returns who likes a page, as a service lists them. A browser is None."""
+        """Returns the users who like a page, and None for each browser that likes it."""
         listed = self.call("GET", f"/counters/hearts/{page}/children", token=self.token("reader", scope="tally/read"))
-        return [one.get("child") for one in listed.body["children"]]
+        return [child.get("child") for child in listed.body["children"]]
 
     def token(self, sub: str = "alice", **more: Any) -> str:
         answer = self.call("POST", "/dev/token", {"sub": sub, **more})
@@ -144,7 +144,7 @@ def running(pids: list[int]) -> list[int]:
 
 
 def client(endpoint: str) -> DynamoDBClient:
-    """Returns boto3's client of an engine."""
+    """Returns a boto3 client of an engine."""
     return boto3.client(
         "dynamodb", endpoint_url=endpoint, region_name="eu-west-1", aws_access_key_id="local",
         aws_secret_access_key="local",

@@ -1,6 +1,6 @@
-"""A server between pages and `make dev` that fails as networks, gateways and captive portals do, by a seed.
+"""A server between pages and `make dev`. It fails as networks, gateways and captive portals do.
 
-It fails requests for changes and for receipts. It forwards all other requests.
+A seed chooses the faults of requests for changes and for receipts. The server forwards all other requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "Da
 FAULT_SHARES: Mapping[str, float] = {
     "answer lost": 0.20, "request lost": 0.05, "503": 0.05, "429": 0.03, "portal": 0.02,
 }  # fmt: skip
-"""How likely each fault is. Other requests are forwarded, and so is a request whose answer is lost."""
+"""The probability of each fault. A request without a fault is forwarded, and so is a request whose answer is lost."""
 FAULT_REPLIES = {
     "503": Reply(503, b'{"message":"Service Unavailable"}', {**CORS, "content-type": "application/json"}),
     "429": Reply(429, b'{"message":"Too Many Requests"}', {**CORS, "content-type": "application/json"}),
@@ -28,7 +28,7 @@ FAULT_REPLIES = {
     "request lost": Reply(LOST, b"", {}),
 }
 CHANGES = ("POST", "PUT", "DELETE")
-_OWN = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
+_NOT_FORWARDED = ("connection", "content-length", "transfer-encoding", "keep-alive", "server", "date")
 
 
 class FaultyApi:
@@ -54,7 +54,9 @@ class FaultyApi:
         with closing(http.client.HTTPConnection("127.0.0.1", self._dev.port, timeout=PATIENCE_S)) as connection:
             connection.request(method, target, body or None, sent)
             answer = connection.getresponse()
-            received = {name.lower(): value for name, value in answer.getheaders() if name.lower() not in _OWN}
+            received = {
+                name.lower(): value for name, value in answer.getheaders() if name.lower() not in _NOT_FORWARDED
+            }
             reply = Reply(answer.status, answer.read(), received)
         if gate:
             gate.wait(PATIENCE_S)

@@ -1,12 +1,12 @@
-// A service that hands jobs to Tally, as an outbox does: `node javascript_worker.mjs API FOLDER JOBS`. It may be killed at
-// any moment. `cursor` is the next job; a job that is handed over twice has the same key. Each line says what happened.
+// A service that counts jobs with Tally: `node javascript_worker.mjs API FOLDER JOBS`. A test kills it at any moment. The
+// file `cursor` has the next job. A job that is counted twice has the same key. Prints a line for each step.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { folder } from "../../tally/javascript/node.js";
 import { Tally } from "../../tally/javascript/tally.js";
 
-// Pauses of a tenth: the test is about what happens, and not about how long it takes.
+// Pauses last a tenth, so that the test is short.
 const wait = setTimeout;
 globalThis.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 

@@ -1,7 +1,7 @@
 """Firefox and WebKitGTK without a driver, so they keep pages in their back/forward cache as people's browsers do.
 
 They are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page asks its
-site what to do.
+site for the next script to run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.e2e.servers import Reply, Server
 from tests.patience import PATIENCE_S
 
 POLL_S = 5.0
-"""How long a page's question waits for something to do."""
+"""How long the site waits for a task before it answers a page without one."""
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>
 <script>
 window.errors = []; window.kept = [];
 addEventListener("error", ({ message }) => errors.push(message));
 addEventListener("unhandledrejection", ({ reason }) => errors.push(`rejected: ${reason}`));
-const q = new URLSearchParams(location.search);
+const query = new URLSearchParams(location.search);
 const ask = (path, body) => fetch(path, { method: "POST", body: JSON.stringify(body) }).then((answer) => answer.json());
 const wait = setTimeout;
 const until = async (test) => {
@@ -37,28 +37,28 @@ const until = async (test) => {
   return true;
 };
 const run = (script, arg) => (0, eval)(`async (arg) => (${script})`)(arg);
-const obey = async () => {
+const runTasks = async () => {
   for (;;) {
-    const task = await ask(`/next?${q.get("tab")}`).catch(() => null);
+    const task = await ask(`/next?${query.get("tab")}`).catch(() => null);
     if (!task) continue;
-    const said = await run(task.script, task.arg).then((value) => ({ value }), (error) => ({ error: String(error) }));
-    await ask(`/said?${task.number}`, said);
-    // Nothing is asked while the page is left.
+    const result = await run(task.script, task.arg).then((value) => ({ value }), (error) => ({ error: String(error) }));
+    await ask(`/result?${task.number}`, result);
+    // A page that is being left asks for no task.
     if (task.last) return run(task.last, task.arg);
   }
 };
-addEventListener("pageshow", ({ persisted }) => (kept.push(persisted), obey()));
-// No request of this page comes to its limit.
-if (q.has("endless")) window.setTimeout = (run, ms, ...more) => ms < 30e3 && wait(run, ms, ...more);
-if (q.has("haste")) window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
+addEventListener("pageshow", ({ persisted }) => (kept.push(persisted), runTasks()));
+// `endless`: no request of this page times out. `haste`: pauses last a tenth.
+if (query.has("endless")) window.setTimeout = (run, ms, ...more) => ms < 30e3 && wait(run, ms, ...more);
+if (query.has("haste")) window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 </script>
 <script type=module>
-const api = q.get("api");
+const api = query.get("api");
 if (api) {
   const { Tally } = await import(`${api}/client/tally.js`);
   window.heard = [];
-  const token = () => (q.has("slow") ? new Promise(() => {}) : q.get("token"));
-  window.tally = new Tally({ user: () => q.get("user"), token });
+  const token = () => (query.has("slow") ? new Promise(() => {}) : query.get("token"));
+  window.tally = new Tally({ user: () => query.get("user"), token });
   tally.addEventListener("change", ({ detail: { entry, outcome } }) => heard.push([entry.id, outcome?.state]));
 }
 </script>
@@ -79,15 +79,15 @@ class Site:
 
     def __init__(self) -> None:
         self.tasks: dict[str, queue.Queue[dict[str, Any]]] = {}
-        self.said: dict[str, queue.Queue[dict[str, Any]]] = {}
+        self.results: dict[str, queue.Queue[dict[str, Any]]] = {}
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         path, _, name = target.partition("?")
         if method == "GET":
             return Reply(200, PAGE.encode(), {"content-type": "text/html", "cache-control": "no-cache"})
-        if path == "/said":
-            self.said[name].put(json.loads(body))
+        if path == "/result":
+            self.results[name].put(json.loads(body))
         task = None
         if path == "/next":
             with suppress(queue.Empty):
@@ -106,13 +106,13 @@ class Tab:
     name: str
 
     def run(self, script: str, arg: object = None, *, last: str = "") -> Any:
-        """Returns the value of an expression or of its promise. `last`: an expression to run as the page leaves."""
+        """Returns the value of an expression or of its promise. `last`: an expression that leaves the page."""
         number = str(next(_numbers))
-        answer = self.site.said[number] = queue.Queue()
+        results = self.site.results[number] = queue.Queue()
         self.site.tasks[self.name].put({"number": number, "script": script, "arg": arg, "last": last})
-        said = answer.get(timeout=PATIENCE_S)
-        assert "error" not in said, said["error"]
-        return said.get("value")
+        result = results.get(timeout=PATIENCE_S)
+        assert "error" not in result, result["error"]
+        return result.get("value")
 
     def go(self, **query: str) -> None:
         """Follow a link to a page of the site, and wait for its client."""
@@ -135,7 +135,7 @@ class Tab:
 
     def ready(self) -> None:
         """Wait until the page is loaded, with its client if it has one."""
-        self.run("until(() => window.tally || !q.has('api'))")
+        self.run("until(() => window.tally || !query.has('api'))")
 
     def waiting(self) -> int:
         """Returns how many changes wait for an answer."""
@@ -151,7 +151,7 @@ class Browser:
 
     def __init__(self, site: Site, command: list[str], environment: dict[str, str]) -> None:
         self._site, self._tabs = site, itertools.count()
-        self._first = self._named()
+        self._first = self._new_tab()
         self._process = subprocess.Popen(
             [*command, self._first.url()], env=os.environ | environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -159,17 +159,17 @@ class Browser:
 
     def tab(self, **query: str) -> Tab:
         """Open a page of the site in a window of its own."""
-        made = self._named()
-        self._first.run("open(arg, '_blank', 'noopener,width=600,height=400') && 1", made.url(**query))
-        made.ready()
-        return made
+        tab = self._new_tab()
+        self._first.run("open(arg, '_blank', 'noopener,width=600,height=400') && 1", tab.url(**query))
+        tab.ready()
+        return tab
 
     def end(self) -> None:
         """End the browser with all its processes."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE_S)
 
-    def _named(self) -> Tab:
+    def _new_tab(self) -> Tab:
         name = str(next(self._tabs))
         self._site.tasks[name] = queue.Queue()
         return Tab(self._site, name)
@@ -201,8 +201,8 @@ def screen() -> Iterator[str]:
     )  # fmt: skip
     os.close(writes)
     try:
-        with open(reads) as said:
-            yield f":{said.readline().strip()}"
+        with open(reads) as display:
+            yield f":{display.readline().strip()}"
     finally:
         server.terminate()
         server.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Servers for pages: a site, the API that gets its visits, and a user pool."""
+"""Servers for browser tests: a site, the API that gets its visits, and a user pool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tally import fields
 from tally.api import scripts
 
 LOST = -1
-"""Instead of a status: count the request, then do not answer."""
+"""A status for `Reply`: the server handles the request, and hangs up without an answer."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Server:
                 self.send_response(reply.status)
                 for name, value in {**reply.headers, "content-length": str(len(reply.body))}.items():
                     self.send_header(name, value)
-                with suppress(ConnectionError):  # the page is gone
+                with suppress(ConnectionError):  # the page has closed
                     self.end_headers()
                     self.wfile.write(reply.body)
 
             do_POST = do_PUT = do_DELETE = do_OPTIONS = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
+                """Logs nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -76,13 +76,12 @@ class Server:
 
 
 class Api:
-    """An API that serves the script and stores the visits. `plan`: the faults of the next visits."""
+    """An API that serves the beacon and stores the visits. `faults`: the statuses of the next visits, or LOST."""
 
     def __init__(self) -> None:
-        self.plan: list[int] = []
-        """A status, or LOST."""
+        self.faults: list[int] = []
         self.visits: list[dict[str, str]] = []
-        """The bodies of the visits that came in, in order."""
+        """The bodies of the visits, in the order of their arrival."""
         self.types: set[str] = set()
         self.server = Server(self._answer)
 
@@ -94,18 +93,17 @@ class Api:
             )
         self.visits.append(json.loads(body))
         self.types.add(headers["content-type"])
-        return Reply(self.plan.pop(0) if self.plan else 202, b"{}", cors)
+        return Reply(self.faults.pop(0) if self.faults else 202, b"{}", cors)
 
     def counted(self, url: str) -> int:
-        """How often the page is counted: a key counts once."""
-        sent = {visit["key"]: fields.page(visit["url"], "url", PAGES) for visit in tuple(self.visits)}
-        return list(sent.values()).count(url)
+        """Returns how often the page is counted. A key counts once."""
+        pages = {visit["key"]: fields.page(visit["url"], "url", PAGES) for visit in tuple(self.visits)}
+        return list(pages.values()).count(url)
 
 
 class Site:
-    """A web site. Every path is a page that embeds the script. `head`: more of the head of a page, by path.
-
-    `replies`: what is no such page, by path."""
+    """A web site. Every path is a page that embeds the beacon. `head`: the head of a page in place of the beacon's
+    tag, by path. `replies`: other replies, by path."""
 
     def __init__(self, api_origin: str) -> None:
         self.tag = f'<script src="{api_origin}/client/beacon.js" async></script>'
@@ -124,37 +122,37 @@ class Site:
 
 @dataclass
 class Pool:
-    """A user pool by RFC 7636: its page, with a link in place of a form, and its token endpoint."""
+    """A user pool by RFC 7636. Its sign-in page has a link in place of a form. It has a token endpoint."""
 
     token: Callable[[], str]
     client: str = "console-client"
     state: str = ""
-    """What it gives back in place of the state that it was given."""
+    """The state that it returns; empty: the state of the request."""
     challenge: str = ""
     redirect: str = ""
     code: str = ""
-    sold: int = 0
+    tokens_given: int = 0
 
     def __post_init__(self) -> None:
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         path, _, query = target.partition("?")
-        given = dict(parse_qsl(query or body.decode()))
+        fields_sent = dict(parse_qsl(query or body.decode()))
         if path == "/oauth2/authorize":
-            assert (given["response_type"], given["code_challenge_method"]) == ("code", "S256")
-            assert (given["client_id"], given["scope"]) == (self.client, "openid tally/read")
-            self.challenge, self.redirect = given["code_challenge"], given["redirect_uri"]
+            assert (fields_sent["response_type"], fields_sent["code_challenge_method"]) == ("code", "S256")
+            assert (fields_sent["client_id"], fields_sent["scope"]) == (self.client, "openid tally/read")
+            self.challenge, self.redirect = fields_sent["code_challenge"], fields_sent["redirect_uri"]
             self.code = secrets.token_urlsafe(16)
-            back = urlencode({"code": self.code, "state": self.state or given["state"]})
-            page = f"<!doctype html><title>Pool</title><a href='{self.redirect}?{escape(back)}'>Sign in as ann</a>"
+            answer = urlencode({"code": self.code, "state": self.state or fields_sent["state"]})
+            page = f"<!doctype html><title>Pool</title><a href='{self.redirect}?{escape(answer)}'>Sign in as ann</a>"
             return Reply(200, page.encode(), {"content-type": "text/html"})
-        digest = hashlib.sha256(given.get("code_verifier", "").encode()).digest()
-        proven = base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
-        wanted = (self.code, self.redirect, self.client, "authorization_code")
-        right = tuple(given.get(name) for name in ("code", "redirect_uri", "client_id", "grant_type")) == wanted
+        digest = hashlib.sha256(fields_sent.get("code_verifier", "").encode()).digest()
+        is_verified = base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
+        expected = (self.code, self.redirect, self.client, "authorization_code")
+        sent = tuple(fields_sent.get(name) for name in ("code", "redirect_uri", "client_id", "grant_type"))
         cors = {"access-control-allow-origin": "*", "content-type": "application/json"}
-        if path != "/oauth2/token" or not (proven and right and self.code):
+        if path != "/oauth2/token" or not (is_verified and sent == expected and self.code):
             return Reply(400, b'{"error": "invalid_grant"}', cors)
-        self.code, self.sold = "", self.sold + 1
+        self.code, self.tokens_given = "", self.tokens_given + 1
         return Reply(200, json.dumps({"access_token": self.token(), "expires_in": 3600}).encode(), cors)

@@ -40,7 +40,7 @@ def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
     assert sequences(made.next_batch(NOW_S)) == [1, 2, 3]
 
 
-def test_a_batch_holds_no_more_than_six_megabytes() -> None:
+def test_a_batch_has_at_most_six_megabytes() -> None:
     made = buffer(batch_records=100, batch_window_s=60)
     made.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
     batch = made.next_batch(NOW_S)
@@ -81,7 +81,7 @@ def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> Non
         ({"filters": [{"a": "x"}]}, "the filter"),
     ],
 )
-def test_what_the_pump_does_not_do_is_refused(change: dict[str, Any], says: str) -> None:
+def test_a_mapping_with_a_setting_that_the_pump_lacks_is_refused(change: dict[str, Any], says: str) -> None:
     found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
     assert read_mapping(found).batch_records == DELIVERY.batch_records
     with pytest.raises(LocalError, match=says):
@@ -91,7 +91,7 @@ def test_what_the_pump_does_not_do_is_refused(change: dict[str, Any], says: str)
 @pytest.mark.parametrize(
     ("window_s", "minute_s", "here_s"), [(30, 3, 1.5), (30, 60, 30), (30, 1, 1), (1, 3, 1), (0, 3, 0)]
 )
-def test_a_window_is_as_much_of_a_minute_as_on_aws_but_one_of_a_second_stays(
+def test_a_batch_window_scales_with_the_minute_but_a_window_of_a_second_stays(
     window_s: float, minute_s: int, here_s: float
 ) -> None:
     found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}

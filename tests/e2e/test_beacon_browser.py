@@ -1,6 +1,6 @@
-"""The beacon in real Chromium, on a site of another origin: it sends what a person would count.
+"""Tests the beacon in Chromium, on a site of another origin.
 
-What the script relies on, by the documentation of the browsers (MDN, web.dev):
+The beacon relies on these browser features, by MDN and web.dev:
 
                                     Chrome, Edge    Firefox                  Safari
     sendBeacon, pageshow, pagehide  yes             yes                      yes
@@ -9,9 +9,10 @@ What the script relies on, by the documentation of the browsers (MDN, web.dev):
     Navigation API                  yes             since January 2026       since January 2026
     prerendering                    since 108       no, by MDN's data of 2024
 
-Where there is no Navigation API, the script patches `history`. A page from the back/forward cache runs no script again;
-the browser says so by `pageshow` with `persisted`. The script has no `unload` listener, which would keep a page out of
-that cache in Firefox. A phone that closes the browser sends no `pagehide`: the script sends a visit when it begins.
+In a browser without the Navigation API, the beacon patches `history`. A page from the back/forward cache does not run
+its scripts; the browser sends `pageshow` with `persisted`. The beacon has no `unload` listener, which would keep a page
+out of that cache in Firefox. A phone that closes the browser sends no `pagehide`, so the beacon sends a visit when it
+begins.
 
 The headless shell of `npm ci` (Linux on x86-64) has no back/forward cache and does not prerender, so the tests send the
 browser's events. On other machines they use `chromium` or `google-chrome`, or the browser that TALLY_CHROMIUM names.
@@ -36,9 +37,9 @@ from tests.patience import PATIENCE_S, wait_for
 PLAYS_ON_LEAVING = 24
 PLAYS_OF = "{}/videos/left/plays"
 STAYS_S = 1.5  # a late or double visit would come with the next batch, a second later
-QUIET_MS = 250  # a visit that has not arrived by then will not
+QUIET_MS = 250  # after this time no visit arrives
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
-# The script waits for seconds before it tries again: a hundredth of that.
+# The beacon waits some seconds before a retry. HASTE makes the pauses a hundred times shorter.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 100, ...more);"
 NO_NAVIGATION_API = "delete window.navigation;"
 NO_BEACON = "delete Navigator.prototype.sendBeacon;"
@@ -46,13 +47,13 @@ FULL_BEACON = "Navigator.prototype.sendBeacon = () => false;"
 
 
 def getter(of: str, name: str, value: str) -> str:
-    """JavaScript that makes a property of the browser say something else."""
+    """Returns JavaScript that gives a property of the browser another value."""
     return f"Object.defineProperty({of}.prototype, '{name}', {{ get: () => {value} }});"
 
 
 @dataclass
 class Visitor:
-    """A person with a browser, the errors in their pages, and the site and API they use."""
+    """A browser that visits the site, and the errors in its pages."""
 
     context: BrowserContext
     api: Api
@@ -61,26 +62,26 @@ class Visitor:
     errors: list[str] = field(default_factory=list)
 
     def go(self, path: str) -> None:
-        """Follow a link, or type an address."""
+        """Loads a page of the site."""
         self.page.goto(self.site.server.origin + path)
 
     def run(self, script: str) -> object:
-        """Do something in the page, after the script has run."""
+        """Runs a script in the page after the beacon has run."""
         self.page.wait_for_function(f"self['{self.api.server.origin}/visits']")
         return self.page.evaluate(script)
 
     def counts(self, *paths: str) -> list[int]:
-        """How often each path is counted."""
+        """Returns how often each path is counted."""
         return [self.api.counted(self.site.server.origin + path) for path in paths]
 
     def settled(self, *paths: str, expected: list[int]) -> list[int]:
-        """The counts a moment after they are as expected, or after PATIENCE_S."""
+        """Waits until the counts are as expected, at most PATIENCE_S, and QUIET_MS more. Returns the counts."""
         self.until(lambda: self.counts(*paths) == expected)
         self.page.wait_for_timeout(QUIET_MS)
         return self.counts(*paths)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the condition, at most PATIENCE_S. The test asserts it afterwards."""
+        """Waits for the condition, at most PATIENCE_S, and raises nothing. The test asserts the condition."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition() and time.monotonic() < deadline_s:
             self.page.wait_for_timeout(10)
@@ -105,7 +106,7 @@ Visits = Callable[..., Visitor]
 
 @pytest.fixture
 def visits(browser: Browser, api: Api, site: Site) -> Iterator[Visits]:
-    """Make a visitor. `before` is JavaScript that runs before the page's. Their pages must have no errors."""
+    """Makes a visitor. `before`: JavaScript that runs before the scripts of a page. The pages must have no errors."""
     visitors: list[Visitor] = []
 
     def make(*before: str, agent: str = PERSON, browser: Browser = browser) -> Visitor:
@@ -131,10 +132,10 @@ def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api
     visitor.go("/b?id=2")
     visitor.go("/a#part")
     assert visitor.settled("/a", "/b?id=1", "/b?id=2", "/b", expected=[3, 1, 1, 0]) == [3, 1, 1, 0]
-    assert api.types == {"text/plain;charset=UTF-8"}  # else a preflight would come before each
+    assert api.types == {"text/plain;charset=UTF-8"}  # another type would need a preflight for each visit
     assert len({visit["key"] for visit in api.visits}) == 5
     assert not any("#" in visit["url"] for visit in api.visits)
-    assert {tuple(visit) for visit in api.visits} == {("url", "key")}  # and nothing of the visitor
+    assert {tuple(visit) for visit in api.visits} == {("url", "key")}  # a visit has no data of the visitor
 
 
 NAVIGATES = """async ([to, redirected, ms]) => { history.pushState({}, "", to);
@@ -144,15 +145,15 @@ STEPS = (
     (["/about", ["/about/"], 150], {"/about": 0, "/about/": 1}),
     (["/b", [], 0], {"/b": 1}),
     (["/c", ["/login", "/c/"], 400], {"/c": 0, "/login": 0, "/c/": 1}),
-    (["/d", ["/d?page=2"], 10], {"/d": 1, "/d?page=2": 0}),  # the query alone: no other page
+    (["/d", ["/d?page=2"], 10], {"/d": 1, "/d?page=2": 0}),  # only the query changes: the same page
     (["/e", [], 2_200], {"/e": 1}),
-    (["/f", ["/g"], 2_200], {"/f": 1, "/g": 1}),  # later: the application sends the visitor elsewhere
+    (["/f", ["/g"], 2_200], {"/f": 1, "/g": 1}),  # after the pause: the application redirects the visitor
     (["/left", [], 0], {"/left": 1}),
 )
 
 
 @pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
-def test_an_address_that_redirects_is_no_visit(before: str, visits: Visits) -> None:
+def test_a_pushed_address_that_redirects_is_not_a_visit(before: str, visits: Visits) -> None:
     """Turbo, PJAX and swup push the address of a link as they fetch it, and replace it when the server redirects."""
     visitor = visits(before)
     visitor.go("/a")
@@ -170,8 +171,8 @@ HIDDEN = """Object.defineProperty(document, 'hidden', { get: () => true });
     document.dispatchEvent(new Event('visibilitychange'))"""
 
 
-def test_a_visit_that_waits_is_sent_as_its_page_is_hidden(visits: Visits) -> None:
-    """The browser may end a hidden page without a word."""
+def test_a_visit_that_waits_is_sent_when_its_page_is_hidden(visits: Visits) -> None:
+    """The browser may close a hidden page without an event."""
     visitor = visits("window.setTimeout = () => {};")
     visitor.go("/a")
     visitor.run("history.pushState({}, '', '/b')")
@@ -181,7 +182,7 @@ def test_a_visit_that_waits_is_sent_as_its_page_is_hidden(visits: Visits) -> Non
 
 
 @pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
-def test_a_link_that_turbo_follows_through_a_redirect_is_one_visit(before: str, visits: Visits, site: Site) -> None:
+def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(before: str, visits: Visits, site: Site) -> None:
     turbo = (ROOT / "node_modules/@hotwired/turbo/dist/turbo.es2017-umd.js").read_bytes()
     site.replies = {
         "/turbo.js": Reply(200, turbo, {"content-type": "text/javascript"}),
@@ -195,16 +196,16 @@ def test_a_link_that_turbo_follows_through_a_redirect_is_one_visit(before: str, 
     visitor = visits(before)
     visitor.go("/")
     visitor.run("window.same = true")
-    for link, there in (("About", "/about/"), ("Plain", "/plain"), ("About", "/about/")):
+    for link, path in (("About", "/about/"), ("Plain", "/plain"), ("About", "/about/")):
         visitor.page.get_by_role("link", name=link).click()
-        visitor.page.wait_for_function("there => location.pathname == there", arg=there)
+        visitor.page.wait_for_function("path => location.pathname == path", arg=path)
         visitor.page.wait_for_function("!document.documentElement.hasAttribute('aria-busy')")
-    assert visitor.page.evaluate("window.same"), "Turbo has followed them without a load"
+    assert visitor.page.evaluate("window.same"), "Turbo has followed the links without a page load"
     paths = ("/", "/about", "/about/", "/plain")
     assert visitor.settled(*paths, expected=[1, 0, 2, 1]) == [1, 0, 2, 1]
 
 
-def test_nothing_is_stored_on_the_visitors_machine(visits: Visits) -> None:
+def test_the_beacon_stores_nothing_on_the_visitors_machine(visits: Visits) -> None:
     visitor = visits()
     visitor.go("/a")
     visitor.settled("/a", expected=[1])
@@ -213,10 +214,12 @@ def test_nothing_is_stored_on_the_visitors_machine(visits: Visits) -> None:
     assert visitor.run("sessionStorage.length + (window.name ? 1 : 0)") == 0
 
 
-def test_a_page_that_is_left_at_once_is_counted(visits: Visits, site: Site) -> None:
+def test_a_page_that_redirects_after_its_head_counts_and_a_redirect_in_the_head_does_not(
+    visits: Visits, site: Site
+) -> None:
     leaving = "<script>location = '/there'</script>"
     site.head["/gone"] = site.tag.replace(" async", "") + f"<body>{leaving}"
-    site.head["/sent-on"] = site.tag.replace(" async", "") + leaving  # from its head: nobody saw it
+    site.head["/sent-on"] = site.tag.replace(" async", "") + leaving  # nobody sees a page that redirects from its head
     visitor = visits()
     for path in ("/gone", "/sent-on"):
         visitor.go(path)
@@ -224,7 +227,7 @@ def test_a_page_that_is_left_at_once_is_counted(visits: Visits, site: Site) -> N
     assert visitor.settled("/gone", "/sent-on", "/there", expected=[1, 0, 2]) == [1, 0, 2]
 
 
-def test_through_the_whole_local_stack_visits_show_once_and_the_badge_is_a_picture(browser: Browser, dev: Dev) -> None:
+def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(browser: Browser, dev: Dev) -> None:
     site = Site(dev.url)
     with site.server.running(), chromium.visitor(browser, user_agent=PERSON) as context:
         page, url = context.new_page(), f"{site.server.origin}/a"
@@ -236,7 +239,9 @@ def test_through_the_whole_local_stack_visits_show_once_and_the_badge_is_a_pictu
 
         assert plays_of_pages_that_are_left(page, site, dev.url) == PLAYS_ON_LEAVING
         date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAYS_OF.format(dev.url))
-        assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S  # the gateway exposes it
+        assert (
+            abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
+        )  # the gateway exposes the header `date`
         wait_for(lambda: counted() >= (2, 0))
         page.wait_for_timeout(STAYS_S * 1000)
         assert counted() == (2, 0)
@@ -247,7 +252,7 @@ def test_through_the_whole_local_stack_visits_show_once_and_the_badge_is_a_pictu
 
 
 def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
-    """Leave a page PLAYS_ON_LEAVING times, which plays as it goes; how many plays are counted in the end."""
+    """Leaves a page PLAYS_ON_LEAVING times. The page sends a play each time. Returns how many plays are counted."""
     url, body = PLAYS_OF.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
     script = f"addEventListener('pagehide', () => navigator.sendBeacon('{url}', {body}))"
     site.head["/watch"] = f"<script>{script}</script>"
@@ -271,32 +276,34 @@ over_each_history = pytest.mark.parametrize("before", HISTORIES.values(), ids=HI
 
 @over_each_history
 def test_a_single_page_application_is_counted_by_its_addresses(before: str, visits: Visits, site: Site) -> None:
-    site.head["/app"] = site.tag + "<nav id=navigation></nav>"  # where there is no Navigation API, this has its name
+    site.head["/app"] = site.tag + "<nav id=navigation></nav>"  # without a Navigation API, `navigation` is this element
     visitor = visits(before)
     visitor.go("/app")
-    for step, there in (
+    for step, address in (
         ("history.pushState(null, '', '/app/one')", "/app/one"),
         ("history.pushState(null, '', '/app/two?page=1')", "/app/two?page=1"),
         ("history.back()", "/app/one"),
         ("history.forward()", "/app/two?page=1"),
-        ("history.pushState({ open: true }, '', location.href)", "/app/two?page=1"),  # a state, no page
+        ("history.pushState({ open: true }, '', location.href)", "/app/two?page=1"),  # another state, the same page
         ("history.pushState(null, '', '/app/two?page=2')", "/app/two?page=2"),
     ):
         visitor.run(step)
-        visitor.page.wait_for_function("there => location.pathname + location.search == there", arg=there)
+        visitor.page.wait_for_function("address => location.pathname + location.search == address", arg=address)
     paths = "/app", "/app/one", "/app/two?page=1", "/app/two?page=2"
     assert visitor.settled(*paths, expected=[1, 2, 2, 1]) == [1, 2, 2, 1]
 
 
-def test_a_page_is_counted_by_its_own_link_if_that_is_of_its_host(visits: Visits, api: Api, site: Site) -> None:
-    at_once = site.tag.replace(" async", "")
+def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
+    visits: Visits, api: Api, site: Site
+) -> None:
+    sync_tag = site.tag.replace(" async", "")
     site.head |= {
         "/before": f"<link rel=canonical href=/named>{site.tag}",
-        "/behind": f"{at_once}<link rel='alternate CANONICAL' href='{site.server.origin}/named?fbclid=x#top'>",
+        "/behind": f"{sync_tag}<link rel='alternate CANONICAL' href='{site.server.origin}/named?fbclid=x#top'>",
         "/stranger": f"<link rel=canonical href=https://other.example/named>{site.tag}",
         "/broken": f"<link rel=canonical href='http://['><link rel=canonical href=/named>{site.tag}",
         "/tls": f"<link rel=canonical href={site.server.origin.replace('http:', 'https:')}/named>{site.tag}",
-        "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # not the page's own: anyone's text may be there
+        "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # users may write in the body
     }
     visitor = visits()
     for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"):
@@ -307,8 +314,10 @@ def test_a_page_is_counted_by_its_own_link_if_that_is_of_its_host(visits: Visits
     assert len(api.visits) == 6
 
 
-def test_the_link_of_a_single_page_application_stands_for_its_first_address(visits: Visits, site: Site) -> None:
-    """It changes the link after the address, or never."""
+def test_the_canonical_link_of_a_single_page_application_applies_to_its_first_address(
+    visits: Visits, site: Site
+) -> None:
+    """The application changes the link after the address, or never."""
     site.head["/app"] = f"<link rel=canonical href=/named>{site.tag}"
     visitor = visits()
     visitor.go("/app?ref=1")
@@ -332,21 +341,21 @@ def test_a_fragment_is_not_a_page(before: str, visits: Visits, api: Api) -> None
 
 
 @over_each_history
-def test_replacing_the_address_is_a_visit_only_of_another_path(before: str, visits: Visits, api: Api) -> None:
+def test_replacing_the_address_counts_a_visit_only_if_the_path_changes(before: str, visits: Visits, api: Api) -> None:
     visitor = visits(before)
     visitor.go("/list?utm_source=mail")
-    visitor.run("history.replaceState(null, '', '/list')")  # the campaign is taken out of the address
+    visitor.run("history.replaceState(null, '', '/list')")  # the site removes the campaign from the address
     for letters in ("t", "ta", "tal"):
         visitor.run(f"history.replaceState(null, '', '/list?q={letters}')")  # a filter while a person types
-    visitor.run("history.pushState(null, '', '/list?q=tal#top')")  # still there
-    visitor.run("history.replaceState(null, '', '/login')")  # sent elsewhere by the application
+    visitor.run("history.pushState(null, '', '/list?q=tal#top')")  # the same page
+    visitor.run("history.replaceState(null, '', '/login')")  # the application redirects the visitor
     paths = "/list", "/list?q=tal", "/login"
     assert visitor.settled(*paths, expected=[1, 0, 1]) == [1, 0, 1]
     assert len(api.visits) == 2
 
 
 @over_each_history
-def test_an_error_of_the_pages_own_stays_its_own(before: str, visits: Visits, api: Api) -> None:
+def test_the_beacon_hides_no_error_of_the_page(before: str, visits: Visits, api: Api) -> None:
     visitor = visits(before)
     visitor.go("/a")
     caught = visitor.run(
@@ -376,10 +385,10 @@ def test_visitors_who_opt_out_are_not_counted(before: str, visits: Visits, api: 
 
 
 @pytest.mark.parametrize("before", [NO_BEACON, FULL_BEACON], ids=["no sendBeacon", "sendBeacon is full"])
-def test_without_a_beacon_the_same_visit_is_sent_until_it_is_counted_once(
+def test_without_send_beacon_a_visit_is_retried_with_its_key_until_it_counts(
     before: str, visits: Visits, api: Api
 ) -> None:
-    api.plan = [503, LOST, 429]
+    api.faults = [503, LOST, 429]
     visitor = visits(before, HASTE)
     visitor.go("/a")
     visitor.until(lambda: len(api.visits) >= 4)
@@ -390,7 +399,7 @@ def test_without_a_beacon_the_same_visit_is_sent_until_it_is_counted_once(
 
 
 def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
-    api.plan = [403] * 20
+    api.faults = [403] * 20
     visitor = visits(NO_BEACON, HASTE)
     visitor.go("/a")
     visitor.until(lambda: api.visits != [])
@@ -398,8 +407,8 @@ def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
     assert len(api.visits) == 1
 
 
-def test_a_page_that_was_kept_is_visited_when_it_is_shown_again(visits: Visits) -> None:
-    # The headless shell keeps no page: it is told of one.
+def test_a_page_from_the_back_forward_cache_counts_a_visit(visits: Visits) -> None:
+    # The headless shell has no back/forward cache, so the test sends the event.
     visitor = visits()
     visitor.go("/a")
     visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
@@ -407,7 +416,7 @@ def test_a_page_that_was_kept_is_visited_when_it_is_shown_again(visits: Visits) 
     assert visitor.settled("/a", expected=[2]) == [2]
 
 
-def test_a_page_is_not_visited_while_it_is_prerendering(visits: Visits, api: Api) -> None:
+def test_a_prerendering_page_counts_no_visit_until_it_is_shown(visits: Visits, api: Api) -> None:
     visitor = visits("window.early = true;" + getter("Document", "prerendering", "window.early"))
     visitor.go("/a")
     visitor.run("history.replaceState(null, '', '/b')")
@@ -417,7 +426,7 @@ def test_a_page_is_not_visited_while_it_is_prerendering(visits: Visits, api: Api
     assert visitor.settled("/a", "/b", expected=[0, 1]) == [0, 1]
 
 
-def test_a_page_that_embeds_it_twice_is_visited_once(visits: Visits, site: Site) -> None:
+def test_a_page_that_embeds_the_beacon_twice_counts_one_visit(visits: Visits, site: Site) -> None:
     site.head["/a"] = site.tag * 2 + site.tag.replace(".js", ".js?v=2")
     visitor = visits()
     visitor.go("/a")
@@ -434,13 +443,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("before", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_missing_api_throws_nothing_into_the_page(before: str, visits: Visits) -> None:
-    visitor = visits(before)  # whose end looks at what was thrown
+def test_a_browser_without_an_api_gets_no_error_from_the_beacon(before: str, visits: Visits) -> None:
+    visitor = visits(before)  # the fixture asserts that the page has no errors
     visitor.go("/a")
     assert visitor.run("history.pushState({ a: 1 }, '', '/b'); history.state.a") == 1
 
 
-def test_without_its_own_address_it_does_nothing(visits: Visits, api: Api, site: Site) -> None:
+def test_the_beacon_as_a_module_sends_nothing(visits: Visits, api: Api, site: Site) -> None:
     site.head["/module"] = site.tag.replace("async", "type=module crossorigin")
     visitor = visits()
     visitor.go("/module")
@@ -448,11 +457,11 @@ def test_without_its_own_address_it_does_nothing(visits: Visits, api: Api, site:
     assert api.visits == []
 
 
-def test_retries_end_and_the_page_does_not_notice(visits: Visits, api: Api) -> None:
-    api.plan = [LOST] * 20
+def test_the_beacon_stops_after_three_retries_without_an_error(visits: Visits, api: Api) -> None:
+    api.faults = [LOST] * 20
     visitor = visits(NO_BEACON, HASTE, "addEventListener('unhandledrejection', () => { window.unhandled = true })")
     visitor.go("/a")
     visitor.until(lambda: len(api.visits) >= 4)
-    visitor.page.wait_for_timeout(1000)  # longer than a fifth would wait
+    visitor.page.wait_for_timeout(1000)  # longer than the pause before a fifth attempt
     assert len(api.visits) == 4
     assert visitor.run("window.unhandled") is None

@@ -1,4 +1,4 @@
-"""A page without accounts, of another origin than the API, in Chromium: its readers like by their browser's secret."""
+"""Tests likes by the browser's secret, on a page without accounts, in Chromium. The API has another origin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def post() -> str:
 
 
 class Reader:
-    """A browser that reads the post. Its page must throw nothing."""
+    """A browser that reads the post. Its page must have no errors."""
 
     def __init__(self, context: BrowserContext, blog: str) -> None:
         self.errors: list[str] = []
@@ -64,7 +64,7 @@ def readers(browser: Browser, dev: Dev, post: str) -> Iterator[list[Reader]]:
         assert [reader.errors for reader in made] == [[], []]
 
 
-def test_each_browser_likes_once_finds_its_like_again_and_takes_it_back(readers: list[Reader], post: str) -> None:
+def test_each_browser_likes_once_shows_its_like_after_a_reload_and_deletes_it(readers: list[Reader], post: str) -> None:
     one, other = readers
     one.sees(0, liked=False)
     one.click()
@@ -81,7 +81,7 @@ def test_each_browser_likes_once_finds_its_like_again_and_takes_it_back(readers:
     one.sees(1, liked=False)
 
 
-def test_who_signs_in_takes_the_like_over_and_forget_takes_the_others_back(
+def test_a_user_who_signs_in_takes_over_the_like_and_forget_deletes_a_browsers_like(
     readers: list[Reader], dev: Dev, post: str
 ) -> None:
     one, other = readers
@@ -96,7 +96,7 @@ def test_who_signs_in_takes_the_like_over_and_forget_takes_the_others_back(
     other.page.evaluate("tally.forget()")
     other.sees(1, liked=False)
     assert other.page.evaluate("Object.keys(localStorage).filter((name) => name.startsWith('tally1-own'))") == []
-    one.page.reload()  # and nobody is signed in
+    one.page.reload()  # after the reload no user is signed in
     one.sees(1, liked=False)
 
 
@@ -105,19 +105,19 @@ OFF = "Object.defineProperty(window, 'localStorage', { get: () => { throw new DO
 
 
 @pytest.mark.parametrize("storage", [FULL, OFF], ids=["full", "off"])
-def test_who_keeps_nothing_is_sent_to_sign_in(readers: list[Reader], storage: str) -> None:
+def test_a_reader_whose_browser_stores_nothing_is_asked_to_sign_in(readers: list[Reader], storage: str) -> None:
     [one, _] = readers
     one.page.add_init_script(storage)
     one.page.reload()
     one.sees(0, liked=False)
-    one.page.evaluate("addEventListener('tally-sign-in', () => (window.asked = true))")
+    one.page.evaluate("addEventListener('tally-sign-in', () => (window.asksToSignIn = true))")
     one.page.get_by_role("button", name="Like").click()
-    assert one.page.evaluate("asked")
+    assert one.page.evaluate("asksToSignIn")
     one.sees(0, liked=False)
 
 
-def test_whose_storage_is_cleared_is_another_browser(readers: list[Reader]) -> None:
-    """As Safari does after seven days, and a private window at its end: nobody takes the first like back."""
+def test_a_reader_whose_storage_was_cleared_counts_as_another_browser(readers: list[Reader]) -> None:
+    """Safari clears the storage after seven days, and a private window when it closes. The first like then stays."""
     [one, _] = readers
     one.click()
     one.page.evaluate("localStorage.clear()")
@@ -129,7 +129,7 @@ def test_whose_storage_is_cleared_is_another_browser(readers: list[Reader]) -> N
     one.sees(1, liked=False)
 
 
-def test_a_button_shows_what_the_browser_likes_of_the_id_that_it_has_now(readers: list[Reader], post: str) -> None:
+def test_a_button_whose_id_changes_shows_the_like_of_the_new_id(readers: list[Reader], post: str) -> None:
     [one, _] = readers
     one.click()
     shows = "(of) => document.querySelector('tally-like').setAttribute('of', of)"
@@ -144,8 +144,8 @@ def test_a_button_shows_what_the_browser_likes_of_the_id_that_it_has_now(readers
 
 def test_the_button_of_a_blog_is_accessible(readers: list[Reader]) -> None:
     [one, _] = readers
-    held: list[Route] = []
-    one.page.route("**/anonymous", lambda route: held.append(route))
+    unanswered: list[Route] = []
+    one.page.route("**/anonymous", lambda route: unanswered.append(route))
     one.page.get_by_role("button", name="Like").press("Enter")
     expect(one.page.locator("tally-like [part=pending]")).to_have_text("+1 waiting")
     one.page.add_script_tag(path=AXE)

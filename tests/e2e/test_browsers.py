@@ -1,6 +1,6 @@
-"""The JavaScript client and its elements in Firefox and in WebKitGTK, as people have them.
+"""Tests the JavaScript client and its elements in Firefox and in WebKitGTK, without a driver.
 
-`make test-all` runs this for each of them that the machine has.
+`make test-all` runs this for each of the two browsers that the machine has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def api(dev: Dev) -> Iterator[FaultyApi]:
-    """The API of `make dev`. It fails when a test says so."""
+    """The API of `make dev`. Its requests fail while a test sets `failing`."""
     made = FaultyApi(dev, seed=1)
     made.failing = False
     with made.server.running():
@@ -48,31 +48,31 @@ def settled(*tabs: Tab) -> bool:
     return not any(tab.waiting() for tab in tabs)
 
 
-def played(tab: Tab, video: str) -> None:
-    """Play a video, and wait until nothing waits."""
+def play(tab: Tab, video: str) -> None:
+    """Plays a video, and waits until no change of the tab waits."""
     tab.run(PLAY, video)
     wait_for(lambda: settled(tab))
 
 
-def number(dev: Dev, counter: str, id_: str) -> int:
+def value(dev: Dev, counter: str, id_: str) -> int:
     return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
 
 
-def test_plays_are_sent_on_each_page_that_one_comes_to_and_comes_back_to(
+def test_plays_are_sent_from_each_page_and_from_a_page_of_the_back_forward_cache(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     tab = browser.tab(api=api.server.origin)
-    played(tab, video)
+    play(tab, video)
     tab.go(api=api.server.origin)
-    played(tab, video)
+    play(tab, video)
     tab.back()
-    assert tab.run("kept") == [False, True]  # the page is the one that was left
-    played(tab, video)
+    assert tab.run("kept") == [False, True]  # the browser shows the page that was left, from its cache
+    play(tab, video)
     assert dev.plays(video) == 3
     tab.close()
 
 
-def test_a_page_that_is_left_in_the_task_of_a_play_holds_up_no_other(
+def test_a_page_that_is_left_in_the_task_of_a_play_delays_no_other_page(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     tab = browser.tab(api=api.server.origin)
@@ -80,21 +80,21 @@ def test_a_page_that_is_left_in_the_task_of_a_play_holds_up_no_other(
         "1", [video, tab.url(api=api.server.origin)], last="tally.increment('plays', arg[0]), location.assign(arg[1])"
     )
     tab.ready()
-    played(tab, video)
+    play(tab, video)
     tab.back()
-    played(tab, video)
+    play(tab, video)
     assert dev.plays(video) == 3
     tab.close()
 
 
-def test_a_page_that_is_left_before_its_answers_holds_up_no_other_tab(
+def test_a_page_that_is_left_before_its_answers_delays_no_other_tab(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     left, other = browser.tab(api=api.server.origin, endless="1"), browser.tab(api=api.server.origin)
     gate = api.gate = threading.Event()
     left.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 1)
-    api.gate = None  # the other tab may send it again
+    api.gate = None  # the other tab may send the play again
     left.go()
     other.run(PLAY, video)
     wait_for(lambda: dev.plays(video) == 2)
@@ -109,17 +109,17 @@ def test_a_page_that_is_left_before_its_answers_holds_up_no_other_tab(
         tab.close()
 
 
-def test_a_dialog_that_asks_for_the_password_holds_up_no_play(
+def test_a_dialog_that_asks_for_the_password_delays_no_play(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     ann = f"ann-{secrets.token_hex(4)}"
-    asks, other = browser.tab(api=api.server.origin, user=ann, slow="1"), browser.tab(api=api.server.origin)
-    asks.run("void tally.like('hearts', arg)", video)
-    for number_, tab in enumerate((asks, other), 1):
+    asking, other = browser.tab(api=api.server.origin, user=ann, slow="1"), browser.tab(api=api.server.origin)
+    asking.run("void tally.like('hearts', arg)", video)
+    for plays, tab in enumerate((asking, other), 1):
         tab.run(PLAY, video)
-        wait_for(lambda number_=number_: dev.plays(video) == number_)  # type: ignore[misc]
-    assert number(dev, "hearts", video) == 0
-    for tab in (asks, other):
+        wait_for(lambda plays=plays: dev.plays(video) == plays)  # type: ignore[misc]
+    assert value(dev, "hearts", video) == 0
+    for tab in (asking, other):
         tab.run("tally.forget(arg)", ann)
         tab.close()
 
@@ -128,21 +128,21 @@ def test_through_faults_reloads_and_closed_tabs_each_play_counts_once(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     api.failing = True
-    stays, reloads = (browser.tab(api=api.server.origin, haste="1") for _ in range(2))
+    open_tab, reloaded_tab = (browser.tab(api=api.server.origin, haste="1") for _ in range(2))
     for _ in range(4):
-        closes = browser.tab(api=api.server.origin, haste="1")
-        for tab in (stays, reloads, closes):
+        closed_tab = browser.tab(api=api.server.origin, haste="1")
+        for tab in (open_tab, reloaded_tab, closed_tab):
             tab.run(BURST, video)
-        reloads.reload()
-        closes.close()
-    wait_for(lambda: settled(stays, reloads))
+        reloaded_tab.reload()
+        closed_tab.close()
+    wait_for(lambda: settled(open_tab, reloaded_tab))
     assert dev.plays(video) == 4 * 3 * 10
-    assert stays.run("errors") + reloads.run("errors") == []
-    for tab in (stays, reloads):
+    assert open_tab.run("errors") + reloaded_tab.run("errors") == []
+    for tab in (open_tab, reloaded_tab):
         tab.close()
 
 
-def test_the_last_wish_of_two_tabs_wins_and_each_hears_of_the_other(
+def test_the_last_like_of_two_tabs_wins_and_each_tab_gets_its_outcome(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     api.failing = True
@@ -152,7 +152,7 @@ def test_the_last_wish_of_two_tabs_wins_and_each_hears_of_the_other(
     for turn in range(7):
         (one, other)[turn % 2].run("void tally.like('hearts', arg[0], arg[1])", [video, turn % 2 == 0])
     wait_for(lambda: settled(one, other))
-    assert number(dev, "hearts", video) == 1
+    assert value(dev, "hearts", video) == 1
     assert dev.call("GET", f"/counters/hearts/{video}/mine", token=token).body["present"]
     for tab in (one, other):
         assert tab.run("until(() => heard.some(([id, state]) => id === arg && state === 'counted'))", video)
@@ -160,7 +160,7 @@ def test_the_last_wish_of_two_tabs_wins_and_each_hears_of_the_other(
         tab.close()
 
 
-def test_presses_while_the_server_is_down_are_counted_when_it_is_up(
+def test_clicks_while_the_server_is_down_count_when_the_server_is_up(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     user = f"ann-{secrets.token_hex(4)}"
@@ -172,7 +172,7 @@ def test_presses_while_the_server_is_down_are_counted_when_it_is_up(
     assert tab.waiting() == 11
     api.failing = False
     wait_for(lambda: settled(tab))
-    assert (dev.plays(video), number(dev, "hearts", video)) == (10, 1)
+    assert (dev.plays(video), value(dev, "hearts", video)) == (10, 1)
     tab.close()
 
 
@@ -185,8 +185,8 @@ SANDBOX = """new Promise((done) => {
     try { storage = !!localStorage } catch { storage = false }
     const { Tally } = await import("${arg[0]}/client/tally.js");
     const tally = new Tally();
-    const said = await Promise.all(Array.from({ length: 10 }, () => tally.increment("plays", "${arg[1]}")));
-    parent.postMessage({ storage, states: said.map(({ state }) => state), waiting: tally.waiting().length }, "*");
+    const outcomes = await Promise.all(Array.from({ length: 10 }, () => tally.increment("plays", "${arg[1]}")));
+    parent.postMessage({ storage, states: outcomes.map(({ state }) => state), waiting: tally.waiting().length }, "*");
   <\\/script>`;
   document.body.append(frame);
 })"""
@@ -197,8 +197,8 @@ def test_a_sandboxed_frame_without_storage_and_locks_counts(
 ) -> None:
     api.failing = True
     tab = browser.tab()
-    said = tab.run(SANDBOX, [api.server.origin, video])
-    assert said == {"storage": False, "states": ["counted"] * 10, "waiting": 0}
+    message = tab.run(SANDBOX, [api.server.origin, video])
+    assert message == {"storage": False, "states": ["counted"] * 10, "waiting": 0}
     assert dev.plays(video) == 10
     tab.close()
 
@@ -235,7 +235,7 @@ def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: Fa
     tab.run("void like.button.click()")
     tab.run("until(() => shows(like, '1') && like.button.getAttribute('aria-pressed') === 'true')")
     wait_for(lambda: settled(tab))
-    assert (dev.plays(video), number(dev, "hearts", video)) == (1, 1)
+    assert (dev.plays(video), value(dev, "hearts", video)) == (1, 1)
     tab.run("player.play()")
     tab.run("until(() => shows(box.firstElementChild, '2'))")
     assert tab.run("errors") == []
@@ -253,10 +253,10 @@ BUTTON = """(async () => {
 })()"""
 
 
-def test_a_button_without_accounts_counts_each_browser_until_its_user_takes_the_like_over(
+def test_a_button_without_accounts_counts_each_browser_until_a_user_takes_over_the_like(
     browser: Browser, api: FaultyApi, dev: Dev, video: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    of = {"api": api.server.origin, "haste": "1"}
+    query = {"api": api.server.origin, "haste": "1"}
 
     def shows(tab: Tab, count: int, *, liked: bool) -> None:
         tab.run("until(() => shows(...arg))", [str(count), str(liked).lower()])
@@ -265,9 +265,9 @@ def test_a_button_without_accounts_counts_each_browser_until_its_user_takes_the_
         tab.run("void like.button.click()")
         wait_for(lambda: settled(tab))
 
-    tab = browser.tab(**of)
+    tab = browser.tab(**query)
     with plain.running(request.node.callspec.params["browser"], tmp_path) as second:
-        other = second.tab(**of)
+        other = second.tab(**query)
         for one in (tab, other):
             one.run(BUTTON, [api.server.origin, video])
             shows(one, 0, liked=False)
@@ -286,7 +286,7 @@ def test_a_button_without_accounts_counts_each_browser_until_its_user_takes_the_
         click(tab)
         shows(tab, 2, liked=True)
         user = f"ann-{secrets.token_hex(4)}"
-        tab.go(**of, user=user, token=dev.token(user))
+        tab.go(**query, user=user, token=dev.token(user))
         tab.run(BUTTON, [api.server.origin, video])
         tab.run("until(() => !Object.keys(localStorage).some((name) => name.endsWith(arg)))", video)
         shows(tab, 2, liked=True)

@@ -1,4 +1,4 @@
-"""The client against `make dev`: functions in processes of their own, behind Lambda's Invoke API."""
+"""Tests the Python client and the commands `count` and `limit` against `make dev`, through Lambda's Invoke API."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MUG = ("stock", "client-mug")
 
 @pytest.fixture
 def tally(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
-    """A Tally as a consumer makes it."""
+    """A client, made as a service makes it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", dev.url)
-    made = Tally.from_environment({"TALLY_FUNCTION_PREFIX": ""}, caller="checkout")
-    yield made
-    made.lambda_client.close()
+    client = Tally.from_environment({"TALLY_FUNCTION_PREFIX": ""}, caller="checkout")
+    yield client
+    client.lambda_client.close()
 
 
 def test_a_consumer_counts_holds_and_reads(tally: Tally) -> None:
@@ -48,26 +48,28 @@ def test_the_command_counts_once_for_its_key(dev: Dev, capsys: pytest.CaptureFix
 
     status, printed, _ = count("plays", "command-1")
     assert (status, printed.partition(" (")[0]) == (0, "plays command-1: counted, and is 1")
-    again = printed.partition("--key ")[2].rstrip(")\n")
-    assert count("plays", "command-1", "--key", again)[1].startswith("plays command-1: was counted before")
+    printed_key = printed.partition("--key ")[2].rstrip(")\n")
+    assert count("plays", "command-1", "--key", printed_key)[1].startswith("plays command-1: was counted before")
     assert dev.plays("command-1") == 1
     assert count("stock", "command-2", "--amount", "3")[1].startswith("stock command-2: counted, and is 3 ")
     assert count("stock", "command-2", "--amount", "-5")[::2] == (1, "tally: 3 left. Nothing was counted.\n")
     assert "visible within seconds" in count("visits", "https://example.com/command")[1]
     assert count("hearts", "command-3")[0] == 2
-    seen = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]
-    assert seen == ["counted\n", "was counted before, and not again\n"]
+    answers = [count("readers", "command-4", "--visitor", "ann")[1].partition(": ")[2] for _ in range(2)]
+    assert answers == ["counted\n", "was counted before, and not again\n"]
     assert [count("readers", "command-4")[0], count("usage", "command-4", "--visitor", "ann")[0]] == [2, 2]
 
 
-def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_limit_sets_and_deletes_the_override_of_an_id(dev: Dev, capsys: pytest.CaptureFixture[str]) -> None:
     def limit(*arguments: str) -> tuple[int, str, str]:
         return run_command(capsys, "limit", *arguments, "--local", "--port", str(dev.port))
 
     assert limit("calls", "command-4")[:2] == (0, "calls command-4: 1000, as declared\n")
     assert limit("calls", "command-4", "20")[:2] == (0, "calls command-4: 20, its own\n")
-    counted = run_command(capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port))
-    assert counted[::2] == (1, "tally: There is room for 20 more. Nothing was counted.\n")
+    over_limit = run_command(
+        capsys, "count", "calls", "command-4", "--amount", "21", "--local", "--port", str(dev.port)
+    )
+    assert over_limit[::2] == (1, "tally: There is room for 20 more. Nothing was counted.\n")
     export = ("export", "calls", "--limits", "--local", "--port", str(dev.port))
     code, out, _ = run_command(capsys, *export)
     assert (code, out.splitlines()[0], "command-4,20" in out.splitlines()) == (0, "id,limit", True)
@@ -82,7 +84,7 @@ def test_the_command_gives_an_id_a_limit_of_its_own(dev: Dev, capsys: pytest.Cap
     assert run_command(capsys, "export", "stock", "--limits", "--local", "--port", str(dev.port))[0] == 2
 
 
-def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
+def test_the_client_and_the_command_count_an_id_of_any_text_in_the_same_tally(
     tally: Tally, dev: Dev, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -91,7 +93,7 @@ def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
     path, id_ = "/films/привет и пока/", quote("/films/привет и пока/", safe="").replace("%", "~")
     assert tally.increment("plays", path, idempotency_key=f"{'k' * 22}")["id"] == id_
     assert tally.batch([requests.increment("plays", path)])[0]["id"] == id_  # type: ignore[index]
-    assert run("count", "plays", quote(path))[0] == 0  # as a browser has it
+    assert run("count", "plays", quote(path))[0] == 0  # as a browser encodes the path
     assert tally.get_tallies([f"plays:{path}"])["tallies"][0]["value"] == dev.plays(id_) == 3
     assert run("get", "plays", path)[1].startswith(f"plays {id_}: 3\n")
     [receipt] = tally.get_any_receipts("increment", [f"plays/{path}"], ["k" * 22])["receipts"]
@@ -103,10 +105,10 @@ def test_an_id_of_any_text_is_one_number_for_the_client_and_the_command(
         == "tally: There is room for 7 more. Nothing was counted.\n"
     )
     assert run("get", "calls", f"acme & co#{datetime.now(UTC):%Y-%m-%d}")[0] == 0
-    asked = dev.call("GET", "/tallies?of=plays:/films/x/")
-    assert (asked.status, asked.body["tallies"][0]["error"]["detail"].partition(": write ")[2]) == (
+    unencoded = dev.call("GET", "/tallies?of=plays:/films/x/")
+    assert (unencoded.status, unencoded.body["tallies"][0]["error"]["detail"].partition(": write ")[2]) == (
         200,
         "~2Ffilms~2Fx~2F",
     )
     wrong = dev.call("GET", f"/receipts?of=increment&target=plays//films/x/&key={'k' * 22}")
-    assert (wrong.status, wrong.body["field"]) == (400, "target")  # no receipt has such a target
+    assert (wrong.status, wrong.body["field"]) == (400, "target")  # the id of a target must be encoded

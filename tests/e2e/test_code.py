@@ -1,4 +1,4 @@
-"""What `make dev` starts with: the folder of the code, the tables, the engine."""
+"""Tests what `make dev` starts with: the code folder, the tables and the engine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tally.dev.stack import code, tables
 from tests.e2e.dev import client
 
 COUNTS, RECEIPTS = (f"Tally-local-{name}Table" for name in ("Counts", "Receipts"))
-FOUND = {
+TABLES = {
     COUNTS: deployment.create_table_arguments(deployment.TABLES[Table.COUNTS]),
     RECEIPTS: deployment.create_table_arguments(deployment.TABLES[Table.RECEIPTS]),
 }
 
 
-def test_the_code_is_the_packages_with_a_copy_of_the_counters(tmp_path: Path) -> None:
-    for _ in range(2):  # a second start finds the first one's
+def test_the_code_folder_links_the_packages_and_copies_the_counters(tmp_path: Path) -> None:
+    for _ in range(2):  # a second start finds the folder of the first start
         task = code.write_folder(b"COUNTERS = {}", tmp_path / "task/0")
         assert (task / "handlers.py").resolve() == paths.LAMBDAS / "handlers.py"
         assert (task / "tally").resolve() == paths.PACKAGE
@@ -40,44 +40,44 @@ def test_the_code_is_the_packages_with_a_copy_of_the_counters(tmp_path: Path) ->
         assert {path.name for path in task.iterdir()} == {"counters.py", "handlers.py", "tally"}
 
 
-def test_a_file_that_is_put_back_with_its_old_time_has_changed(tmp_path: Path) -> None:
+def test_a_file_that_is_restored_with_its_old_time_has_changed(tmp_path: Path) -> None:
     newest, counters = tmp_path / "newest.py", tmp_path / "counters.py"
     for path, at_s in (newest, 3_000), (counters, 2_000):
         path.write_text("COUNTERS = {}")
         os.utime(path, (at_s, at_s))
-    seen = file_stamps([tmp_path])
-    assert seen == file_stamps([newest, counters])
+    before = file_stamps([tmp_path])
+    assert before == file_stamps([newest, counters])
     os.utime(counters, (1_000, 1_000))
-    put_back = file_stamps([tmp_path])
-    assert put_back != seen
-    counters.write_text("COUNTERS = {} ")  # after what emptied the file, at one tick of the clock
+    restored = file_stamps([tmp_path])
+    assert restored != before
+    counters.write_text("COUNTERS = {} ")  # other content with the same time
     os.utime(counters, (1_000, 1_000))
-    assert file_stamps([tmp_path]) != put_back
+    assert file_stamps([tmp_path]) != restored
 
 
-def create(endpoint: str, found: dict[str, object] | None = None) -> dict[str, str]:
-    async def whole() -> dict[str, str]:
+def create(endpoint: str, arguments: dict[str, object] | None = None) -> dict[str, str]:
+    async def create_all() -> dict[str, str]:
         async with Wire(endpoint, endpoint) as wire:
-            return await tables.create(found or FOUND, deployment.TTL_ATTRIBUTE, wire, endpoint)
+            return await tables.create(arguments or TABLES, deployment.TTL_ATTRIBUTE, wire, endpoint)
 
-    return asyncio.run(whole())
+    return asyncio.run(create_all())
 
 
 def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold() -> None:
     with Engine() as running, closing(client(running.endpoint)) as dynamo:
-        bare = {name: value for name, value in FOUND[COUNTS].items() if name != "StreamSpecification"}
+        bare = {name: value for name, value in TABLES[COUNTS].items() if name != "StreamSpecification"}
         dynamo.create_table(TableName=COUNTS, **bare)
         arns = create(running.endpoint)
         dynamo.put_item(TableName=RECEIPTS, Item={"id": {"S": "a"}})
         assert create(running.endpoint) == arns
         assert dynamo.scan(TableName=RECEIPTS)["Count"] == 1
-        found = dynamo.describe_table(TableName=COUNTS)["Table"]
-        assert found["StreamSpecification"]["StreamEnabled"]
-        assert arns[COUNTS] == found["LatestStreamArn"]
+        table = dynamo.describe_table(TableName=COUNTS)["Table"]
+        assert table["StreamSpecification"]["StreamEnabled"]
+        assert arns[COUNTS] == table["LatestStreamArn"]
         ttl = dynamo.describe_time_to_live(TableName=RECEIPTS)["TimeToLiveDescription"]
         assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expiration")
         with pytest.raises(LocalError, match=f"{COUNTS} .* has another key"):
-            create(running.endpoint, {COUNTS: FOUND[RECEIPTS]})
+            create(running.endpoint, {COUNTS: TABLES[RECEIPTS]})
 
 
 PLATFORMS = [
@@ -93,7 +93,7 @@ FETCH = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """A machine of this kind with no program and an empty cache. Its folder of programs."""
+    """Makes a machine of this kind without programs and with an empty cache. Returns its folder for programs."""
 
     def machine(system: str, processor: str) -> Path:
         monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     bare: Callable[[str, str], Path], system: str, processor: str, embedded: bool
 ) -> None:
-    """The lock file has what npm installs. A `dynoxide` of the person's own is taken anywhere."""
+    """npm installs the engines of the lock file. On every machine a `dynoxide` on the PATH is used."""
     programs = bare(system, processor)
     assert engine.has_package() == embedded
     assert type(choose_engine(programs, "")) is (Engine if embedded else DynamoDBLocal)
@@ -124,7 +124,7 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
 
 
 def program(path: Path, script: str) -> None:
-    """A program that a person has."""
+    """Writes a program that runs this shell script."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
@@ -137,9 +137,9 @@ def program(path: Path, script: str) -> None:
         ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "and java is Java 11: "),
         ("echo 'openjdk version \"21\" 2023-09-19' >&2", "there is no mvn: install Maven"),
     ],
-    ids=["none", "the one of a Mac that has none", "old", "without Maven"],
+    ids=["no Java", "a Mac without Java", "an old Java", "no Maven"],
 )
-def test_an_operation_that_dynamodb_local_lacks_is_refused_in_one_line(
+def test_a_missing_or_old_tool_of_dynamodb_local_is_named_in_one_line(
     bare: Callable[[str, str], Path], version: str | None, says: str
 ) -> None:
     programs = bare("Darwin", "arm64")
@@ -148,15 +148,15 @@ def test_an_operation_that_dynamodb_local_lacks_is_refused_in_one_line(
     with pytest.raises(LocalError, match=says) as missing:
         choose_engine(programs / "data", "").start()
     assert "\n" not in str(missing.value)
-    assert not list(programs.glob("cache/tally/*")), "nothing is kept"
+    assert not list(programs.glob("cache/tally/*")), "nothing is stored"
 
 
 @pytest.mark.parametrize(
     ("version", "says"),
     [(None, "there is no java: "), ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2; exit 1", "java is Java 11: ")],
-    ids=["none", "old"],
+    ids=["no Java", "an old Java"],
 )
-def test_a_missing_java_is_said_also_where_dynamodb_local_was_fetched(
+def test_a_missing_or_old_java_is_named_after_dynamodb_local_was_fetched(
     bare: Callable[[str, str], Path], version: str | None, says: str
 ) -> None:
     programs = bare("Darwin", "arm64")
@@ -190,10 +190,10 @@ def test_dynamodb_local_is_fetched_once_and_whole(
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_another_file_stays_as_it_was(
+def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_any_other_file_is_unchanged(
     bare: Callable[[str, str], Path],
 ) -> None:
-    """Without the log each write waits for the disk four times: 340 ms a write on a busy one, and 13 ms with it."""
+    """Without the log each write waits for the disk four times: on a busy disk 340 ms. With the log it takes 13 ms."""
     programs = bare("Darwin", "arm64")
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
@@ -202,7 +202,7 @@ def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_another_file_stays
     file = programs / "data/shared-local-instance.db"
     with closing(sqlite3.connect(file)) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    file.write_text("this is no database" * 100)
+    file.write_text("this is not a database" * 100)
     with pytest.raises(LocalError, match="is not a file of the engine"):
         choose_engine(programs / "data", "").start()
-    assert file.read_text() == "this is no database" * 100
+    assert file.read_text() == "this is not a database" * 100

@@ -705,7 +705,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     expect(page.get_by_role("banner")).to_contain_text("ann")
     expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
     with_pool.settled()
-    assert pool.sold == 1
+    assert pool.tokens_given == 1
     tokens = {request.headers["authorization"] for request in with_pool.asked if "authorization" in request.headers}
     [token] = [header.removeprefix("Bearer ") for header in tokens]
     assert page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]") == [
@@ -726,7 +726,7 @@ def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, po
     expect(page.get_by_text("was not started on this page")).to_be_visible()
     page.goto(f"{with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
     expect(page.get_by_text("was not started on this page")).to_be_visible()
-    assert pool.sold == 0
+    assert pool.tokens_given == 0
     assert "forged" not in page.url
 
 

@@ -1,4 +1,4 @@
-"""The HTTP contract and the Invoke API, through the whole local stack."""
+"""Tests the HTTP API and the Invoke API of `make dev`, with all its functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.dev import KEY, Dev
 from tests.patience import PATIENCE_S, wait_for
 
 
-def test_the_commands_that_it_prints_work(dev: Dev) -> None:
+def test_the_commands_that_make_dev_prints_work(dev: Dev) -> None:
     commands = dev.text.partition("Ctrl-C stops)")[2].partition("# the call of another Lambda")[0]
     assert commands.count("curl") == 8
     before_s = int(time.time())
@@ -24,11 +24,11 @@ def test_the_commands_that_it_prints_work(dev: Dev) -> None:
         '"counted":true,"visible":"soon"',
     ):  # fmt: skip
         assert expected in run.stdout.replace(" ", ""), (expected, run.stdout)
-    # A busy machine may take longer than the command waits. Then `as_of` says that the visit is not in the count.
-    seen = json.loads(run.stdout[run.stdout.rindex("{") :])
-    # Just after the start it may be null: there is no watermark yet.
-    as_of = seen["as_of"]
-    assert seen["value"] == 1 or as_of is None or as_of <= int(time.time()) - 2, seen
+    # A busy machine may take longer than the command waits. `as_of` is then before the visit.
+    visits = json.loads(run.stdout[run.stdout.rindex("{") :])
+    # Just after the start `as_of` may be null, because there is no watermark.
+    as_of = visits["as_of"]
+    assert visits["value"] == 1 or as_of is None or as_of <= int(time.time()) - 2, visits
     assert as_of is None or before_s - PATIENCE_S <= as_of <= time.time()
     wait_for(lambda: dev.visits("https://example.com/a")[0] == 1)
 
@@ -42,15 +42,15 @@ def test_plays_of_many_callers_at_once_are_all_counted(dev: Dev) -> None:
 
 def test_a_body_that_is_not_text_reaches_the_function_in_base64(dev: Dev) -> None:
     body = json.dumps({"url": "https://example.com/b64", "key": KEY}).encode()
-    sent = dev.call("POST", "/visits", raw=body, content_type="application/json", content_encoding="identity")
-    assert sent.status == 202
+    answer = dev.call("POST", "/visits", raw=body, content_type="application/json", content_encoding="identity")
+    assert answer.status == 202
     assert dev.call("POST", "/visits", raw=body, content_type="application/octet-stream").status == 415
     for raw in (gzip.compress(body), b"no gzip"):
         packed = dev.call("POST", "/visits", raw=raw, content_type="application/json", content_encoding="gzip")
         assert (packed.status, packed.body["title"]) == (415, "The content type is not supported")
 
 
-def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> None:
+def test_a_body_over_a_limit_gets_413_from_the_function_or_the_gateway(dev: Dev) -> None:
     by_function = dev.call("POST", "/visits", raw=b'"' + b"x" * 17_000 + b'"', content_type="application/json")
     assert by_function.status == 413
     assert by_function.headers["content-type"] == "application/problem+json"
@@ -61,5 +61,5 @@ def test_bodies_over_the_limits_are_413_of_function_and_gateway(dev: Dev) -> Non
 
 
 @pytest.mark.parametrize("path", ["/videos/%FF/plays", "/videos/%23/plays", "/videos/50%25/plays", "/visits?url=%FF"])
-def test_paths_that_decode_to_nonsense_are_400(dev: Dev, path: str) -> None:
+def test_a_path_that_does_not_decode_to_an_id_gets_400(dev: Dev, path: str) -> None:
     assert dev.call("GET", path).status == 400

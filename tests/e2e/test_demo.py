@@ -1,4 +1,4 @@
-"""The demo against `make dev`: lost and doubled visits count once, and the console shows what the log has."""
+"""Tests the demo against `make dev`: lost and doubled visits count once, and the console shows the log's numbers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from bench.demo import __main__, replay
 replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """
-LINES = 200  # ten of them lose their answer, twenty are sent twice
+LINES = 200  # the answers of ten are lost, and twenty are sent twice
 
 
 @pytest.mark.long
-def test_the_demo_and_the_console_have_every_page_as_the_log_says(start: Callable[..., Dev], tmp_path: Path) -> None:
+def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..., Dev], tmp_path: Path) -> None:
     log = tmp_path / "first-lines.log.gz"
     whole = gzip.decompress((ROOT / "bench/data/nasa-http-aug95-first-lines.log.gz").read_bytes())
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
-    dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # judged and folded in 25 s
+    dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # drift is judged, and top lists are written, within 25 s
     done = subprocess.run(
         [sys.executable, "-c", PATIENT, "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10  visits again because their answer was lost" in done.stdout
-    assert " s after the last visit." in done.stdout  # in time
+    assert " s after the last visit." in done.stdout  # the demo did not give up
     assert ": 0 tallies drifted" in done.stdout
     assert ": the 10 most visited pages: series and top list equal the log." in done.stdout
     address = done.stdout.split()[-1]
@@ -48,7 +48,7 @@ def test_the_demo_and_the_console_have_every_page_as_the_log_says(start: Callabl
     with sync_playwright() as playwright, chromium.launch(playwright) as browser:
         page = chromium.visitor(browser).new_page()
         page.goto(address)
-        page.get_by_label("Your name").fill("ann")  # the shipped counters are listed for nobody else
+        page.get_by_label("Your name").fill("ann")  # only a signed-in user may list the shipped counters
         page.get_by_label("Your name").press("Enter")
         for visited, number in read_log(log).recount().most_common(replay.PAGES):
             expect(page.locator("tr", has=page.get_by_text(visited, exact=True)).locator("td").last).to_have_text(

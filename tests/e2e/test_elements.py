@@ -1,4 +1,4 @@
-"""The elements for pages, in Chromium, on the page of `make dev` that shows them all."""
+"""Tests the elements in Chromium, on the page of `make dev` that shows all of them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.e2e import chromium
 from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import Dev
 
-LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 SENT = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
-GONE = {"status": 404, "detail": "There is no counter 'hearts'."}
+NOT_FOUND = {"status": 404, "detail": "There is no counter 'hearts'."}
 DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
-LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 
 
 @pytest.fixture
 def page(browser: Browser, dev: Dev) -> Iterator[Page]:
-    """The page of elements. It must throw nothing."""
+    """The page of elements. It must have no errors."""
     errors: list[str] = []
     with chromium.visitor(browser, viewport=WIDE) as context:
-        context.add_init_script(LOOKED_AT)
+        context.add_init_script(HIDDEN_IF_AWAY)
         made = context.new_page()
         made.on("pageerror", lambda error: errors.append(str(error)))
         made.goto(f"{dev.url}/dev/elements")
         expect(count(made, "tally-count")).to_have_text(re.compile(r"\d"))
         yield made
-        made.unroute_all(behavior="ignoreErrors")  # the page may still ask when its context is closed
+        made.unroute_all(behavior="ignoreErrors")  # the page may send requests while its context closes
     assert errors == []
 
 
@@ -57,7 +57,7 @@ def number(dev: Dev, counter: str, id_: str) -> int:
     return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
 
 
-def test_a_like_shows_what_waits_beside_what_tally_said(page: Page, dev: Dev) -> None:
+def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -> None:
     sign_in(page, f"ann-{secrets.token_hex(4)}")
     before = number(dev, "hearts", "article-1")
     expect(count(page, "tally-like")).to_have_text(str(before))
@@ -73,20 +73,22 @@ def test_a_like_shows_what_waits_beside_what_tally_said(page: Page, dev: Dev) ->
     held[0].continue_()
     page.unroute("**/mine")
     page.wait_for_function(SENT)
-    expect(pending(page, "tally-like")).to_have_text("+1 waiting")  # it counted, and the number does not have it yet
+    expect(pending(page, "tally-like")).to_have_text(
+        "+1 waiting"
+    )  # the like counted, and the number that the page shows does not include it
     for route in reads:
         route.continue_()
     page.unroute("**/tallies?*")
     expect(pending(page, "tally-like")).to_have_text("")
     expect(count(page, "tally-like")).to_have_text(str(before + 1))
-    like(page).dblclick()  # one change of mind
+    like(page).dblclick()  # a double click deletes the like once
     expect(count(page, "tally-like")).to_have_text(str(before))
     expect(like(page)).to_have_attribute("aria-pressed", "false")
     page.reload()
     assert number(dev, "hearts", "article-1") == before
 
 
-def test_who_is_not_signed_in_is_sent_to_sign_in_and_finds_their_likes_afterwards(page: Page, dev: Dev) -> None:
+def test_a_click_without_sign_in_asks_for_it_and_the_button_then_shows_the_users_like(page: Page, dev: Dev) -> None:
     name = f"bob-{secrets.token_hex(4)}"
     dev.call("PUT", "/counters/hearts/article-1/mine", token=dev.token(name))
     like(page).click()
@@ -98,8 +100,8 @@ def test_who_is_not_signed_in_is_sent_to_sign_in_and_finds_their_likes_afterward
     expect(like(page)).to_have_attribute("aria-pressed", "false")
 
 
-def answer_late(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
-    """Give these answers now, and let the page draw what they say."""
+def deliver(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
+    """Delivers held answers, and waits until the page has drawn them."""
     for route, answer in late:
         route.fulfill(response=answer)
         route.request.response().finished()  # type: ignore[union-attr]
@@ -108,13 +110,13 @@ def answer_late(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
 
 @pytest.fixture
 def late(page: Page) -> list[tuple[Route, APIResponse]]:
-    """What GET /mine answered, and the page has not heard."""
+    """The answers of GET /mine, which the page does not get."""
     held: list[tuple[Route, APIResponse]] = []
     page.route("**/mine?*", lambda route: held.append((route, route.fetch())))
     return held
 
 
-def test_a_late_answer_about_the_user_turns_no_button_back(
+def test_a_late_answer_about_the_user_does_not_revert_a_button(
     page: Page, dev: Dev, late: list[tuple[Route, APIResponse]]
 ) -> None:
     name = f"ann-{secrets.token_hex(4)}"
@@ -122,14 +124,16 @@ def test_a_late_answer_about_the_user_turns_no_button_back(
         sign_in(page, name)
     like(page).click()
     page.wait_for_function(SENT)
-    answer_late(page, late)
+    deliver(page, late)
     expect(like(page)).to_have_attribute("aria-pressed", "true")
-    like(page).click()  # the next click takes the like back
+    like(page).click()  # the next click deletes the like
     page.wait_for_function(SENT)
     assert not dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"]
 
 
-def test_a_button_shows_nothing_of_another_user(page: Page, dev: Dev, late: list[tuple[Route, APIResponse]]) -> None:
+def test_a_button_does_not_show_the_like_of_another_user(
+    page: Page, dev: Dev, late: list[tuple[Route, APIResponse]]
+) -> None:
     name = f"ann-{secrets.token_hex(4)}"
     dev.call("PUT", "/counters/hearts/article-1/mine", token=dev.token(name))
     with page.expect_request("**/mine?*"):
@@ -137,11 +141,11 @@ def test_a_button_shows_nothing_of_another_user(page: Page, dev: Dev, late: list
     page.get_by_role("button", name=f"Sign {name} out").click()
     with page.expect_request("**/mine?*"):
         sign_in(page, f"bob-{secrets.token_hex(4)}")
-    answer_late(page, late[::-1])  # that of the first user comes last
+    deliver(page, late[::-1])  # the answer about the first user comes last
     expect(like(page)).to_have_attribute("aria-pressed", "false")
 
 
-def test_a_like_that_was_counted_while_its_button_was_away_is_shown(page: Page) -> None:
+def test_a_button_shows_a_like_that_was_counted_while_it_was_removed(page: Page) -> None:
     sign_in(page, f"ann-{secrets.token_hex(4)}")
     expect(like(page)).to_have_attribute("aria-pressed", "false")
     with page.expect_response("**/mine"):
@@ -150,13 +154,13 @@ def test_a_like_that_was_counted_while_its_button_was_away_is_shown(page: Page) 
             taken.button.click(); taken.remove()"""
         )
     page.wait_for_function(SENT)
-    page.route("**/mine?*", lambda route: None)  # nobody says it again
+    page.route("**/mine?*", lambda route: None)  # the page cannot read the like
     page.evaluate(f"box.append(taken); {DRAWN}")
     expect(like(page)).to_have_attribute("aria-pressed", "true")
     expect(page.locator("tally-like").first.locator("[part=pending]")).to_have_text("")
 
 
-def test_two_buttons_of_one_post_are_one(page: Page, dev: Dev) -> None:
+def test_two_buttons_of_one_post_show_the_same_like(page: Page, dev: Dev) -> None:
     name = f"ann-{secrets.token_hex(4)}"
     page.evaluate("(one => one.after(one.cloneNode(true)))(document.querySelector('tally-like'))")
     sign_in(page, name)
@@ -168,7 +172,7 @@ def test_two_buttons_of_one_post_are_one(page: Page, dev: Dev) -> None:
         assert dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"] == present
 
 
-def test_a_refusal_is_said(page: Page) -> None:
+def test_a_button_shows_the_reason_of_a_refusal(page: Page) -> None:
     sign_in(page, "ann")
     problem = '{"type":"urn:problem-type:tally:counter-retired","title":"","status":409,"detail":"hearts is retired."}'
     page.route("**/mine", lambda route: route.fulfill(status=409, body=problem))
@@ -182,7 +186,7 @@ def play(page: Page) -> None:
 
 
 def play_to_the_end(page: Page) -> None:
-    """Over a second of it, then the end; and until all that it counted has its answer."""
+    """Plays for over a second, then the end of the tone. Waits until no change waits."""
     page.wait_for_function("audio.currentTime > 1.5")
     page.evaluate("audio.currentTime = 3.9")
     page.wait_for_function("audio.ended")
@@ -201,7 +205,7 @@ def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) ->
 
 
 CHANGES = {
-    "the element is made again": "box.innerHTML = box.innerHTML",
+    "the element is replaced": "box.innerHTML = box.innerHTML",
     "a second element": "box.append(box.firstElementChild.cloneNode(true))",
     "another id": "box.firstElementChild.setAttribute('of', '9f3b')",
     "the source is loaded again": "audio.load(); audio.play()",
@@ -210,20 +214,20 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_playback_counts_once_whatever_happens_to_elements_and_player(change: str, page: Page, dev: Dev) -> None:
+def test_a_playback_counts_once_if_elements_or_the_player_change(change: str, page: Page, dev: Dev) -> None:
     before = number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b")
     play(page)
     page.evaluate("window.box = document.querySelector('tally-plays').parentElement")
     page.wait_for_function("audio.currentTime > .5")
-    page.evaluate(change)  # before it counts
+    page.evaluate(change)  # before the play counts
     page.wait_for_function("audio.currentTime > 1.2")
     page.evaluate(change)
     play_to_the_end(page)
     assert number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b") == before + 1
 
 
-def test_another_number_with_another_source_counts_a_viewing_of_its_own(page: Page, dev: Dev) -> None:
-    """And one that is played again after it. Two numbers of one player count both."""
+def test_another_number_with_another_source_counts_another_viewing(page: Page, dev: Dev) -> None:
+    """A number that is played once more later counts once more. Two numbers of one player both count."""
     names = [secrets.token_hex(4) for _ in range(3)]
     page.evaluate(
         """([film, next, album]) => { window.one = document.querySelector('tally-plays'); one.setAttribute('of', film);
@@ -242,33 +246,35 @@ def test_another_number_with_another_source_counts_a_viewing_of_its_own(page: Pa
     assert [number(dev, "plays", name) for name in names] == [2, 1, 1]
 
 
-def test_a_live_number_follows_while_somebody_looks_and_all_are_read_with_one_request(page: Page, dev: Dev) -> None:
+def test_a_live_number_updates_while_the_page_is_visible_and_one_request_reads_all_numbers(
+    page: Page, dev: Dev
+) -> None:
     before = number(dev, "plays", "9f3a")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/tallies" in request.url else None)
+    reads: list[str] = []
+    page.on("request", lambda request: reads.append(request.url) if "/tallies" in request.url else None)
     dev.play("9f3a", secrets.token_urlsafe(24))
     expect(count(page, "tally-count")).to_have_text(str(before + 1))
-    page.evaluate(LOOK, True)
+    page.evaluate(SET_AWAY, True)
     page.wait_for_load_state("networkidle")
-    asked.clear()
+    reads.clear()
     dev.play("9f3a", secrets.token_urlsafe(24))
-    page.wait_for_timeout(2_500)  # longer than it waits between two looks
-    assert asked == []
-    page.evaluate(LOOK, False)
+    page.wait_for_timeout(2_500)  # longer than the time between two reads
+    assert reads == []
+    page.evaluate(SET_AWAY, False)
     expect(count(page, "tally-count")).to_have_text(str(before + 2))
-    asked.clear()
+    reads.clear()
     page.reload()
     expect(count(page, "tally-count")).to_have_text(str(before + 2))
-    # article-1, article-2 and 9f3a, which two elements show; then those that are live
-    assert [url.count("of=") for url in asked][:2] in ([3], [3, 2])
-    # One that says no number of seconds holds up no other one.
+    # The first read asks for article-1, article-2 and 9f3a, which two elements show; the second for the live numbers.
+    assert [url.count("of=") for url in reads][:2] in ([3], [3, 2])
+    # An element whose `live` is not a number delays no other element.
     page.evaluate("document.querySelector('tally-like').setAttribute('live', 'often')")
     page.wait_for_load_state("networkidle")
     dev.play("9f3a", secrets.token_urlsafe(24))
     expect(count(page, "tally-count")).to_have_text(str(before + 3))
 
 
-def test_a_number_that_cannot_be_read_is_not_made_up(page: Page, dev: Dev) -> None:
+def test_a_number_that_cannot_be_read_is_a_dash(page: Page, dev: Dev) -> None:
     page.route("**/tallies?*", lambda route: route.abort())
     page.reload()
     expect(count(page, "tally-count")).to_have_text("–")
@@ -279,43 +285,43 @@ def test_a_number_that_cannot_be_read_is_not_made_up(page: Page, dev: Dev) -> No
     expect(page.locator("tally-count").get_by_role("status")).to_contain_text("stock")
 
 
-def test_a_number_that_cannot_be_read_again_stays_and_the_others_move(page: Page, dev: Dev) -> None:
+def test_a_number_whose_later_read_fails_stays_and_other_numbers_update(page: Page, dev: Dev) -> None:
     before, plays = number(dev, "hearts", "article-1"), number(dev, "plays", "9f3a")
     expect(count(page, "tally-like")).to_have_text(str(before))
 
     def fail(route: Route) -> None:
         answer = route.fetch()
-        values = [one if one["counter"] == "plays" else {"error": GONE} for one in answer.json()["tallies"]]
+        values = [value if value["counter"] == "plays" else {"error": NOT_FOUND} for value in answer.json()["tallies"]]
         route.fulfill(response=answer, json={"tallies": values})
 
     page.route("**/tallies?*", fail)
     dev.play("9f3a", secrets.token_urlsafe(24))
     expect(count(page, "tally-count")).to_have_text(str(plays + 1))
-    expect(page.locator("tally-like").first.get_by_role("status")).to_have_text(GONE["detail"])
+    expect(page.locator("tally-like").first.get_by_role("status")).to_have_text(NOT_FOUND["detail"])
     expect(count(page, "tally-like")).to_have_text(str(before))
 
 
-def test_a_request_that_fails_takes_no_number_from_others(page: Page) -> None:
+def test_a_failed_request_removes_no_number_of_another_request(page: Page) -> None:
     page.route("**/tallies?*lost*", lambda route: route.abort())
     page.evaluate(
         """for (let n = 0; n < 60; n++) document.body.insertAdjacentHTML("beforeend",
             `<tally-count of="${n ? "many" : "lost"}${"x".repeat(110)}${n}"></tally-count>`)"""
-    )  # more than one address has room for
+    )  # more numbers than fit into one address
     expect(page.locator("tally-count [part=count]").last).to_have_text("0")
     expect(page.locator("tally-count [part=count]").nth(1)).to_have_text("–")
 
 
-def test_the_elements_are_accessible_and_fit_in_light_and_dark_narrow_and_wide(page: Page) -> None:
+def test_the_elements_are_accessible_and_fit_on_narrow_and_wide_screens(page: Page) -> None:
     sign_in(page, "ann")
-    page.route("**/mine", lambda route: None)  # an answer that never comes: something waits
+    page.route("**/mine", lambda route: None)  # no answer comes, so the like waits
     like(page).click()
     expect(pending(page, "tally-like")).not_to_be_empty()
     page.add_script_tag(path=AXE)
-    found = {}
+    violations = {}
     for size in (NARROW, WIDE):
         for scheme in ("light", "dark"):
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             if broken := complaints(page):
-                found[f"{scheme}, {size['width']} px"] = broken
-    assert found == {}
+                violations[f"{scheme}, {size['width']} px"] = broken
+    assert violations == {}

@@ -1,4 +1,4 @@
-"""The engine that a registry serves: from which one, checked, kept whole, and one line if that fails."""
+"""Tests how `make dev` fetches the engine: the choice of the registry, the hash, the cache and errors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PATH = f"/@dynoxide/linux-x64/-/linux-x64-{engine_package.VERSION}.tgz"
 
 
 def package(program: bytes) -> bytes:
-    """A package of npm with this program."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as files:
+    """Returns a package of npm with this program."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as files:
         file = tarfile.TarInfo("package/dynoxide")
         file.size = len(program)
         files.addfile(file, io.BytesIO(program))
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def sha512(content: bytes) -> str:
@@ -42,7 +42,7 @@ def sha512(content: bytes) -> str:
 
 @contextlib.contextmanager
 def serving(content: bytes) -> Iterator[str]:
-    """A registry that serves this package, by its URL."""
+    """Runs a registry that serves this package, and yields its URL."""
 
     class Registry(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def serving(content: bytes) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home and folder of a person on Linux, without npm and without an engine."""
+    """An empty home folder on Linux, without npm and without an engine."""
     for name in [name for name in os.environ if name.lower().startswith("npm_")]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -79,34 +79,34 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_engine_is_fetched_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = package(b"the engine")
-    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(made))
-    with serving(made) as url:
+    archive = package(b"the engine")
+    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(archive))
+    with serving(archive) as url:
         (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
-        found = binary(home / "data")
+        engine = binary(home / "data")
     assert capsys.readouterr().out == f"{LINE}{url}{PATH}\n"
-    assert found.read_bytes() == b"the engine"
-    assert os.access(found, os.X_OK)
-    assert binary(home / "data") == found, "nothing answers any more"
+    assert engine.read_bytes() == b"the engine"
+    assert os.access(engine, os.X_OK)
+    assert binary(home / "data") == engine, "the registry has stopped"
     assert capsys.readouterr().out == ""
 
 
-def test_an_engine_is_kept_beside_the_data_where_the_cache_cannot_be_written(
+def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = package(b"the engine")
-    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(made))
+    archive = package(b"the engine")
+    monkeypatch.setitem(engine_package.INTEGRITY, "linux-x64", sha512(archive))
     monkeypatch.setenv("HOME", os.devnull)
-    with serving(made) as url:
+    with serving(archive) as url:
         monkeypatch.setenv("npm_config_registry", url)
-        found = binary(home / "data")
+        engine = binary(home / "data")
         with pytest.raises(LocalError, match=r"cannot be kept in .*; set XDG_CACHE_HOME$"):
             binary(Path(os.devnull))
-    assert found.parent == home / "data"
-    assert binary(home / "data") == found, "nothing answers any more"
+    assert engine.parent == home / "data"
+    assert binary(home / "data") == engine, "the registry has stopped"
 
 
-def test_another_content_is_refused_and_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(package(b"another engine")) as url:
         monkeypatch.setenv("npm_config_registry", url)
         with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 is another one"):
@@ -114,7 +114,9 @@ def test_another_content_is_refused_and_nothing_is_kept(home: Path, monkeypatch:
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
-def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_does_not_answer_causes_an_error_of_one_line(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(b"") as url:
         monkeypatch.setenv("npm_config_registry", f"{url}/npm")
         with pytest.raises(LocalError, match=r"cannot be fetched from http.*: Not Found\. Put `dynoxide` on the PATH"):
@@ -126,7 +128,7 @@ def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("environment", "npmrc", "asked"),
+    ("environment", "npmrc", "expected"),
     [
         ({}, "", "https://registry.npmjs.org"),
         ({"npm_config_registry": "https://b.example.com"}, "registry=https://a.example.com", "https://b.example.com"),
@@ -134,17 +136,19 @@ def test_a_registry_that_does_not_answer_is_one_line(home: Path, monkeypatch: py
         ({}, "no setting\n[section]\n", "https://registry.npmjs.org"),
     ],
 )
-def test_the_registry_is_the_one_that_npm_would_ask(
-    home: Path, environment: dict[str, str], npmrc: str, asked: str
+def test_the_engine_is_fetched_from_the_registry_of_npms_configuration(
+    home: Path, environment: dict[str, str], npmrc: str, expected: str
 ) -> None:
     (home / ".npmrc").write_text(npmrc)
-    assert engine_package.registry({"HOME": str(home), **environment}) == asked
+    assert engine_package.registry({"HOME": str(home), **environment}) == expected
 
 
-def test_the_pinned_engine_is_the_one_of_the_lock_file() -> None:
+def test_the_pinned_engine_is_the_engine_of_the_lock_file() -> None:
     locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     ours = {
         f"node_modules/@dynoxide/{name}": (engine_package.VERSION, pinned)
         for name, pinned in engine_package.INTEGRITY.items()
     }
-    assert ours == {name: (one["version"], one["integrity"]) for name, one in locked.items() if "@dynoxide/" in name}
+    assert ours == {
+        name: (entry["version"], entry["integrity"]) for name, entry in locked.items() if "@dynoxide/" in name
+    }

@@ -1,4 +1,4 @@
-"""API Gateway's own answers: routes, tokens, CORS, limits."""
+"""Tests the answers that the gateway of `make dev` gives itself: routes, tokens, CORS and limits."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ ORIGIN = "https://app.example.com"
         ("GET", "/nothing%0Aat%0Dall"),
     ],
 )
-def test_an_unknown_route_is_404_in_the_gateways_shape(dev: Dev, method: str, path: str) -> None:
+def test_an_unknown_route_gets_the_gateways_404(dev: Dev, method: str, path: str) -> None:
     answer = dev.call(method, path)
     assert (answer.status, answer.headers["content-type"]) == (404, "application/json")
     assert answer.raw == (b"" if method == "HEAD" else b'{"message":"Not Found"}')
 
 
-def test_a_monitor_may_ask_for_the_health_by_head(dev: Dev) -> None:
+def test_head_health_answers_200_without_a_body(dev: Dev) -> None:
     answer = dev.call("HEAD", "/health")
     assert (answer.status, answer.headers["content-type"], answer.raw) == (200, "application/json", b"")
 
 
 def signed(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:
-    """A token like the issuer's, but for `changes` (None takes a claim away)."""
+    """Returns a token of the issuer with changed claims. None removes a claim."""
     good = dev.token()
     claims = jwt.decode(good, options={"verify_signature": False}) | changes
     claims = {name: value for name, value in claims.items() if value is not None}
@@ -53,17 +53,19 @@ def like(dev: Dev, authorization: str | None) -> Any:
     return dev.call("PUT", "/posts/p/like", **({} if authorization is None else {"authorization": authorization}))
 
 
-def test_a_token_passes_with_or_without_bearer(dev: Dev) -> None:
+def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
     for token in (dev.token(), signed(dev), signed(dev, aud=None, client_id=audience(dev))):
         for authorization in (token, f"Bearer {token}", f"bearer {token}"):
-            assert like(dev, authorization).status == 404  # of the function: there is no such post
+            assert like(dev, authorization).status == 404  # the function answers: the post does not exist
 
 
 def audience(dev: Dev) -> str:
-    return str(jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0])  # people's, then programs'
+    return str(
+        jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0]
+    )  # the audience of people; the second one is that of programs
 
 
-def test_no_token_is_401(dev: Dev) -> None:
+def test_a_request_without_a_token_gets_401(dev: Dev) -> None:
     answer = like(dev, None)
     assert (answer.status, answer.raw) == (401, b'{"message":"Unauthorized"}')
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -82,7 +84,7 @@ def test_no_token_is_401(dev: Dev) -> None:
         ({"key": rsa.generate_private_key(65537, 2048)}, "Signature verification failed"),
     ],
 )
-def test_a_wrong_token_is_401_and_says_why(dev: Dev, changes: dict[str, Any], reason: str) -> None:
+def test_a_wrong_token_gets_401_with_the_reason(dev: Dev, changes: dict[str, Any], reason: str) -> None:
     answer = like(dev, f"Bearer {signed(dev, **changes)}")
     assert (answer.status, answer.raw) == (401, b'{"message":"Unauthorized"}')
     challenge = answer.headers["www-authenticate"]
@@ -96,7 +98,7 @@ def unsigned(dev: Dev, algorithm: str, key: Any) -> str:
     return jwt.encode(claims, key, algorithm, headers={"kid": jwt.get_unverified_header(token)["kid"]})
 
 
-def test_no_other_algorithm_passes(dev: Dev) -> None:
+def test_a_token_with_another_algorithm_gets_401(dev: Dev) -> None:
     for token in (unsigned(dev, "none", None), unsigned(dev, "HS256", "0" * 64), "x", "a.b.c", "Bearer", "Bearer "):
         assert like(dev, token).status == 401, token
 
@@ -109,19 +111,19 @@ def test_no_other_algorithm_passes(dev: Dev) -> None:
         ({"sub": "a", "admin": 1}, "no field 'admin'"),
     ],
 )
-def test_a_wrong_request_for_a_token_is_400_and_says_how(dev: Dev, body: object, says: str) -> None:
+def test_a_wrong_request_for_a_token_gets_400_with_the_reason(dev: Dev, body: object, says: str) -> None:
     answer = dev.call("POST", "/dev/token", body)
     assert answer.status == 400
     assert says in answer.body["message"]
 
 
 def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
-    asked = {
+    preflight = {
         "origin": ORIGIN,
         "access_control_request_method": "PUT",
         "access_control_request_headers": "authorization",
     }
-    answer = dev.call("OPTIONS", "/posts/a/like", **asked)
+    answer = dev.call("OPTIONS", "/posts/a/like", **preflight)
     assert (answer.status, answer.raw) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "PUT" in answer.headers["access-control-allow-methods"].split(",")
@@ -130,7 +132,7 @@ def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
     assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_answers_to_other_origins_say_what_may_be_read(dev: Dev) -> None:
+def test_an_answer_to_another_origin_exposes_its_headers(dev: Dev) -> None:
     answer = dev.call("GET", "/videos/cors/plays", origin=ORIGIN)
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "Idempotency-Replayed" in answer.headers["access-control-expose-headers"].split(",")
@@ -156,7 +158,7 @@ def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes
     assert "Traceback" not in dev.text
 
 
-def test_the_address_that_is_printed_leads_to_the_console(dev: Dev) -> None:
+def test_the_printed_address_redirects_to_the_console(dev: Dev) -> None:
     assert dev.call("GET", dev.call("GET", "/").headers["location"]).status == 200
     config = dev.call("GET", "/console/config.json").body
     assert (config["sign_in"], config["try_it"]) == ({"kind": "name"}, True)
@@ -170,7 +172,7 @@ def test_the_groups_of_a_token_reach_the_function_as_the_gateway_spells_them(dev
     assert dev.call("GET", "/drift", token=stranger, cognito_groups="[operators]").status == 403
 
 
-def test_behind_dev_lost_the_work_is_done_and_the_answer_is_lost(dev: Dev) -> None:
+def test_dev_lost_runs_the_request_and_drops_the_answer(dev: Dev) -> None:
     for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
         with pytest.raises(http.client.RemoteDisconnected):
             dev.call("POST", f"/dev/lost{path}", idempotency_key=KEY)
@@ -183,7 +185,7 @@ def test_requests_are_in_the_access_log(dev: Dev) -> None:
     lines = [json.loads(line) for line in (dev.data / "logs/access.log").read_text().splitlines()]
     [line] = [line for line in lines if line["requestId"] == request_id]
     assert (line["route"], line["status"]) == ("GET /videos/{id}/plays", "200")
-    assert request_id in (dev.data / "logs/reads.log").read_text()  # the function logged with it
+    assert request_id in (dev.data / "logs/reads.log").read_text()  # the function logs the request id, too
 
 
 @pytest.mark.parametrize(
@@ -194,10 +196,10 @@ def test_requests_are_in_the_access_log(dev: Dev) -> None:
         ("rollup/counts", b'{"enabled": "false"}', 400, "the body must be"),
     ],
 )
-def test_a_wrong_switch_of_a_mapping_is_refused_in_a_sentence(
+def test_a_wrong_request_to_switch_a_mapping_is_refused_with_the_reason(
     dev: Dev, path: str, raw: bytes, status: int, says: str
 ) -> None:
     answer = dev.call("PATCH", f"/dev/mappings/{path}", raw=raw)
     assert answer.status == status
     assert answer.body["message"].startswith(says)
-    assert all(one["enabled"] for one in dev.call("GET", "/dev/mappings").body["mappings"])
+    assert all(mapping["enabled"] for mapping in dev.call("GET", "/dev/mappings").body["mappings"])

@@ -1,4 +1,4 @@
-"""The JavaScript client that invokes functions, with AWS's own SDK, against the Invoke API of `make dev`."""
+"""Tests the JavaScript client of Lambda functions, with the SDK of AWS, against the Invoke API of `make dev`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LAMBDA = Path(__file__).resolve().parents[2] / "tally/javascript/lambda.js"
 PROGRAM = """
 import { TallyFunctions } from %s;
 const tally = new TallyFunctions({ prefix: "", caller: "shop" });
-const said = ({ name, message, problem, retryable }) => [name, problem?.type, retryable, message];
-const refused = (asked) => asked.then(() => null, said);
+const fieldsOf = ({ name, message, problem, retryable }) => [name, problem?.type, retryable, message];
+const errorOf = (promise) => promise.then(() => null, fieldsOf);
 const key = { idempotency_key: "order-1" };
 console.log(JSON.stringify([
   await tally.increment({ counter: "usage", id: "js", amount: 7, ...key }),
@@ -24,8 +24,8 @@ console.log(JSON.stringify([
   await tally.increment({ counter: "usage", id: "js", amount: 1 }),
   await tally.get_counter({ counter: "usage", id: "js" }),
   await tally.put_mine({ counter: "hearts", id: "js", caller: "ann" }),
-  await refused(tally.increment({ counter: "stock", id: "js", amount: -1 })),
-  await refused(new TallyFunctions({ functions: {} }).health({})),
+  await errorOf(tally.increment({ counter: "stock", id: "js", amount: -1 })),
+  await errorOf(new TallyFunctions({ functions: {} }).health({})),
 ]));
 """
 
@@ -45,7 +45,7 @@ console.log(JSON.stringify(await tally.increment({ counter: "plays", id: "lost-j
 
 
 def run(dev: Dev, program: str) -> Any:
-    """What the program prints, in a Node that finds `make dev`."""
+    """Runs a program in Node against `make dev`. Returns the JSON that the program prints."""
     environment = bare_environment(
         AWS_ENDPOINT_URL_LAMBDA=dev.url, AWS_REGION="eu-west-1", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x"
     )
@@ -58,8 +58,8 @@ def run(dev: Dev, program: str) -> Any:
 
 
 def test_each_operation_is_a_method_and_a_lost_answer_counts_once(dev: Dev) -> None:
-    first, again, other, read, liked, refused, unnamed = run(dev, PROGRAM)
-    assert [one["replayed"] for one in (first, again, other)] == [False, True, False]
+    first, replay, other, read, liked, refused, unnamed = run(dev, PROGRAM)
+    assert [counted["replayed"] for counted in (first, replay, other)] == [False, True, False]
     assert read["value"] == 8
     assert (liked["child"], liked["present"]) == ("ann", True)
     assert refused[:3] == ["TallyError", "urn:problem-type:tally:limit-reached", False]
@@ -67,7 +67,7 @@ def test_each_operation_is_a_method_and_a_lost_answer_counts_once(dev: Dev) -> N
     assert "name or ARN of health" in unnamed[3]
 
 
-def test_a_change_whose_answers_are_lost_is_sent_with_its_key_until_it_is_answered(dev: Dev) -> None:
-    """What stands in for the SDK's client loses the first two answers."""
+def test_a_change_whose_answer_is_lost_is_sent_with_the_same_key_until_an_answer_comes(dev: Dev) -> None:
+    """The program wraps the client of the SDK, and drops the first two answers."""
     assert run(dev, LOSING)["replayed"] is True
     assert dev.plays("lost-js") == 1

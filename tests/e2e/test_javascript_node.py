@@ -1,4 +1,4 @@
-"""The JavaScript client in Node, with a folder as its store: a process that is killed while it sends loses nothing."""
+"""Tests the JavaScript client in Node with a folder as its storage: a process that is killed loses no change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORKER = Path(__file__).with_name("javascript_worker.mjs")
 JOBS, KILLS = 300, 12
 
 
-def test_a_service_that_is_killed_again_and_again_counts_each_job_once(dev: Dev, tmp_path: Path) -> None:
+def test_a_service_that_is_killed_many_times_counts_each_job_once(dev: Dev, tmp_path: Path) -> None:
     api, chance = FaultyApi(dev, seed=1), random.Random(1)
     with api.server.running():
         command = ["node", str(WORKER), api.server.origin, str(tmp_path / "store"), str(JOBS)]
         for _ in range(KILLS):
-            lines_left = chance.randrange(1, 60)  # it is killed after so many of its steps
+            lines_left = chance.randrange(1, 60)  # the worker is killed after this many lines of output
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
                 assert worker.stdout is not None
                 for _ in worker.stdout:
@@ -34,7 +34,6 @@ def test_a_service_that_is_killed_again_and_again_counts_each_job_once(dev: Dev,
     print(f"{KILLS} kills, requests: {dict(api.met)}")
     assert dev.plays("killed") == JOBS
     assert "doubt" not in ended.stdout
-    left = [
-        path.name for path in (tmp_path / "store").iterdir() if path.suffix != ".part"
-    ]  # of a write that was killed
-    assert len(left) <= 1, "nothing waits: there is the server's time, and no change"
+    # A killed write leaves a file `.part`.
+    files = [path.name for path in (tmp_path / "store").iterdir() if path.suffix != ".part"]
+    assert len(files) <= 1, "no change waits: the one file has the server's time"

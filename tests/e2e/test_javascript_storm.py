@@ -1,8 +1,8 @@
-"""The JavaScript client in Chromium, through everything that happens to pages: each play counts once.
+"""Tests the JavaScript client in Chromium under faults. Each play counts once.
 
-Two tabs of one user and a browser of another one reload, close and leave pages, go offline, lose answers and requests,
-and meet 503, 429 and a captive portal. With SEED 1 to 5 all 3,000 plays counted, and likes as wanted last. Without the
-client, with a new key for each attempt, 300 plays counted as 311 to 325.
+Two tabs of one user and a browser of another user reload, close and leave pages, and go offline. Requests and answers
+get lost, and other answers are 503, 429 or a captive portal. With SEED 1 to 5 all 3,000 plays counted once, and each
+like had its last change. Without the client, with a new key for each attempt, 300 plays counted as 311 to 325.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ PLAYS = int(os.environ.get("PLAYS", "3000"))
 LIKES = 150
 VIDEOS, POSTS = ("storm-a", "storm-b", "storm-c"), ("post-1", "post-2", "post-3", "post-4")
 ARTICLES = ("article-a", "article-b", "article-c")
-OWN = "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"
-# Pauses of a tenth: the storm is about what happens, and not about how long it takes.
+HAS_BROWSER_LIKE = (
+    "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"
+)
+# Pauses last a tenth, so that the test is short.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);"
 CLIENT = """
 <script type="module">
 import { Tally } from "%(api)s/client/tally.js";
-const who = new URLSearchParams(location.search);
-window.tally = new Tally({ user: () => who.get("user"), token: () => who.get("token") });
+const query = new URLSearchParams(location.search);
+window.tally = new Tally({ user: () => query.get("user"), token: () => query.get("token") });
 </script>"""
 
 
 @dataclass
 class Visitor:
-    """A person with a browser of their own and tabs, what they have played, and what they like now.
+    """A browser with tabs. `played`: its plays. `likes`: the last change of each like.
 
-    `user`: empty for one who is not signed in.
+    `user`: the signed-in user; empty: no user is signed in.
     """
 
     user: str
@@ -66,29 +68,30 @@ class Visitor:
         return page
 
     def load(self, page: Page) -> None:
-        """Load the page, as by a click on its name."""
+        """Loads the page."""
         page.goto(f"{self.url}?user={self.user}&token={self.token}")
         page.wait_for_function("window.tally")
 
     def play(self, page: Page, video: str, times: int) -> None:
-        """Play a video some times at once."""
+        """Plays a video some times in one task."""
         page.evaluate("([video, times]) => { while (times--) tally.increment('plays', video) }", [video, times])
         self.played += times
 
-    def like(self, page: Page, post: str, *wishes: bool) -> None:
-        """Change one's mind about a post, as often as there are wishes."""
+    def like(self, page: Page, post: str, *changes: bool) -> None:
+        """Puts (True) and deletes (False) the like of a post, in this order."""
         script = (
-            "([post, wishes]) => { for (const wish of wishes) tally.like('hearts', post, wish, { anonymous: true }) }"
+            "([post, changes]) => { for (const present of changes)"
+            " tally.like('hearts', post, present, { anonymous: true }) }"
         )
-        page.evaluate(script, [post, list(wishes)])
-        self.likes[post] = wishes[-1]
+        page.evaluate(script, [post, list(changes)])
+        self.likes[post] = changes[-1]
 
     def waiting(self) -> int:
-        """How many changes wait for an answer."""
+        """Returns how many changes wait for an answer."""
         return int(self.tabs[0].evaluate("tally.waiting().length"))
 
     def settle(self) -> None:
-        """Wait until nothing waits for an answer."""
+        """Waits until no change waits for an answer."""
         while left := self.waiting():
             wait_for(lambda left=left: self.waiting() < left, every_s=0.5)  # type: ignore[misc]
 
@@ -102,24 +105,24 @@ def api(dev: Dev) -> Iterator[FaultyApi]:
 
 @pytest.fixture
 def visitors(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
-    """Make a visitor. Their pages must throw nothing."""
-    made: list[Visitor] = []
+    """Makes visitors. Their pages must have no errors."""
+    all_visitors: list[Visitor] = []
 
     def visitor(site: Site, user: str = "") -> Visitor:
         context = chromium.visitor(browser)
         context.add_init_script(HASTE)
-        made.append(Visitor(user, user and dev.token(user), f"{site.server.origin}/page", context))
-        made[-1].open()
-        return made[-1]
+        all_visitors.append(Visitor(user, user and dev.token(user), f"{site.server.origin}/page", context))
+        all_visitors[-1].open()
+        return all_visitors[-1]
 
     yield visitor
-    for one in made:
+    for one in all_visitors:
         one.context.close()
         assert one.errors == []
 
 
-def weather(chance: random.Random, person: Visitor, plays: int) -> None:
-    """Let one person do one thing."""
+def act(chance: random.Random, person: Visitor, plays: int) -> None:
+    """Makes a visitor do one random thing, with at most `plays` plays."""
     page = chance.choice(person.tabs)
     video, post = chance.choice(VIDEOS), chance.choice(POSTS)
     match chance.choices(
@@ -133,7 +136,7 @@ def weather(chance: random.Random, person: Visitor, plays: int) -> None:
             first = not person.likes.get(post, False)
             person.like(page, post, *(first ^ bool(turn % 2) for turn in range(chance.choice((1, 1, 2, 3)))))
         case ["reload"]:
-            person.play(page, video, min(plays, 3))  # and is gone before the answers
+            person.play(page, video, min(plays, 3))  # the reload comes before the answers
             person.load(page)
         case ["close"]:
             person.play(page, video, min(plays, 3))
@@ -151,7 +154,7 @@ def weather(chance: random.Random, person: Visitor, plays: int) -> None:
             person.context.set_offline(False)
 
 
-def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
+def test_under_faults_each_play_counts_once_and_each_like_has_its_last_change(
     api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
 ) -> None:
     chance, site = random.Random(SEED), Site(api.server.origin)
@@ -161,58 +164,58 @@ def test_through_the_storm_each_play_counts_once_and_likes_are_as_wanted_last(
         ann, bob = visitors(site, f"ann-{SEED}"), visitors(site, f"bob-{SEED}")
         ann.open()
         while (left := PLAYS - ann.played - bob.played) > 0:
-            weather(chance, chance.choice((ann, ann, bob)), left)
+            act(chance, chance.choice((ann, ann, bob)), left)
         for person in (ann, bob):
             person.settle()
     counted = sum(dev.plays(video) - before[video] for video in VIDEOS)
     print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.met)}")
     assert counted == PLAYS
     for person in (ann, bob):
-        found = {post: mine(dev, post, person.token) for post in person.likes}
-        assert found == person.likes, person.user
+        likes = {post: is_liked(dev, post, person.token) for post in person.likes}
+        assert likes == person.likes, person.user
     for post in POSTS:
         number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
         assert number == len(dev.hearts(post))
-    assert set(FAULT_SHARES) <= set(api.met), "every fault was met"
+    assert set(FAULT_SHARES) <= set(api.met), "every fault happened"
 
 
-def mine(dev: Dev, post: str, token: str) -> Any:
-    """Whether the user is counted."""
+def is_liked(dev: Dev, post: str, token: str) -> Any:
+    """Returns whether the user likes the post."""
     return dev.call("GET", f"/counters/hearts/{post}/mine", token=token).body["present"]
 
 
-def read(chance: random.Random, reader: Visitor) -> None:
-    """Let a reader, who is not signed in, do one thing."""
+def act_without_sign_in(chance: random.Random, reader: Visitor) -> None:
+    """Makes a reader, who is not signed in, do one random thing."""
     page, article = chance.choice(reader.tabs), chance.choice(ARTICLES)
-    wishes = [chance.random() < 0.6 for _ in range(chance.choice((1, 1, 2, 3)))]
-    match chance.choices(["read", "offline", "reload", "close"], [70, 5, 15, 10], k=1):
-        case ["read"]:
-            reader.like(page, article, *wishes)
+    changes = [chance.random() < 0.6 for _ in range(chance.choice((1, 1, 2, 3)))]
+    match chance.choices(["like", "offline", "reload", "close"], [70, 5, 15, 10], k=1):
+        case ["like"]:
+            reader.like(page, article, *changes)
         case ["offline"]:
             reader.context.set_offline(True)
-            reader.like(page, article, *wishes)
+            reader.like(page, article, *changes)
             reader.context.set_offline(False)
         case ["reload"]:
-            reader.like(page, article, *wishes)  # and is gone before the answers
+            reader.like(page, article, *changes)  # the reload comes before the answers
             reader.load(page)
         case ["close"]:
-            reader.like(page, article, *wishes)
+            reader.like(page, article, *changes)
             reader.tabs.remove(page)
             page.close()
             reader.open()
 
 
 def children(dev: Dev, article: str) -> list[str | None]:
-    """Who likes an article: None for each browser. They are as many as its number says."""
+    """Returns who likes an article, None for each browser. Asserts that the article's number is their count."""
     listed = dev.hearts(article)
     assert dev.call("GET", f"/counters/hearts/{article}").body["value"] == len(listed)
     return listed
 
 
-def test_through_the_storm_each_browser_likes_what_it_wanted_last_and_its_user_takes_that_over(
+def test_under_faults_each_browser_like_has_its_last_change_and_a_user_takes_it_over(
     api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
 ) -> None:
-    """Workers are killed, too. One of two tabs signs in, while the other one still likes and unlikes."""
+    """Workers are killed, too. One of two tabs signs in, while the other tab changes likes without sign-in."""
     chance, site, killed = random.Random(SEED), Site(api.server.origin), 0
     site.head["/page"] = CLIENT % {"api": api.server.origin}
     with site.server.running():
@@ -220,33 +223,33 @@ def test_through_the_storm_each_browser_likes_what_it_wanted_last_and_its_user_t
         for reader in readers:
             reader.open()
         for step in range(LIKES):
-            read(chance, chance.choice(readers))
+            act_without_sign_in(chance, chance.choice(readers))
             for pid in dev.workers("children_open") if step % 20 == 10 else ():
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
         for reader in readers:
             reader.settle()
             of = [f"hearts:{article}" for article in reader.likes]
-            own = reader.tabs[0].evaluate("(of) => tally.mine(of)", of)
-            assert {one["id"]: one["present"] for one in own} == reader.likes
+            likes = reader.tabs[0].evaluate("(of) => tally.mine(of)", of)
+            assert {like["id"]: like["present"] for like in likes} == reader.likes
         for article in ARTICLES:
             assert children(dev, article) == [None] * sum(reader.likes.get(article, False) for reader in readers)
         ann, *others = readers
         ann.user = f"ann-{SEED}"
         ann.token = dev.token(ann.user)
-        signed, unsigned = ann.tabs
-        ann.load(signed)
+        signed_in_tab, other_tab = ann.tabs
+        ann.load(signed_in_tab)
         for _ in range(20):
-            ann.like(unsigned, chance.choice(ARTICLES), chance.random() < 0.6)
-        ann.load(unsigned)
+            ann.like(other_tab, chance.choice(ARTICLES), chance.random() < 0.6)
+        ann.load(other_tab)
         for article in ARTICLES:
-            wait_for(lambda article=article: not signed.evaluate(OWN, article), every_s=0.5)  # type: ignore[misc]
+            wait_for(lambda article=article: not signed_in_tab.evaluate(HAS_BROWSER_LIKE, article), every_s=0.5)  # type: ignore[misc]
         ann.settle()
-    met = sum(count for fault, count in api.met.items() if fault != "none")
+    faults = sum(count for fault, count in api.met.items() if fault != "none")
     print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.met)}")
-    assert met > 10
+    assert faults > 10
     assert killed
     for article in ARTICLES:
-        found = children(dev, article)
-        assert found.count(None) == sum(reader.likes.get(article, False) for reader in others)
-        assert ann.user in found or not ann.likes.get(article)
+        likers = children(dev, article)
+        assert likers.count(None) == sum(reader.likes.get(article, False) for reader in others)
+        assert ann.user in likers or not ann.likes.get(article)

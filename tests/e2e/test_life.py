@@ -66,7 +66,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert again.visits(PAGE)[0] == 11
 
 
-def test_it_runs_on_what_make_setup_installs(start: Start, tmp_path: Path) -> None:
+def test_make_dev_runs_with_only_the_packages_of_make_setup(start: Start, tmp_path: Path) -> None:
     """Not on the CDK, nor on a package of the tests, whoever imports it: server, zygote or function."""
     pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "tally/dev/requirements.txt").read_text(), re.MULTILINE))
     names = {name: {re.sub(r"[-_.]+", "-", one).lower() for one in of} for name, of in packages_distributions().items()}
@@ -93,7 +93,7 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
     assert "Warning" not in dev.text
 
 
-def test_ctrl_c_stops_it_while_it_starts(start: Start) -> None:
+def test_ctrl_c_stops_make_dev_while_it_starts(start: Start) -> None:
     dev = start(warnings="ignore")  # an import that is interrupted leaves its file to the collector
     wait_for(dev.descendants, every_s=0.01)  # the engine
     below = dev.descendants()
@@ -129,7 +129,7 @@ sys.meta_path.insert(0, Meets())
         (cli, "get plays 1 --local", "tally.contract.counters_file", 130),
     ],
 )
-def test_ctrl_c_that_meets_an_import_is_one_line(
+def test_ctrl_c_during_an_import_prints_one_line(
     module: ModuleType, line: str, meets: str, status: int, tmp_path: Path
 ) -> None:
     """CPython 3.11 made a TypeError of the handler's exception, once in eight runs of all tests on a busy machine."""
@@ -141,7 +141,7 @@ def test_ctrl_c_that_meets_an_import_is_one_line(
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")
 
 
-def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
+def test_make_dev_ends_with_one_line_when_the_engine_dies(start: Start) -> None:
     dev = start().wait_until_ready()
     below = dev.descendants()
     [engine] = [pid for pid in below if command(pid).startswith(("java ", str(ROOT / "node_modules")))]
@@ -155,7 +155,7 @@ def test_a_dead_engine_ends_it_with_one_line(start: Start) -> None:
 
 
 @pytest.mark.long
-def test_another_engine_and_its_streams_serve(start: Start) -> None:
+def test_make_dev_runs_on_another_engine_and_its_streams(start: Start) -> None:
     with Engine() as engine:
         dev = start(AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint).wait_until_ready()
         assert dev.play("v", KEY).status == 200
@@ -203,7 +203,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
 
 
 @pytest.mark.long
-def test_a_counter_that_is_declared_while_it_runs_has_its_routes(start: Start, tmp_path: Path) -> None:
+def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: Start, tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
     for name in ("lambdas", "stacks", "tally"):
@@ -263,7 +263,7 @@ def test_options_come_from_the_command_line_then_the_environment() -> None:
     )
 
 
-def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:
+def test_two_make_devs_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(dev.data)
     line = one_line(start())
     assert f"another `make dev` (process {dev.process.pid})" in line
@@ -274,7 +274,7 @@ def test_two_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_path: Path) 
     ("at", "content", "says"),
     [("data", "", "is not writable"), ("data/engine.db", "this is no database" * 100, "engine")],
 )
-def test_a_broken_data_folder_is_an_error_and_stays_as_it_was(tmp_path: Path, at: str, content: str, says: str) -> None:
+def test_a_broken_data_folder_is_an_error_and_is_unchanged(tmp_path: Path, at: str, content: str, says: str) -> None:
     (tmp_path / at).parent.mkdir(exist_ok=True)
     (tmp_path / at).write_text(content)
     with pytest.raises(LocalError, match=says), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
@@ -300,7 +300,7 @@ def test_an_engine_without_an_address_is_an_error() -> None:
             DevOptions.read([], {name: right}, ROOT)
 
 
-def test_a_silent_engine_and_a_wrong_option_are_one_line(start: Start) -> None:
+def test_a_silent_engine_and_a_wrong_option_print_one_line(start: Start) -> None:
     silent = start(AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1")
     wrong = start(name="other", TALLY_LIKERS_VISIBLE="all")
     assert one_line(silent).startswith("tally: no usable DynamoDB engine at http://127.0.0.1:1: ")

@@ -21,7 +21,7 @@ def test_metrics_of_functions_are_shown(dev: Dev) -> None:
     wait_for(lambda: counted() > before)
 
 
-def test_in_the_log_format_of_lambda_every_line_of_a_function_comes_through_as_json(dev: Dev) -> None:
+def test_every_line_of_a_functions_log_is_json(dev: Dev) -> None:
     """AWS's runtime client writes them, as in Lambda: with AWS_LAMBDA_LOG_FORMAT=JSON."""
     for _ in range(2):
         assert dev.play("json", f"{KEY}-json").status == 200

@@ -27,7 +27,7 @@ def page(dev: Dev, browser: Browser) -> Iterator[Page]:
     assert [url for url in asked if not url.startswith((dev.url, "data:"))] == []
 
 
-def test_it_shows_every_operation_with_its_details(page: Page, dev: Dev) -> None:
+def test_the_page_shows_every_operation_with_its_details(page: Page, dev: Dev) -> None:
     paths = dev.call("GET", "/openapi.json").body["paths"].values()
     names = [operation["operationId"] for path in paths for operation in path.values()]
     expect(page.locator("main > details")).to_have_count(len(names))
@@ -38,7 +38,7 @@ def test_it_shows_every_operation_with_its_details(page: Page, dev: Dev) -> None
     assert "undefined" not in page.inner_text("main")
 
 
-def test_it_looks_like_the_console_and_fits_in_light_and_dark(page: Page) -> None:
+def test_the_page_has_the_consoles_colours_and_fits_a_narrow_screen(page: Page) -> None:
     expect(page.locator("main > details").first).to_be_visible()
     page.set_viewport_size(NARROW)
     grounds = {}

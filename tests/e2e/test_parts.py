@@ -102,7 +102,7 @@ class Answering:
         return Outcome(b"{}")
 
 
-def test_a_throttled_route_is_429_until_its_bucket_has_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_throttled_route_answers_429_until_its_bucket_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     template = Template({}, (Route("GET", "/health", "health", throttle=Throttle(10, 2)),))
@@ -120,7 +120,7 @@ def test_a_throttled_route_is_429_until_its_bucket_has_filled_again(monkeypatch:
     assert statuses() == [200, 200, 429], "no more at once than its burst"
 
 
-def test_no_name_of_an_object_leads_out_of_the_folder(tmp_path: Path) -> None:
+def test_an_object_name_cannot_leave_its_folder(tmp_path: Path) -> None:
     for bucket in ("..", "a/b", ""):
         with pytest.raises(ObjectError):
             Buckets(tmp_path / "objects", (bucket,)).put(bucket, "x", b"", "a/b")
@@ -145,7 +145,7 @@ class Trimmed:
         return {"Records": []}  # without a next iterator: the shard is closed
 
 
-def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_word() -> None:
+def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_message() -> None:
     """An engine may give an iterator for it, and refuse that when it is used."""
     said: list[str] = []
     mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)

@@ -172,7 +172,7 @@ def cinema(browser: Browser, dev: Dev) -> Iterator[Cinema]:
 
 
 @pytest.mark.parametrize(("wanted", "does"), CASES.values(), ids=CASES)
-def test_one_viewing_counts_once(wanted: int, does: str, cinema: Cinema) -> None:
+def test_each_viewing_counts_once(wanted: int, does: str, cinema: Cinema) -> None:
     cinema.run(does)
     expect(cinema.page.locator("tally-plays [part=count]")).to_have_text(str(wanted))
     assert cinema.plays() == wanted
@@ -223,7 +223,7 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
     assert cinema.warnings == []
 
 
-def test_seconds_to_play_are_those_of_what_plays_now(cinema: Cinema) -> None:
+def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -> None:
     """A player that is an element of its own says by events what it does."""
     cinema.page.evaluate("""window.says = (currentSrc, ...seconds) => {
         for (const currentTime of seconds) {

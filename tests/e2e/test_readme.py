@@ -104,7 +104,7 @@ def answered(shell: Shell, command: str, shown: str) -> str:
     return output
 
 
-def test_the_sessions_give_the_answers_that_their_pages_show(start: Callable[..., Dev]) -> None:
+def test_the_commands_of_the_pages_print_the_output_that_the_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
     steps = [step for page in PAGES for step in session((ROOT / page).read_text())]
     if os.environ.get("ENGINE") == "dynamodb-local":  # its records have whole minutes: drift waits

@@ -32,7 +32,7 @@ def test_documented_and_real_answers_agree(start: Callable[..., Dev]) -> None:
     assert not never, f"no request for {never} was accepted: {result.line}"
 
 
-def test_what_a_read_answers_of_something_deleted_is_known_by_name() -> None:
+def test_each_read_that_answers_200_after_a_delete_is_listed() -> None:
     """schemathesis expects 404, and no seed should be the first one to ask."""
     from tests.e2e.schemathesis_hooks import READS_OF_NOTHING  # it takes a second, and registers hooks
 

@@ -44,7 +44,7 @@ def accepted(*notes: Note) -> Accepted:
     return made
 
 
-def test_every_kind_of_difference_is_a_complaint() -> None:
+def test_the_soak_reports_every_kind_of_difference() -> None:
     found = Contents()
     notes = accepted(
         Note("counted", "plays", "v1", 1),

@@ -31,7 +31,7 @@ TABLE = "tally-test-streamed"
 Body = Callable[["Running"], Awaitable[None]]
 
 
-def test_records_of_ttl_removals_have_lambdas_form() -> None:
+def test_records_of_ttl_removals_have_the_form_of_lambda() -> None:
     record = {"eventName": "REMOVE", "userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
     found = pump.to_lambda_record(record, "arn")
     assert found["userIdentity"] == {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
@@ -130,7 +130,7 @@ def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] 
     return said
 
 
-def test_records_have_lambdas_form(tmp_path: Path, fresh: Engine) -> None:
+def test_records_have_the_form_of_lambda(tmp_path: Path, fresh: Engine) -> None:
     async def body(it: Running) -> None:
         it.put("a")
         await it.until(lambda: bool(it.seen))
@@ -180,7 +180,7 @@ def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh: 
     run(third, tmp_path, fresh, "plain")
 
 
-def test_a_failing_batch_is_halved_until_the_record_is_alone_and_blocks_until_it_is_cured(
+def test_a_failing_batch_is_halved_down_to_its_poison_record_which_blocks_until_it_succeeds(
     tmp_path: Path, fresh: Engine
 ) -> None:
     async def body(it: Running) -> None:
@@ -226,7 +226,7 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_pat
     run(body, tmp_path, fresh, "plain")
 
 
-def test_trimmed_records_are_gone_and_numbers_do_not_repeat(tmp_path: Path, fresh: Engine) -> None:
+def test_trimmed_records_are_not_read_and_sequence_numbers_do_not_repeat(tmp_path: Path, fresh: Engine) -> None:
     assert fresh.db_path
     path = fresh.db_path
 
@@ -247,7 +247,7 @@ def test_trimmed_records_are_gone_and_numbers_do_not_repeat(tmp_path: Path, fres
     run(again, tmp_path, fresh, "plain")
 
 
-def test_a_file_of_another_schema_is_left_alone(tmp_path: Path, fresh: Engine) -> None:
+def test_an_engine_file_of_another_schema_is_not_trimmed(tmp_path: Path, fresh: Engine) -> None:
     assert fresh.db_path
     made = client(fresh.endpoint)
     made.put_item(TableName=TABLE, Item={"id": {"S": "a"}})

@@ -102,7 +102,7 @@ def test_one_tag_is_enough_on_a_page_with_a_strict_policy(blog: Blog, dev: Dev, 
     assert blog.warnings == []
 
 
-def test_a_visit_an_effect_and_another_bundle_may_define_the_elements_again(
+def test_turbo_react_and_a_second_bundle_may_define_the_elements_again(
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
     """Turbo's scripts of a body, React's StrictMode and two bundles do so."""
@@ -118,7 +118,7 @@ def test_a_visit_an_effect_and_another_bundle_may_define_the_elements_again(
     assert blog.warnings == []
 
 
-def test_the_last_client_says_who_is_signed_in(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+def test_the_elements_ask_the_last_client_who_is_signed_in(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
     """An effect of React that depends on the user makes another client when somebody signs in."""
     name = f"ann-{secrets.token_hex(4)}"
     blog.show(tag() + f'<tally-like counter=hearts of="{blog.post}"></tally-like>')
@@ -133,7 +133,9 @@ def test_the_last_client_says_who_is_signed_in(blog: Blog, dev: Dev, tag: Callab
     assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
 
 
-def test_a_client_of_another_api_is_left_out_with_a_warning(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+def test_a_client_of_another_api_is_not_used_and_causes_a_warning(
+    blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
     other = BY_HAND % {"from": "/bundle", "api": "https://other.example"}
     blog.show(tag() + other + BUTTON.format(post=blog.post))
     blog.page.wait_for_function("window.defined")
@@ -141,7 +143,7 @@ def test_a_client_of_another_api_is_left_out_with_a_warning(blog: Blog, dev: Dev
     assert blog.warnings == [f"tally: this page's elements use {dev.url}, so they cannot use https://other.example"]
 
 
-def test_a_page_with_accounts_names_its_session_which_may_come_later(
+def test_a_page_may_set_the_session_object_after_the_tag_has_loaded(
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
     name = f"ann-{secrets.token_hex(4)}"
@@ -180,7 +182,9 @@ def test_each_attribute_may_be_assigned_as_a_property(
     assert blog.page.locator("tally-like + hr").count() == 1  # an element's own method
 
 
-def test_a_button_that_is_made_of_properties_counts(blog: Blog, dev: Dev, tag: Callable[..., str]) -> None:
+def test_a_button_whose_attributes_are_assigned_as_properties_counts(
+    blog: Blog, dev: Dev, tag: Callable[..., str]
+) -> None:
     blog.show(tag())
     blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": blog.post, "anonymous": True}})
     blog.likes(1)
@@ -208,7 +212,9 @@ def test_a_button_says_why_it_cannot_like_and_asks_for_sign_in(
 
 
 @pytest.mark.parametrize("of", ["", "a#b", None], ids=["empty", "a number sign", "none"])
-def test_what_is_no_id_is_a_type_error_and_no_sign_in(of: str | None, blog: Blog, tag: Callable[..., str]) -> None:
+def test_a_malformed_id_throws_a_type_error_and_does_not_ask_for_sign_in(
+    of: str | None, blog: Blog, tag: Callable[..., str]
+) -> None:
     blog.page.add_init_script(SIGN_INS)
     named = "" if of is None else f'of="{of}"'
     blog.show(tag() + f"<tally-like anonymous counter=hearts {named}></tally-like>")
@@ -236,7 +242,7 @@ def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> N
     blog.warnings.clear()
 
 
-def test_with_forced_colours_a_pressed_button_looks_pressed(blog: Blog, tag: Callable[..., str]) -> None:
+def test_a_pressed_button_has_other_colours_if_colours_are_forced(blog: Blog, tag: Callable[..., str]) -> None:
     blog.page.emulate_media(forced_colors="active")
     blog.show(tag() + BUTTON.format(post=blog.post))
     looks = "one => { const { color, backgroundColor } = getComputedStyle(one); return [color, backgroundColor] }"
@@ -277,7 +283,7 @@ def test_a_button_of_a_path_a_slug_or_an_address_counts(of: str, blog: Blog, dev
     expect(blog.button).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_address_that_a_browser_shows_and_the_text_of_a_template_are_one_like(
+def test_the_encoded_address_of_a_browser_and_the_text_of_a_template_have_the_same_like(
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
     path = f"/привет мир {{{blog.post}}}/"

@@ -171,7 +171,7 @@ def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
     run(body)
 
 
-def test_who_kills_a_worker_that_has_not_begun_fails_nobodys_call(run: Run) -> None:
+def test_a_worker_that_is_killed_before_it_takes_an_event_fails_no_call(run: Run) -> None:
     """The event goes to another one: a byte says that it was taken."""
 
     async def body(it: Tried) -> None:
@@ -191,7 +191,7 @@ def test_who_kills_a_worker_that_has_not_begun_fails_nobodys_call(run: Run) -> N
     run(body)
 
 
-def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
+def test_new_code_runs_when_it_loads_without_an_error(run: Run, tmp_path: Path) -> None:
     counters = (ROOT / "lambdas/counters.py").read_bytes()
     handlers = tmp_path / "lambdas/handlers.py"
 
@@ -215,7 +215,7 @@ def test_new_code_runs_once_it_is_right(run: Run, tmp_path: Path) -> None:
     run(body)
 
 
-def test_workers_grow_up_to_their_bound(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(it: Tried) -> None:
         seen: set[int] = set()
         while len(seen) < 2:  # a second one is there after a while

@@ -71,7 +71,7 @@ def copy_tables(
 ) -> Store:
     """Copies one table after the other into new tables without streams, and calls `between` after each.
 
-    The tables of a point-in-time restore are less than a second apart, so such copies are harder to repair.
+    The tables of a real restore are less than a second apart, so they are easier to repair than these copies.
     """
     wire, old, number = world.wire, world.settings, next(_numbers)
     names = {table: f"tally-restored-{table}-{number}" for table in TABLES}

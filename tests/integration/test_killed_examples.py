@@ -1,8 +1,8 @@
-"""The examples that move money, killed at each of their lines: what was charged is what was sold or paid back, and what
-a model was paid for is what its team is charged.
+"""Kills the examples that move money at each of their lines. What was charged must be what was sold or refunded, and a
+team must be charged what its model was paid for.
 
-A run is a process. After its death, nothing of it reaches Tally, the payment provider or the model any more. Most runs
-are threads that end at a line; those of the last tests are processes that SIGKILL ends at a request to the store.
+Each run is a process. After its death, it calls neither Tally nor the payment provider nor the model. Most runs are
+threads that end at a line. The runs of the last tests are processes that SIGKILL ends at a request to the store.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tests.integration.test_client import FakeLambda, declared_in_limits, exampl
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
-CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and how many orders or requests
-LINES_MAX = 16  # a run has about so many
+CASES = [(0, 12), *in_long([(1, 200)])]  # a seed, and the number of orders or requests
+LINES_MAX = 16  # about the lines of a run
 FORK = multiprocessing.get_context("fork")
-Act = Callable[[], object]
+Action = Callable[[], object]
 
 
 class Died(BaseException):
-    """The process is gone. No code catches it."""
+    """The death of a process, which no code catches."""
 
 
 class ModelError(Exception):
@@ -66,85 +66,85 @@ class Clock:
 
 @dataclass
 class Processes:
-    """Runs of one example, and what they call."""
+    """Runs of one example as processes, which can die at each line."""
 
     module: ModuleType
     clock: Clock
     chance: random.Random
-    somebody: Act = lambda: None
-    """What others do with the same counter between lines and runs."""
+    act_as_others: Action = lambda: None
+    """A change of the same counter by others, between lines and runs."""
     killed: set[int] = field(default_factory=set)
-    """The lines at which runs died: a run dies at each line at which no run has died."""
+    """The lines at which runs died. A run dies at each line at which no earlier run has died."""
     dead: set[int] = field(default_factory=set)
-    """The threads of processes that are gone."""
+    """The threads of dead processes."""
 
-    def called(self) -> None:
-        """Something outside was called. Raises Died for a process that is gone: `finally` would run there."""
+    def check_alive(self) -> None:
+        """Raises Died for a dead process, whose `finally` blocks still run. All fakes call this."""
         if threading.get_ident() in self.dead:
             raise Died
 
     def die(self) -> None:
-        """The process that runs this is gone."""
+        """End the present process."""
         self.dead.add(threading.get_ident())
         raise Died
 
-    def run(self, given: dict[str, Any], at: dict[int, Act]) -> dict[str, Any] | None:
-        """The answer of one process; None if it ended without one. `at`: what happens at its n-th lines."""
-        done: list[dict[str, Any]] = []
+    def run(self, event: dict[str, Any], at: dict[int, Action]) -> dict[str, Any] | None:
+        """Returns the answer of one process, or None if it ended without an answer. `at`: actions at its n-th lines."""
+        answers: list[dict[str, Any]] = []
         numbers = itertools.count()
 
-        def trace(frame: Any, event: str, _: object) -> Any:
+        def trace(frame: Any, kind: str, _: object) -> Any:
             if frame.f_code.co_filename != self.module.__file__:
                 return None
-            if event == "line" and threading.get_ident() not in self.dead:
-                act = at.get(next(numbers), lambda: None)
-                if act == self.die or frame.f_lineno not in self.killed:
+            if kind == "line" and threading.get_ident() not in self.dead:
+                action = at.get(next(numbers), lambda: None)
+                if action == self.die or frame.f_lineno not in self.killed:
                     self.killed.add(frame.f_lineno)
                     self.die()
-                act()
+                action()
             return trace
 
         def process() -> None:
             sys.settrace(trace)
             with suppress(Died, ModelError):
-                done.append(self.module.handler(given, None))
+                answers.append(self.module.handler(event, None))
             sys.settrace(None)
             self.dead.discard(threading.get_ident())
 
         thread = threading.Thread(target=process)
         thread.start()
         thread.join()
-        return done[0] if done else None
+        return answers[0] if answers else None
 
-    def lines(self) -> set[int]:
-        """The lines of the handler, at each of which a process can die."""
+    def handler_lines(self) -> set[int]:
+        """Returns the lines of the handler, at which a process can die."""
         code = self.module.handler.__code__
         return {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
 
-    def handle(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Run it until it answers. Runs die, or stand still while time passes and another run of the same begins."""
+    def handle(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Runs the handler until it answers. Earlier runs die, or stop while time passes and another run begins."""
 
-        def meanwhile() -> None:
-            self._pass()
-            self.run(given, {self.chance.randrange(LINES_MAX): self.die} if self.chance.random() < 0.4 else {})
-            self._pass()
+        def run_another() -> None:
+            self._pass_time()
+            self.run(event, {self.chance.randrange(LINES_MAX): self.die} if self.chance.random() < 0.4 else {})
+            self._pass_time()
 
         for _ in range(self.chance.randint(1, 3)):
-            self.run(given, {self.chance.randrange(LINES_MAX): act for act in (meanwhile, self.die)})
-            self._pass()
+            self.run(event, {self.chance.randrange(LINES_MAX): action for action in (run_another, self.die)})
+            self._pass_time()
         while True:
-            answer = self.run(given, {})
+            answer = self.run(event, {})
             if answer is not None:
                 return answer
 
-    def _pass(self) -> None:
+    def _pass_time(self) -> None:
         self.clock.now_s += self.chance.choice((0, 60, 1000))
-        self.somebody()
+        self.act_as_others()
 
 
 @dataclass
 class Provider:
-    """What is paid for each order, once however often it is asked for. `declines`: how many cards of ten."""
+    """A payment provider that charges each order once. `declines`: how many of ten cards it declines."""
 
     processes: Processes
     declines: int = 0
@@ -153,33 +153,33 @@ class Provider:
     refunded: Sums[str] = field(default_factory=Sums)
 
     def charge(self, order: dict[str, Any]) -> bool:
-        self.processes.called()
+        self.processes.check_alive()
         if order["order_id"] not in self.paid:
             if self.processes.chance.randrange(10) < self.declines:
                 return False
             self.paid[order["order_id"]] = order["amount"]
             self.charged[order["order_id"]] += order["amount"]
-        self.processes.called()
+        self.processes.check_alive()
         return True
 
     def refund(self, order: dict[str, Any]) -> None:
-        self.processes.called()
+        self.processes.check_alive()
         self.refunded[order["order_id"]] += self.paid.pop(order["order_id"], 0)
 
 
 @dataclass
 class Model:
-    """A model that answers a request once, whoever asks again, and fails now and then."""
+    """A model that gives each request one answer, also to a retry, and sometimes fails."""
 
     processes: Processes
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def kept_answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        self.processes.called()
+        self.processes.check_alive()
         return self.answers.get(request["id"])
 
     def complete(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.processes.called()
+        self.processes.check_alive()
         if self.processes.chance.random() < 0.3:
             raise ModelError
         self.processes.clock.now_s += self.processes.chance.choice((1, 1, 50, 300))
@@ -195,7 +195,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @dataclass
 class Shop:
-    """An example beside its Tally."""
+    """An example and its Tally. `others`: a client of other callers."""
 
     processes: Processes
     tally: Tally
@@ -203,7 +203,7 @@ class Shop:
     invoke: Invoke
 
     def committed(self, counter: str, id_: str) -> list[int]:
-        """What the holds of an id committed, as their records say."""
+        """Returns the committed amounts of an id's holds, as the ledger says."""
         store = self.invoke.store
         expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60)
         partition = hold_items.settled_key(f"{counter}/{id_}", "")["PK"]["S"]
@@ -217,31 +217,31 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, invoke: Invoke, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, int], Shop]:
-    """Opens a shop with the example of this name, for a seed."""
+    """Returns a function that makes a Shop of the example of this name, with a seed."""
     monkeypatch.setattr(client, "PAUSE_FIRST_S", 0.001)
 
-    def open_(name: str, seed: int) -> Shop:
-        functions = {each: each for each in client.FUNCTIONS}
+    def make_shop(name: str, seed: int) -> Shop:
+        functions = {name: name for name in client.FUNCTIONS}
         fake = FakeLambda(invoke)
         others = Tally(functions, caller="others", lambda_client=FakeLambda(invoke))
         tally = Tally(functions, caller=name, lambda_client=fake)
         processes = Processes(example(name, tally, monkeypatch), clock, random.Random(seed))
 
-        def alive(**sent: Any) -> Any:
-            processes.called()
-            return FakeLambda.invoke(fake, **sent)
+        def invoke_if_alive(**request: Any) -> Any:
+            processes.check_alive()
+            return FakeLambda.invoke(fake, **request)
 
-        monkeypatch.setattr(fake, "invoke", alive)
+        monkeypatch.setattr(fake, "invoke", invoke_if_alive)
         return Shop(processes, tally, others, invoke)
 
-    return open_
+    return make_shop
 
 
 @pytest.mark.parametrize(("seed", "runs"), CASES)
-def test_what_was_charged_is_sold_or_paid_back(
+def test_every_charged_order_is_sold_or_refunded(
     shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others buy and return the same item, of which there is little."""
+    """Others buy and return the same scarce item."""
     made = shop("checkout", seed)
     processes, chance = made.processes, made.processes.chance
     outcomes = Sums[str]()
@@ -252,15 +252,15 @@ def test_what_was_charged_is_sold_or_paid_back(
         item, bought = ("stock", f"mug-{seed}-{number}"), Sums[str]()
         made.others.increment(*item, amount=2)
 
-        def others(item: tuple[str, str] = item, bought: Sums[str] = bought) -> None:
+        def act_as_others(item: tuple[str, str] = item, bought: Sums[str] = bought) -> None:
             amount = 2 if chance.random() < 0.6 and not bought["by others"] else -bought["by others"]
             with suppress(LimitReachedError):
                 made.others.increment(*item, amount=-amount)
                 bought["by others"] += amount
 
-        processes.somebody = others
+        processes.act_as_others = act_as_others
         if number % 5 == 0:
-            others()
+            act_as_others()
         order = {"order_id": f"o-{seed}-{number}", "item_id": item[1], "amount": 2}
         answer = processes.handle(order)
         processes.clock.now_s += 2000
@@ -269,13 +269,13 @@ def test_what_was_charged_is_sold_or_paid_back(
         assert provider.charged[key] == sold + provider.refunded[key], (number, answer)
         assert answer["sold"] == (sold == 2)
         assert made.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
-        outcomes["sold" if sold else "paid back" if provider.refunded[key] else "not sold"] += 1
-    assert runs < 200 or min(outcomes[what] for what in ("sold", "paid back", "not sold")) > 0
-    assert runs < 200 or processes.killed >= processes.lines()
+        outcomes["sold" if sold else "refunded" if provider.refunded[key] else "not sold"] += 1
+    assert runs < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
+    assert runs < 200 or processes.killed >= processes.handler_lines()
 
 
 @pytest.mark.parametrize(("seed", "runs"), CASES)
-def test_what_a_model_was_paid_for_is_charged(
+def test_a_team_is_charged_what_its_model_was_paid_for(
     shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use up the budget of the team. A call may use more than was held, and take longer than its hold lasts."""
@@ -289,30 +289,30 @@ def test_what_a_model_was_paid_for_is_charged(
         monkeypatch.setattr(processes.module, "kept_answer", model.kept_answer)
         team, used = ("tokens", f"team-{seed}-{number}"), Sums[str]()
 
-        def others(team: tuple[str, str] = team, used: Sums[str] = used) -> None:
+        def act_as_others(team: tuple[str, str] = team, used: Sums[str] = used) -> None:
             amount = 150 if chance.random() < 0.6 and not used["by others"] else -used["by others"]
             with suppress(LimitReachedError):
                 made.others.increment(*team, amount=amount)
                 used["by others"] += amount
 
-        processes.somebody = others
+        processes.act_as_others = act_as_others
         if number % 5 == 0:
-            others()
-        given = {"team": team[1], "id": f"r-{seed}-{number}", "prompt": "x" * 149, "max_tokens": 50}
-        answer = processes.handle(given)
+            act_as_others()
+        request = {"team": team[1], "id": f"r-{seed}-{number}", "prompt": "x" * 149, "max_tokens": 50}
+        answer = processes.handle(request)
         processes.clock.now_s += 2000
-        spent = sum(kept["tokens"] for kept in model.answers.values())
+        spent = sum(answer["tokens"] for answer in model.answers.values())
         assert sum(made.committed(*team)) == spent, (number, answer)
         assert made.tally.get_counter(*team)["value"] == used["by others"] + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
     assert runs < 200 or statuses[200] > statuses[429] > 0
-    assert runs < 200 or processes.killed >= processes.lines()
+    assert runs < 200 or processes.killed >= processes.handler_lines()
 
 
 @dataclass
 class Gateway:
-    """The gateway beside a budget of its own, of a team without a period and without debt. Its request may use 101."""
+    """The gateway, and a team's budget without a period and without debt. The request may use 101 tokens."""
 
     shop: Shop
     team: tuple[str, str] = ("tokens", "team")
@@ -322,7 +322,7 @@ class Gateway:
 
     @property
     def charged(self) -> list[int]:
-        """What the request was charged; nothing else moved the budget of its team."""
+        """The amounts that the request was charged. Nothing else may move the budget of its team."""
         committed = self.shop.committed(*self.team)
         assert self.shop.tally.get_counter(*self.team)["value"] == sum(committed)
         return committed
@@ -330,38 +330,38 @@ class Gateway:
 
 @pytest.fixture
 def gateway(shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch) -> Gateway:
-    made = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
-    monkeypatch.setitem(counters.COUNTERS, "tokens", made)
+    budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=120)
+    monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
     return Gateway(shop("gateway", 0))
 
 
 @pytest.mark.parametrize(("used", "charged"), [(115, 115), (130, 120)])
-def test_a_hold_that_expires_while_its_call_is_charged_is_charged_what_fits(
+def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
     gateway: Gateway, used: int, charged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was held goes back between the first commit, which is refused, and the second one."""
+    """The held amount is released between the first commit, which is refused, and the second commit."""
     made, commit = gateway.shop, Tally.commit_hold
     made.others.increment(*gateway.team, amount=10)
 
-    def commits(tally: Tally, *hold: str, amount: int | None = None) -> Any:
+    def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         if amount is None:
             made.processes.clock.now_s += 1000
             made.others.increment(*gateway.team, amount=-10)
         return commit(tally, *hold, amount=amount)
 
-    monkeypatch.setattr(Tally, "commit_hold", commits)
+    monkeypatch.setattr(Tally, "commit_hold", commit_hold)
     monkeypatch.setattr(made.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
     assert made.processes.module.handler(gateway.request, None)["status"] == 200
     assert gateway.charged == [charged]
 
 
-def test_room_that_others_take_while_a_late_call_is_charged_is_not_charged(
+def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others take more after each refusal that says how much fits."""
     made, commit = gateway.shop, Tally.commit_hold
 
-    def commits(tally: Tally, *hold: str, amount: int | None = None) -> Any:
+    def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         try:
             return commit(tally, *hold, amount=amount)
         except LimitReachedError as refused:
@@ -369,20 +369,20 @@ def test_room_that_others_take_while_a_late_call_is_charged_is_not_charged(
                 made.others.increment(*gateway.team, amount=min(50, refused.left))
             raise
 
-    def slow(request: dict[str, Any]) -> dict[str, Any]:
+    def complete_slowly(request: dict[str, Any]) -> dict[str, Any]:
         made.processes.clock.now_s += 1000
         return {"text": "x", "tokens": 130}
 
-    monkeypatch.setattr(Tally, "commit_hold", commits)
-    monkeypatch.setattr(made.processes.module, "complete", slow)
+    monkeypatch.setattr(Tally, "commit_hold", commit_hold)
+    monkeypatch.setattr(made.processes.module, "complete", complete_slowly)
     assert made.processes.module.handler(gateway.request, None)["status"] == 200
     assert (made.committed(*gateway.team), made.tally.get_counter(*gateway.team)["value"]) == ([0], 120)
 
 
-def test_two_runs_whose_model_answers_otherwise_are_charged_once(
+def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_once(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run asks the model while the first one waits for it."""
+    """The second run asks the model while the first run waits for the model."""
     module, tokens = gateway.shop.processes.module, iter((12, 15))
 
     def complete(request: dict[str, Any]) -> dict[str, Any]:
@@ -396,35 +396,35 @@ def test_two_runs_whose_model_answers_otherwise_are_charged_once(
     assert gateway.charged == [15]
 
 
-def test_an_order_whose_hold_is_voided_meanwhile_is_not_sold(
+def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
     shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run sells it, and somebody takes that back, before this run commits. It pays nothing back: whoever takes
-    a sale back has to."""
+    """Another run sells the order, and somebody voids the sale, before this run commits. This run refunds nothing,
+    because whoever voids a sale has to refund it."""
     made = shop("checkout", 0)
     module, provider = made.processes.module, Provider(made.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
     made.others.increment("stock", "mug", amount=2)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
-    void_hold, charge = made.others.void_hold, iter((True, False))
+    void_hold, is_first_charge = made.others.void_hold, iter((True, False))
 
-    def overtaken(order: dict[str, Any]) -> bool:
-        if next(charge):
+    def charge_after_void(order: dict[str, Any]) -> bool:
+        if next(is_first_charge):
             assert module.handler(order, None) == {"sold": True}
             held = made.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
             void_hold("stock", "mug", held["hold"])
         return provider.charge(order)
 
-    monkeypatch.setattr(module, "charge", overtaken)
+    monkeypatch.setattr(module, "charge", charge_after_void)
     assert module.handler(order, None) == {"sold": False}
     assert (made.committed("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
     assert made.tally.get_counter("stock", "mug")["value"] == 2
 
 
-def test_a_run_that_gives_up_after_another_has_sold_pays_nothing_back(
+def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The items come back between the refusal of the one run and its last word."""
+    """The items are in stock again between the refusal of the first run and its call of `give_up`."""
     made = shop("checkout", 0)
     module, provider = made.processes.module, Provider(made.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
@@ -432,89 +432,91 @@ def test_a_run_that_gives_up_after_another_has_sold_pays_nothing_back(
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
     made.others.increment(*item, amount=2)
 
-    def slow_charge(order: dict[str, Any]) -> bool:
+    def charge_slowly(order: dict[str, Any]) -> bool:
         made.processes.clock.now_s += 1000
         made.others.increment(*item, amount=-2)
         return provider.charge(order)
 
-    def meanwhile(order: dict[str, Any], hold: str) -> Any:
+    def sell_and_give_up(order: dict[str, Any], hold: str) -> Any:
         made.others.increment(*item, amount=2)
         assert module.handler(order, None) == {"sold": True}
         return give_up(order, hold)
 
-    charges = iter((slow_charge, provider.charge))
+    charges = iter((charge_slowly, provider.charge))
     monkeypatch.setattr(module, "charge", lambda order: next(charges)(order))
-    monkeypatch.setattr(module, "give_up", meanwhile)
+    monkeypatch.setattr(module, "give_up", sell_and_give_up)
     assert module.handler(order, None) == {"sold": True}
     assert (provider.charged["o-1"], provider.refunded["o-1"], made.committed(*item)) == (2, 0, [2])
 
 
 class DeadlyWire(SyncWire):
-    """SIGKILL ends this process at its n-th request: before it is sent, or once its answer is there."""
+    """SIGKILL ends this process at its n-th request, before the request is sent or, if `answered`, after its answer."""
 
     def __init__(self, port: int, at: int, *, answered: bool) -> None:
         super().__init__(port)
         self.at, self.answered = at, answered
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        last = self.calls + 1 == self.at
+        is_last = self.calls + 1 == self.at
         try:
-            return {} if last and not self.answered else super()._call(operation, parameters)
+            return {} if is_last and not self.answered else super()._call(operation, parameters)
         finally:
-            if last:
+            if is_last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass
 class Deaths:
-    """Runs of one example, each of which SIGKILL ends at another request, and what comes after it."""
+    """Runs of one example. SIGKILL ends each run at another request, and a later run completes the work."""
 
     shop: Shop
     engine: Engine
 
-    def ends(self, given: dict[str, Any], at: int, *, answered: bool) -> bool:
-        """Whether the run of a process of its own was ended by SIGKILL."""
-        process = FORK.Process(target=self._run, args=(given, at, answered), daemon=True)
+    def is_killed(self, event: dict[str, Any], at: int, *, answered: bool) -> bool:
+        """Runs the handler in a new process. Returns whether SIGKILL ended the process."""
+        process = FORK.Process(target=self._run, args=(event, at, answered), daemon=True)
         process.start()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
         return process.exitcode != 0
 
-    def _run(self, given: dict[str, Any], at: int, answered: bool) -> None:
+    def _run(self, event: dict[str, Any], at: int, answered: bool) -> None:
         store = Store(DeadlyWire(self.engine.port, at, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
         module, functions = self.shop.processes.module, {each: each for each in client.FUNCTIONS}
         module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
-        module.handler(given, None)
+        module.handler(event, None)
 
-    def each(self, given: Callable[[str], dict[str, Any]], others: Callable[[str], object]) -> Iterator[str]:
-        """The name of each run that ended, once the next run answered. Between the two, nothing happens, or the hold
-        expires, or it expires and `others` take what it held."""
+    def each(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
+        """Yields the name of each killed run, after the next run has answered. Between these runs, nothing happens, or
+        the hold expires, or the hold expires and others `take` the held amount."""
         module = self.shop.processes.module
         for at in itertools.count(1):
             for answered, later in itertools.product((False, True), ("at once", "expired", "taken")):
                 name = f"{at}-{answered}-{later}".replace(" ", "-")
-                if not self.ends(given(name), at, answered=answered):
+                if not self.is_killed(event_of(name), at, answered=answered):
                     return
                 self.shop.processes.clock.now_s += 0 if later == "at once" else 1000
                 if later == "taken":
                     with suppress(LimitReachedError):
-                        others(name)
-                assert module.handler(given(name), None)
+                        take(name)
+                assert module.handler(event_of(name), None)
                 self.shop.processes.clock.now_s += 2000
                 yield name
 
 
-def test_a_sale_that_sigkill_ends_is_sold_or_paid_back(
+def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, book = shop("checkout", 0), tmp_path / "provider.jsonl"
-    book.touch()
+    made, payments = shop("checkout", 0), tmp_path / "provider.jsonl"
+    payments.touch()
 
     def paid(order: dict[str, Any]) -> int:
-        return sum(amount for id_, amount in map(json.loads, book.read_text().splitlines()) if id_ == order["order_id"])
+        return sum(
+            amount for id_, amount in map(json.loads, payments.read_text().splitlines()) if id_ == order["order_id"]
+        )
 
     def pay(order: dict[str, Any], amount: int) -> bool:
-        with book.open("a") as lines:
+        with payments.open("a") as lines:
             lines.write(json.dumps([order["order_id"], amount - paid(order)]) + "\n")
         return True
 
@@ -535,14 +537,14 @@ def test_a_sale_that_sigkill_ends_is_sold_or_paid_back(
     assert outcomes[2] > outcomes[0] > 0
 
 
-def test_a_call_that_sigkill_ends_is_charged_once(
+def test_a_call_that_sigkill_interrupts_is_charged_once(
     shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
     monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
     made = shop("gateway", 0)
 
-    def kept(request: dict[str, Any]) -> dict[str, Any] | None:
+    def kept_answer(request: dict[str, Any]) -> dict[str, Any] | None:
         answer = tmp_path / request["id"]
         return json.loads(answer.read_text()) if answer.exists() else None
 
@@ -554,9 +556,9 @@ def test_a_call_that_sigkill_ends_is_charged_once(
         return {"team": name, "id": name, "prompt": "x" * 149, "max_tokens": 50}
 
     monkeypatch.setattr(made.processes.module, "complete", complete)
-    monkeypatch.setattr(made.processes.module, "kept_answer", kept)
+    monkeypatch.setattr(made.processes.module, "kept_answer", kept_answer)
     charged = Sums[int]()
     for name in Deaths(made, engine).each(request, lambda name: made.others.increment("tokens", name, amount=150)):
-        assert made.committed("tokens", name) == ([90] if kept(request(name)) else []), name
+        assert made.committed("tokens", name) == ([90] if kept_answer(request(name)) else []), name
         charged[sum(made.committed("tokens", name))] += 1
     assert charged[90] > charged[0] > 0

@@ -1,6 +1,6 @@
-"""What each operation does to the tables, recorded as it runs, is what it declares and so what its role grants.
+"""Records each operation's requests to tables. They must be what the operation declares, and so what its role grants.
 
-AWS alone would tell otherwise: `grant_write_data`, for one, lacks `ConditionCheckItem`.
+Without these tests only AWS would show a missing grant. `grant_write_data`, for example, lacks `ConditionCheckItem`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRANSACTION_ACTIONS = {
 
 
 def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(action, table, key or item) of each item that one API call touches."""
+    """Yields action, table, and key or item, for each item of one API call."""
     if action == "TransactWriteItems":
         for write in parameters["TransactItems"]:
             ((kind, target),) = write.items()
@@ -67,7 +67,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
             for key in request["Keys"]:
                 yield action, table, key
     elif action in ("Scan", "DescribeTable"):
-        return  # of all keys: it is granted by itself
+        return  # all keys: these actions are granted apart
     elif action == "Query":
         yield action, parameters["TableName"], {"PK": parameters["ExpressionAttributeValues"][":pk"]}
     else:
@@ -75,7 +75,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
 
 
 class Recorder:
-    """Records what a client asks of the tables, as needs."""
+    """Records a client's requests to tables, as needs."""
 
     def __init__(self, store: Store) -> None:
         self.needs: set[Need] = set()
@@ -93,16 +93,16 @@ class Recorder:
         self.note(model.name, params)
 
     def note(self, action: str, parameters: dict[str, Any]) -> None:
-        """Record a request. What a team's own table is asked for is none of these needs."""
-        for done, table, key in _accesses(action, parameters):
+        """Record a request. Requests to a team's own table are not recorded."""
+        for item_action, table, key in _accesses(action, parameters):
             if table in self._tables:
                 partition_key = (key.get("PK") or key["id"])["S"]
-                self.needs.add(Need(done, self._tables[table], self.prefix(partition_key)))
+                self.needs.add(Need(item_action, self._tables[table], self.prefix(partition_key)))
 
     def prefix(self, partition_key: str) -> str:
-        """What a role's condition on the key would have to begin with."""
+        """Returns the start of the partition key that a role's condition names."""
         if partition_key.startswith("CHECKPOINT#"):
-            return partition_key  # there are four, and not everybody reads all of them
+            return partition_key  # of four checkpoints, a function may need only some
         return partition_key[: partition_key.index("#") + 1] if "#" in partition_key else partition_key
 
 
@@ -120,17 +120,17 @@ FUNCTION_OPERATIONS = [
 ]  # fmt: skip
 
 Scenario = Iterator[None]
-"""What is done up to the first `yield` prepares, and is not recorded."""
+"""Steps of a test. The steps before the first `yield` prepare, and are not recorded."""
 
 
 @dataclass
 class World:
-    """One operation of one function, with the counters that both serve."""
+    """One operation of one function, with the counters that both of them serve."""
 
     operation: Operation
     counters: Sequence[Counter]
     invoke: Invoke
-    """Sends to that function."""
+    """Invokes the function."""
     prepare: Invoke
     store: Store
     pass_a_minute: Callable[[], None]
@@ -140,19 +140,19 @@ class World:
         return self.invoke({"operation": self.operation.name, "caller": "alice", **fields})
 
     def post(self) -> None:
-        """The post that likes need."""
+        """Write the post that likes need."""
         self.prepare.direct("put_post", id="a91f", body="x", caller="alice")
 
 
-def changed_child(world: World) -> Scenario:
-    """Put and removed, again, with and without a key, on the first shard and on new ones, and written alone."""
+def change_child(world: World) -> Scenario:
+    """Put and remove children, twice, with and without a key, on the first shard and on new shards, and spilled."""
     world.post()
     suffix = world.operation.name.partition("_")[2]
-    named = {"child": ["name"], "mine": [], "anonymous": ["secret"]}[suffix]
+    name_fields = {"child": ["name"], "mine": [], "anonymous": ["secret"]}[suffix]
     yield
     for counter in world.counters:
         member: dict[str, Any] = {"counter": counter.name, "id": "a91f", "caller": "bob", "value": True}
-        member |= dict.fromkeys(named, SECRET)
+        member |= dict.fromkeys(name_fields, SECRET)
         for key in ({}, {"idempotency_key": f"first-{events.KEY}"}):
             for verb in ("put", "put", "delete", "delete"):
                 event = {**member, "operation": f"{verb}_{suffix}", **key}
@@ -161,13 +161,13 @@ def changed_child(world: World) -> Scenario:
         put = {**member, "operation": f"put_{suffix}"}
         for user in ("carol", "dave", "erin"):
             world.store.spread.widen(f"{counter.prefix}#a91f", 16)
-            world.invoke({**put, "caller": user, **dict.fromkeys(named, SECRET + user)})
+            world.invoke({**put, "caller": user, **dict.fromkeys(name_fields, SECRET + user)})
         world.store.breaker.trip(f"{counter.prefix}#a91f")
-        world.invoke({**put, "caller": "fred", **dict.fromkeys(named, f"{SECRET}fred")})
+        world.invoke({**put, "caller": "fred", **dict.fromkeys(name_fields, f"{SECRET}fred")})
 
 
-def removed(world: World) -> Scenario:
-    """Parents with children and without; again."""
+def remove_parent(world: World) -> Scenario:
+    """Remove parents with and without children, twice."""
     world.post()
     for counter in world.counters:
         world.prepare.direct("put_child", counter=counter.name, id="a91f", name="bob", caller="shop")
@@ -178,53 +178,53 @@ def removed(world: World) -> Scenario:
 
 
 def visit(world: World) -> Scenario:
-    """By a person and by a crawler."""
+    """Visit as a person and as a crawler."""
     yield
     for agent in ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "Googlebot/2.1"):
         world.do(url=PAGE, user_agent=agent, idempotency_key=secrets.token_hex(16))
 
 
 def increment(world: World) -> Scenario:
-    """Every counter, up to its end: the last number given, given again, refused; stock after expired holds; a batch."""
+    """Increment every counter: the last number, its replay, a refusal, a batch, and stock after expired holds."""
     for counter in world.counters:
         if counter.numbered and counter.floor is not None:
             last = {counter.attribute: {"N": str(counter.floor - (counter.delta or 0))}, "version": {"N": "1"}}
             key = {"PK": {"S": counter.partition_start + "x"}, "SK": {"S": counter.sort_key}}
             world.store.client.put_item(TableName=world.store.settings.counts_table, Item={**key, **last})
-    stocked_and_held(world.prepare)
+    stock_and_hold(world.prepare)
     world.pass_a_minute()
     yield
     for counter in world.counters:
         event = {"operation": "increment", "counter": counter.name, "id": "x", "caller": "alice"}
         for key in ("first", "first", "second"):
             world.invoke(event | {"amount": counter.delta or 1, "idempotency_key": key, "value": True})
-        again = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
-        world.invoke({"batch": [again, again, {**again, "idempotency_key": "more"}]})
+        repeated = event | {"amount": counter.delta or 1, "idempotency_key": "again"}
+        world.invoke({"batch": [repeated, repeated, {**repeated, "idempotency_key": "more"}]})
     for amount in (-7, -8):
         world.invoke({**STOCK, "operation": "increment", "amount": amount, "idempotency_key": f"{amount}"})
 
 
 def change(world: World) -> Scenario:
-    """Now, soon and under heat; stock after expired holds; refused."""
-    stocked_and_held(world.prepare)
+    """Make batches that are visible now and soon, with stock after expired holds, and a refusal."""
+    stock_and_hold(world.prepare)
     world.pass_a_minute()
     yield
-    order = [{"counter": one.name, "id": "mug", "amount": one.delta or 1} for one in world.counters]
-    taken = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
-    for number, changes in enumerate((order, order[:1], taken, taken)):
+    order = [{"counter": counter.name, "id": "mug", "amount": counter.delta or 1} for counter in world.counters]
+    purchase = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
+    for number, changes in enumerate((order, order[:1], purchase, purchase)):
         world.do(changes=changes, idempotency_key=f"key-{number}", visible="soon" if number == 1 else "now")
 
 
 def void(world: World) -> Scenario:
-    """Of each counter; there is room once an expired hold is given back."""
-    given = {"id": "mug", "caller": "alice"}
+    """Void a change of each counter. For stock, an expired hold must be released first."""
+    mug = {"id": "mug", "caller": "alice"}
     for counter in world.counters:
-        judged = 1 if counter.ceiling is None else -1
-        entry = {"counter": counter.name, "id": "mug", "amount": counter.delta or judged}
+        amount = 1 if counter.ceiling is None else -1
+        entry = {"counter": counter.name, "id": "mug", "amount": counter.delta or amount}
         key = f"of-{counter.name}"
         world.prepare.direct("increment", **entry, idempotency_key=key, caller="alice")
         world.prepare.direct("change", changes=[entry], idempotency_key=key, caller="alice")
-    held = world.prepare.direct("hold", counter="stock", **given, amount=2, ttl_s=60, idempotency_key="cart")
+    held = world.prepare.direct("hold", counter="stock", **mug, amount=2, ttl_s=60, idempotency_key="cart")
     assert held["status"] == 201
     world.pass_a_minute()
     yield
@@ -234,9 +234,9 @@ def void(world: World) -> Scenario:
 
 
 def read(world: World) -> Scenario:
-    """Every counter, or all together; a page by its URL; hours that are over, and one that runs."""
+    """Read each counter, or all together, a page by its URL, and hours of the series, also the present hour."""
     world.post()
-    folded_up_to(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
+    fold_up_to(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
     names = {field.name for field in world.operation.fields}
     yield
     if "of" in names:
@@ -244,12 +244,12 @@ def read(world: World) -> Scenario:
         secret = {"secret": SECRET} if "secret" in names else {}
         world.do(of="plays:a91f" if "by" in names else of, **secret)
     for counter in world.counters if "counter" in names else ():
-        given = {"counter": counter.name, "id": PAGE if counter.pages else "a91f", "name": "bob", "secret": SECRET}
-        world.do(**{name: value for name, value in given.items() if name in names})
+        fields = {"counter": counter.name, "id": PAGE if counter.pages else "a91f", "name": "bob", "secret": SECRET}
+        world.do(**{name: value for name, value in fields.items() if name in names})
 
 
 def set_counter(world: World) -> Scenario:
-    """Every counter: set, again, and when it has moved; beyond a limit."""
+    """Set every counter, with a replay and with an old version, and beyond a limit."""
     yield
     world.do(**STOCK, value=-1, version=0, idempotency_key="below")
     for counter in world.counters:
@@ -258,116 +258,121 @@ def set_counter(world: World) -> Scenario:
 
 
 def hold(world: World) -> Scenario:
-    """Taken, taken of expired ones, refused, asked for again."""
+    """Place a hold of the amount of expired holds, a hold that is refused, and a replay."""
     for counter in HOLDABLE:
-        stocked_and_held(world.prepare, counter)
+        stock_and_hold(world.prepare, counter)
     world.pass_a_minute()
     yield
     for counter in HOLDABLE:
-        asked = (counter.start + 5, "all"), (2, "more"), (counter.start + 5, "all")
-        assert [held(world.invoke, amount, counter, key)["status"] for amount, key in asked] == [201, 409, 201]
+        holds_to_place = (counter.start + 5, "all"), (2, "more"), (counter.start + 5, "all")
+        statuses = [place_hold(world.invoke, amount, counter, key)["status"] for amount, key in holds_to_place]
+        assert statuses == [201, 409, 201]
 
 
 def settle(world: World) -> Scenario:
-    """Beyond what is left, in time, again, too late, and of no hold at all; what comes back beyond a limit."""
-    in_time = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
-    late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
-    before = held_as_stock(world.store)
-    at_its_ceiling(world)
+    """Settle holds in time, twice, too late and beyond a limit, a missing hold, and one whose release meets a limit."""
+    in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    late = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
+    old_hold = hold_before_redeclaration(world.store)
+    fill_calls(world)
     yield
-    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
-    more = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
-    for counter, held_ in in_time.items():
-        if more:
-            assert world.do(**{**STOCK, "counter": counter}, hold=held_, **more)["status"] == 409
-        for one in (held_, held_, NO_HOLD):
-            world.do(**{**STOCK, "counter": counter}, hold=one)
+    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    too_much = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
+    for counter, hold_id in in_time.items():
+        if too_much:
+            assert world.do(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
+        for each in (hold_id, hold_id, NO_HOLD):
+            world.do(**{**STOCK, "counter": counter}, hold=each)
     world.pass_a_minute()
-    for counter, held_ in late.items():
-        world.do(**{**STOCK, "counter": counter}, hold=held_)
+    for counter, hold_id in late.items():
+        world.do(**{**STOCK, "counter": counter}, hold=hold_id)
 
 
 def change_hold(world: World) -> Scenario:
-    """Less, more than is left, longer, with the room of expired holds, again, too late, and of no hold at all."""
-    holds_of = {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE}
-    late = {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE}
+    """Change holds: less, beyond the limit, longer, a replay, after expired holds, too late, and a missing hold."""
+    holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    late = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
     number = itertools.count()
 
-    def change(counter: str, hold: str, key: object = None, **how: int) -> Any:
+    def change(counter: str, hold: str, key: object = None, **change: int) -> Any:
         key = f"key-{next(number) if key is None else key}"
-        return world.do(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **how)["status"]
+        return world.do(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **change)["status"]
 
-    for name, held_ in holds_of.items():
-        assert [change(name, held_, amount=amount, ttl_s=600) for amount in (2, 4, AMOUNT_MAX)] == [200, 200, 409]
-        assert change(name, held_, "again", ttl_s=900) == change(name, held_, "again", ttl_s=900) == 200
+    for name, hold_id in holds_of.items():
+        assert [change(name, hold_id, amount=amount, ttl_s=600) for amount in (2, 4, AMOUNT_MAX)] == [200, 200, 409]
+        assert change(name, hold_id, "again", ttl_s=900) == change(name, hold_id, "again", ttl_s=900) == 200
         assert change(name, NO_HOLD, ttl_s=900) == 404
     world.pass_a_minute()
-    for name, held_ in holds_of.items():
-        assert change(name, held_, amount=5) == 200, "an expired hold has made room"
-    assert {change(name, held_, amount=1) for name, held_ in late.items()} == {409}
+    for name, hold_id in holds_of.items():
+        assert change(name, hold_id, amount=5) == 200, "the amount of an expired hold is released first"
+    assert {change(name, hold_id, amount=1) for name, hold_id in late.items()} == {409}
 
 
 def void_hold(world: World) -> Scenario:
-    """What is committed, again, what is held, and no hold at all; what comes back beyond a limit."""
-    done, open_ = (
-        {one.name: stocked_and_held(world.prepare, one) for one in HOLDABLE},
-        {one.name: held(world.prepare, 1, one)["body"]["hold"] for one in HOLDABLE},
+    """Void committed holds, twice, an open hold, a missing hold, and a hold whose void meets a limit."""
+    committed, still_open = (
+        {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE},
+        {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE},
     )
-    before = held_as_stock(world.store)
-    for name, id_, hold in [*((name, STOCK["id"], hold) for name, hold in done.items()), ("calls", "before", before)]:
+    old_hold = hold_before_redeclaration(world.store)
+    to_commit = [*((name, STOCK["id"], hold) for name, hold in committed.items()), ("calls", "before", old_hold)]
+    for name, id_, hold in to_commit:
         world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
-    at_its_ceiling(world)
+    fill_calls(world)
     yield
-    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)
-    for counter, hold in done.items():
-        for one in (hold, hold, open_[counter], NO_HOLD):
-            world.do(**{**STOCK, "counter": counter}, hold=one)
+    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    for counter, hold in committed.items():
+        for each in (hold, hold, still_open[counter], NO_HOLD):
+            world.do(**{**STOCK, "counter": counter}, hold=each)
     world.pass_a_minute()
-    assert world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=before)["status"] == 200
+    assert world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
 
 
-def held(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
-    """Hold some stock for a minute."""
+def place_hold(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
+    """Place a hold of one minute, and return the answer."""
     key = key or secrets.token_hex(8)
     asked = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
     return invoke({**asked, "operation": "hold"})
 
 
-def stocked_and_held(invoke: Invoke, of: Counter = counters.STOCK) -> str:
-    """Stock 5 more, or leave 5 of a quota, and hold 4 of them; the hold's id."""
+def stock_and_hold(invoke: Invoke, of: Counter = counters.STOCK) -> str:
+    """Add 5 to stock, or leave 5 of a quota, and hold 4 of the 5. Returns the hold's id."""
     amount = 5 if of.ceiling is None else of.ceiling - 5
     more = {**STOCK, "counter": of.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
     invoke({**more, "operation": "increment"})
-    return str(held(invoke, 4, of)["body"]["hold"])
+    return str(place_hold(invoke, 4, of)["body"]["hold"])
 
 
-def held_as_stock(store: Store) -> str:
-    """Calls were a stock when this was held: what comes back meets the limit of the id."""
-    was, process = replace(counters.CALLS, floor=-9, ceiling=None, notify=None), Call(replace(store, limit_cache={}))
-    tally = periods.tally_id(was, "before", time.time())
-    return str(holds.place(process, was, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
+def hold_before_redeclaration(store: Store) -> str:
+    """Place a hold from when `calls` was declared with a floor. The release of the hold meets the ceiling."""
+    old_calls, process = (
+        replace(counters.CALLS, floor=-9, ceiling=None, notify=None),
+        Call(replace(store, limit_cache={})),
+    )
+    tally = periods.tally_id(old_calls, "before", time.time())
+    return str(holds.place(process, old_calls, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
 
 
-def at_its_ceiling(world: World) -> None:
-    """Nothing more of what was held as of a stock comes back, until a hold of as much expires."""
+def fill_calls(world: World) -> None:
+    """Fill `calls` up to the ceiling with a hold of 4. Until it expires, the older hold is not released."""
     id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
-    taken = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
-    held_ = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
-    assert (taken["status"], held_["status"]) == (200, 201)
+    filled = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
+    placed = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
+    assert (filled["status"], placed["status"]) == (200, 201)
 
 
-def folded_up_to(store: Store, minute: int, hour: int) -> int:
-    """The series are folded up to this minute of the hour; the minute, since 1970."""
+def fold_up_to(store: Store, minute: int, hour: int) -> int:
+    """Store that the series are folded up to this minute of the hour. Returns the minute since 1970."""
     minutes = progress.minutes_of(store.settings, hour)
-    far = progress.Progress(since=minutes[0] - 600, through=minutes[minute], hour=hour)
-    item = progress.PROGRESS | items.to_wire(far.values)
+    state = progress.Progress(since=minutes[0] - 600, through=minutes[minute], hour=hour)
+    item = progress.PROGRESS | items.to_wire(state.values)
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
     return minutes[minute]
 
 
-def plain(world: World) -> Scenario:
-    """The sample; a post is written, and edited."""
+def invoke_sample(world: World) -> Scenario:
+    """Invoke the sample. A post is written and edited."""
     if world.operation.name in ("get_post", "delete_post"):
         world.prepare.direct("put_post", id="7c20", body="x", caller="alice")
     yield
@@ -377,7 +382,7 @@ def plain(world: World) -> Scenario:
 
 SCENARIOS: dict[str, Callable[[World], Scenario]] = {
     **dict.fromkeys(
-        ("put_child", "delete_child", "put_mine", "delete_mine", "put_anonymous", "delete_anonymous"), changed_child
+        ("put_child", "delete_child", "put_mine", "delete_mine", "put_anonymous", "delete_anonymous"), change_child
     ),
     **dict.fromkeys(
         ("get_child", "list_children", "get_mine", "list_mine", "get_anonymous", "list_anonymous",
@@ -386,24 +391,26 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
     ),
     **dict.fromkeys(("commit_hold", "release_hold"), settle),
     "change_hold": change_hold, "void_hold": void_hold,
-    "remove_parent": removed, "visit": visit, "increment": increment, "change": change, "set_counter": set_counter,
-    "hold": hold, "void": void, "void_changes": void,
+    "remove_parent": remove_parent, "visit": visit, "increment": increment, "change": change,
+    "set_counter": set_counter, "hold": hold, "void": void, "void_changes": void,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("function", "operation"), FUNCTION_OPERATIONS, ids=[f"{name}-{one.name}" for name, one in FUNCTION_OPERATIONS]
+    ("function", "operation"),
+    FUNCTION_OPERATIONS,
+    ids=[f"{name}-{operation.name}" for name, operation in FUNCTION_OPERATIONS],
 )
-def test_an_operation_does_what_it_declares_and_no_more(
+def test_an_operation_needs_exactly_what_it_declares(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By each function that serves it: that of open counters needs less. What limits may refuse meets a refusal."""
+    """For each function that serves it, because a function of open counters needs less. A limit must refuse once."""
     refusals: list[LimitReachedError] = []
-    made = LimitReachedError.__init__
+    init = LimitReachedError.__init__
 
     def refuse(error: LimitReachedError, detail: str, **members: Any) -> None:
         refusals.append(error)
-        made(error, detail, **members)
+        init(error, detail, **members)
 
     monkeypatch.setattr(LimitReachedError, "__init__", refuse)
 
@@ -412,26 +419,26 @@ def test_an_operation_does_what_it_declares_and_no_more(
 
     served = operation.served_counters(counters_of_function(function, FUNCTIONS[function], counters.COUNTERS))
     by_function = partial(invoke, function=function)
-    steps = SCENARIOS.get(operation.name, plain)(
+    steps = SCENARIOS.get(operation.name, invoke_sample)(
         World(operation, served, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
     )
     next(steps)
-    store.limit_cache.clear()  # its process has seen none
+    store.limit_cache.clear()  # as in a new process
     recorder = Recorder(store)
     list(steps)
     assert recorder.needs == operation.needs(served)
     limited = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served)
-    assert bool(refusals) >= limited, "a refusal looks for expired holds"
+    assert bool(refusals) >= limited, "no limit refused, so no expired hold was looked for"
 
 
-def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
+def test_a_visit_beyond_a_ceiling_looks_for_expired_holds(
     invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hold is left from when the counter counted no visitors."""
+    """A hold is older than the declaration that the counter counts visitors."""
     active = Counter("active", prefix="APP", sort_key="ACTIVE", attribute="n", unique=True, period="year", ceiling=1)
     monkeypatch.setitem(counters.COUNTERS, active.name, active)
-    tally, was = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
-    holds.place(Call(replace(store, limit_cache={})), was, tally, 1, 60, operation="hold", key="key")
+    tally, old_active = periods.tally_id(active, "site", time.time()), replace(active, unique=False, delta=None)
+    holds.place(Call(replace(store, limit_cache={})), old_active, tally, 1, 60, operation="hold", key="key")
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
     visit = partial(invoke.direct, "add_visitor", counter=active.name, id="site", caller="ann")
     recorder = Recorder(store)
@@ -440,7 +447,7 @@ def test_a_visitor_whom_a_ceiling_refuses_looks_for_expired_holds(
 
 
 class OneShard:
-    """The streams' shards: one of each, without a heartbeat so far."""
+    """Fake streams with one shard each, and without heartbeats."""
 
     def list_shards(self, table: str) -> ShardTree:
         return {f"shardId-{table}": None}
@@ -449,29 +456,29 @@ class OneShard:
         return iter(())
 
 
-def something_to_judge(store: Store) -> None:
-    """A closed minute: one tally that comes out even, one that begins to drift, and one that ends to.
+def put_minute_to_judge(store: Store) -> None:
+    """Store a closed minute: one tally does not drift, one begins to drift, and the drift of one ends.
 
-    And a day that the bookkeeper has not provably passed.
+    Also store that the bookkeeper has not provably passed the last day.
     """
     now_s = int(time.time())
     minute = mark_judged(store, ahead=-5) + 1
     booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
     entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
-    page = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
-    store.client.put_item(**page["Put"])
+    segment = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
+    store.client.put_item(**segment["Put"])
     stalled = {"bookkeeper_passed_s": now_s - 2 * 24 * 3600}
-    was: items.Expected = {"bookkeeper_passed_s": None}
+    expected: items.Expected = {"bookkeeper_passed_s": None}
     assert try_commit(
-        store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=was)]
+        store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=expected)]
     )
     put_drift_row(store, "plays", "ends", 3, ago=0)
 
 
-def something_to_fold(store: Store) -> None:
-    """The last minute of an hour."""
+def put_minute_to_fold(store: Store) -> None:
+    """Store the last minute of an hour."""
     hour = progress.hour_of(store.settings, watermark.last_judged_minute(store)) - 1
-    minute = folded_up_to(store, 58, hour) + 1
+    minute = fold_up_to(store, 58, hour) + 1
     page = segments.segment_write(
         store.settings, minute, 0, "s#1", [segments.JournalEntry("plays", "v", "", 1, 1)], int(time.time())
     )
@@ -481,15 +488,15 @@ def something_to_fold(store: Store) -> None:
 WITH_CHILDREN = [counter for counter in counters.COUNTERS.values() if counter.counts_children]
 
 
-def something_removed(store: Store) -> None:
-    """Of each counter with children, two parents: one whose removal has died, and one that is at its end."""
+def remove_parents(store: Store) -> None:
+    """Remove two parents of each counter with children. One removal has died, and one is at its last step."""
     call = Call(store, "alice")
     for counter in WITH_CHILDREN:
         if counter.parent_required:
             for post in ("a91f", "ended"):
                 posts.write_post(call, counter, post, "x")
-        for there in (True, False):
-            children.set_child(call, counter, "ended", "bob", there)
+        for present in (True, False):
+            children.set_child(call, counter, "ended", "bob", present)
         children.set_child(call, counter, "a91f", "bob", True)
         store.breaker.trip(f"{counter.prefix}#a91f")
         children.set_child(call, counter, "a91f", "carol", True)
@@ -505,19 +512,19 @@ def something_removed(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("midday")
-def test_the_sweep_does_what_its_schedule_declares_and_no_more(
+def test_the_sweep_needs_exactly_what_its_schedule_declares(
     invoke: Invoke, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another judge writes a row between its look and its write: it looks again. A removal has died before it marked
-    the shards, and one of the children was written alone; another parent is at its end."""
+    """Another judge writes a drift row between the judge's read and its write, so the judge reads again. A removal has
+    died before it marked the shards, and one child was spilled. Another removal is at its last step."""
     for counter in HOLDABLE:
-        stocked_and_held(invoke, counter)
-    held_as_stock(store)
-    something_removed(store)
+        stock_and_hold(invoke, counter)
+    hold_before_redeclaration(store)
+    remove_parents(store)
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
-    something_to_judge(store)
-    something_to_fold(store)
-    something_to_send(store)
+    put_minute_to_judge(store)
+    put_minute_to_fold(store)
+    put_event_to_send(store)
     recorder = Recorder(store)
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
 
@@ -526,32 +533,32 @@ def test_the_sweep_does_what_its_schedule_declares_and_no_more(
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    swept = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
-    wanted = {"events_sent": 1}
-    wanted |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
-    wanted["parents_removed"] = len(WITH_CHILDREN)
-    assert {name: swept[name] for name in wanted} == wanted
-    assert swept["hours"] == 2  # of the tally, and of all together
+    result = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
+    expected = {"events_sent": 1}
+    expected |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    expected["parents_removed"] = len(WITH_CHILDREN)
+    assert {name: result[name] for name in expected} == expected
+    assert result["hours"] == 2  # of the tally, and of all tallies together
     assert [(drift.target, drift.drift) for drift in rows.all_rows(store)] == [("begins", 8)]
     assert recorder.needs == DECLARED.needs["sweep"]
 
 
 class AcceptingBus:
-    """A bus that refuses nothing."""
+    """A bus that accepts every event."""
 
     def put_events(self, Entries: list[Any]) -> Any:
         return {"Entries": [{"EventId": "1"} for _ in Entries]}
 
 
-def something_to_send(store: Store) -> None:
-    """An event that the bookkeeper has not sent."""
-    left = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
-    store.client.put_item(**left.as_write(store.settings)["Put"])
+def put_event_to_send(store: Store) -> None:
+    """Store an event that the bookkeeper has not sent."""
+    unsent = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
+    store.client.put_item(**unsent.as_write(store.settings)["Put"])
 
 
-def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
-    """A post with a like and a tally that is off, one that was off before the ledger began, a video that drifts, and a
-    receipt for each consumer to redrive."""
+def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
+    """Store a post with a wrong tally, a tally that was wrong before the ledger, a video that drifts, a receipt
+    that was not rolled up, and a dead letter of each consumer."""
     old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
     store.client.put_item(TableName=store.settings.counts_table, Item=old)
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
@@ -572,10 +579,10 @@ def something_to_mend(invoke: Invoke, store: Store, objects: dead_letters.DeadLe
         store.client.put_item(**marker["Put"])
 
 
-def test_the_command_does_what_its_policy_allows(
+def test_the_command_needs_only_what_its_policy_allows(
     invoke: Invoke, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each command once."""
+    """Every command runs once."""
     plays, likes = tmp_path / "plays.csv", tmp_path / "likes.csv"
     plays.write_text("id,value\nnew,9\n")
     readings = tmp_path / "readings.csv"
@@ -584,13 +591,13 @@ def test_the_command_does_what_its_policy_allows(
     likes.write_text("post,user,liked_at\na91f,carol,1700000000\n")
     bucket = Bucket()
     objects = dead_letters.DeadLetterBucket("bucket", lambda: bucket)
-    something_to_mend(invoke, store, objects)
-    stocked_and_held(invoke)
+    put_faults(invoke, store, objects)
+    stock_and_hold(invoke)
     mark_judged(store)
     repairs_at_s = reconcile.Reconciler(store).clock  # bound at the import, which a command does late
-    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # what is judged is ahead of the clock
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # the judged minutes are ahead of the clock
     assert reconcile.Reconciler(store).clock() == pytest.approx(repairs_at_s(), abs=60)
-    folded_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    fold_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)
     stack = Stack(store, objects, counters.COUNTERS)
@@ -604,8 +611,8 @@ def test_the_command_does_what_its_policy_allows(
         "forget --user alice --yes --by ann --why test": 0, "history --user alice": 0,
         "series plays 9f3a": 0, "top plays": 0, "watch plays 9f3a": 0, "receipt plays 9f3a k": 1,
     }.items():  # fmt: skip
-        given = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
-        assert commands.command_named(given.command).run(given, stack) == code, (line, capsys.readouterr())
+        arguments = commands.parse_arguments(line.split(), commands.parser(counters.COUNTERS))
+        assert commands.command_named(arguments.command).run(arguments, stack) == code, (line, capsys.readouterr())
     assert bucket.objects == {}
     assert recorder.needs <= operator_needs(counters.COUNTERS)
     assert {(need.action, need.prefix) for need in recorder.needs} >= {

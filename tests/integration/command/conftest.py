@@ -1,4 +1,4 @@
-"""The command `tally` on the test's tables, as on the tables of `make dev`."""
+"""Runs the command `tally` on the test's tables, as on the tables of `make dev`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sync_wire import SyncWire
 
 
 @pytest.fixture
-def where(engine: Engine, store: Store) -> dict[str, Any]:
+def dev_stack(engine: Engine, store: Store) -> dict[str, Any]:
     """Returns the answer of `make dev` about its tables."""
     settings = store.settings
     return {
@@ -33,10 +33,12 @@ def where(engine: Engine, store: Store) -> dict[str, Any]:
 
 
 @pytest.fixture
-def port(where: dict[str, Any]) -> Iterator[int]:
+def port(dev_stack: dict[str, Any]) -> Iterator[int]:
     """Runs a server that answers /dev/stack as `make dev` does, and returns its port."""
 
-    server = Server(lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(where).encode(), {}))
+    server = Server(
+        lambda _, path, *__: Reply(200 if path == "/dev/stack" else 404, json.dumps(dev_stack).encode(), {})
+    )
     with server.running():
         yield int(server.origin.rpartition(":")[2])
 
@@ -45,7 +47,7 @@ def port(where: dict[str, Any]) -> Iterator[int]:
 def make_team(
     store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Mapping[str, Counter]], Team]]:
-    """A team's table that these counters count, and the command: while it waits, the consumer goes on."""
+    """Returns a function that makes a team for these counters. While the team's command waits, the consumer runs."""
     with contextlib.closing(SyncWire(engine.port)) as wire:
 
         def make(counters: Mapping[str, Counter]) -> Team:

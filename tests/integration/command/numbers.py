@@ -62,11 +62,15 @@ def put_drift_row(store: Store, counter: str, target: str, amount: int, ago: int
 
 
 def fold_plays(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
-    """The series have these plays (minute, id, amount, the day of an import), from one minute up to another."""
-    at = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
+    """Store plays (minute, id, amount, the day of an import) in the series, which cover `since` to `through`."""
+    state = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
     try_commit(
         store,
-        [items.update_write(store.settings.ledger_table, progress.PROGRESS, at.values, expected=items.EXPECT_NO_ITEM)],
+        [
+            items.update_write(
+                store.settings.ledger_table, progress.PROGRESS, state.values, expected=items.EXPECT_NO_ITEM
+            )
+        ],
     )
     for number, (minute, id_, amount, *day) in enumerate(plays):
         entries = [segments.JournalEntry("plays", id_, "", amount, amount, *day)]

@@ -30,9 +30,9 @@ SPENT = Counter("spent", prefix="SPENT", sort_key="TOTAL", attribute="cents", it
 USAGE = Counter("usage", prefix="USAGE", sort_key="TOTAL", attribute="usage")
 COUNTERS = declared([ORDERS, SPENT, USAGE])
 """
-_made: dict[str, Any] = {}
-exec(DECLARED, _made)
-COUNTERS: Mapping[str, Counter] = _made["COUNTERS"]
+_module: dict[str, Any] = {}
+exec(DECLARED, _module)
+COUNTERS: Mapping[str, Counter] = _module["COUNTERS"]
 ORDERS = COUNTERS["orders"]
 
 
@@ -45,10 +45,10 @@ class Team(team_table.Team):
     def __call__(self, line: str, client: Any = None) -> tuple[int, str, str]:
         """Run the command. Returns its exit status, its output, and its errors."""
         self.capsys.readouterr()
-        given = commands.parse_arguments(line.split(), commands.parser(self.counters))
+        arguments = commands.parse_arguments(line.split(), commands.parser(self.counters))
         objects = DeadLetterBucket("bucket", lambda: self.bucket)
         stack = Stack(replace(self.store, client=client or self.store.client), objects, self.counters)
-        code = terminal.run_to_exit_status(lambda: commands.command_named(given.command).run(given, stack))
+        code = terminal.run_to_exit_status(lambda: commands.command_named(arguments.command).run(arguments, stack))
         return code, *self.capsys.readouterr()
 
     def order(self, customer: str, number: int, status: str = "open", **attributes: Item) -> None:

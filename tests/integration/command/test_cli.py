@@ -1,4 +1,4 @@
-"""The command `tally` for people and scripts, with tables and without."""
+"""The command `tally`, for people and scripts, with and without tables."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_make_dev_has_no_backups(run: Run) -> None:
 
 
 def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """So do one of 64 ids of YouTube, and what base64url makes."""
+    """One of 64 ids of YouTube begins with a dash, and so may any base64url text."""
     for id_ in ("-X9P8VE94Po", "-hX9", "-5", "-", "-a=b"):
-        if id_ != "-a=b":  # "=" is no part of an id
+        if id_ != "-a=b":  # an id cannot have "="
             assert run("get", "plays", id_) == (0, f"plays {id_}: 0, nothing is stored\n", "")
         assert run("receipt", "usage", "v", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
         assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
@@ -74,7 +74,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         assert one_line(main, ["get", "plays", "--local", *given], capsys).endswith(said)
 
 
-def test_get_shows_shards(run: Run, store: Store) -> None:
+def test_get_shows_the_shards_of_a_tally(run: Run, store: Store) -> None:
     for shard in (0, 3):
         store.client.update_item(**tallies.add_write(Call(store), counters.PLAYS, "v", shard, 2, 0))
     assert run("get", "plays", "v")[1] == "plays v: 4 in 2 shards\n"
@@ -86,13 +86,13 @@ def test_get_shows_shards(run: Run, store: Store) -> None:
     assert run("get", "stock", "mug")[1] == "stock mug: 3, 3 left to its limit of 0\n"
 
 
-def test_a_make_dev_of_another_checkout_is_named(
-    run: Run, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_make_dev_of_another_checkout_is_reported(
+    run: Run, dev_stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TALLY_APP", str(ROOT))
-    where["app"] = str(ROOT)
+    dev_stack["app"] = str(ROOT)
     assert run("get", "plays", "v")[2] == ""
-    where["app"] = "/home/ann/tally"
+    dev_stack["app"] = "/home/ann/tally"
     assert run("get", "plays", "v")[2].endswith("is the `make dev` of /home/ann/tally\n")
 
 
@@ -106,29 +106,29 @@ def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pyt
         asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
-def test_local_is_the_port_of_make_dev(
+def test_local_uses_the_port_of_make_dev(
     port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PORT", str(port))
     assert run_command(capsys, "get", "plays", "v", "--local") == (0, "plays v: 0, nothing is stored\n", "")
 
 
-def test_thresholds_leave_likes_and_visits_what_they_are() -> None:
-    likes, visits = (replace(one, notify=Notify(every=100)) for one in (counters.LIKES, counters.VISITS))
+def test_thresholds_do_not_change_how_likes_and_visits_are_imported_and_counted() -> None:
+    likes, visits = (replace(counter, notify=Notify(every=100)) for counter in (counters.LIKES, counters.VISITS))
     assert files.CHILDREN.columns(likes) == files.CHILDREN.columns(counters.LIKES)
     tally = Mock(**{"visit.return_value": {}})
-    given = argparse.Namespace(counter=visits, id="https://example.com/", amount=None)
-    count._send(tally, given, "k")
+    arguments = argparse.Namespace(counter=visits, id="https://example.com/", amount=None)
+    count._send(tally, arguments, "k")
     tally.visit.assert_called_once()
 
 
-def test_a_proxy_is_not_asked_for_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "")  # and as it was, after the test
+def test_requests_to_this_machine_do_not_use_a_proxy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")  # monkeypatch restores the variable after the test
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert run("get", "plays", "9f3a") == (0, "plays 9f3a: 0, nothing is stored\n", "")
 
 
-def test_a_stream_that_is_closed_from_the_start_is_an_empty_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout"):
         monkeypatch.setattr(sys, name, None)
     assert run("export", "plays") == (0, "", "tally: exported 0 rows\n")
@@ -141,10 +141,10 @@ def test_a_stream_that_is_closed_from_the_start_is_an_empty_one(run: Run, monkey
     ("child", "fits"),
     [("a\nb", True), ("a\r\n,b\n", True), ("a\nacme,carol,2024-05-03\nb", False), ("a\nacme,carol,2024-05-03", True)],
 )
-def test_no_csv_is_exported_that_import_would_refuse(
+def test_export_refuses_to_write_csv_that_import_would_refuse(
     run: Run, invoke: Invoke, tmp_path: Path, child: str, fits: bool
 ) -> None:
-    """A row by itself within the name of a child looks as a quote that nobody has closed."""
+    """A child's name with a line that is a whole row looks like a quotation mark that nobody has closed."""
     put = {"operation": "put_child", "counter": "members", "id": "acme", "caller": "ann"}
     assert invoke({**put, "name": child})["status"] in (200, 201)
     file, lines = tmp_path / "members.csv", tmp_path / "members.jsonl"
@@ -158,8 +158,8 @@ def test_no_csv_is_exported_that_import_would_refuse(
         assert "imported 0 rows, 1 existed" in said or "ended before: 1 row, 0 refused" in said
 
 
-def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, invoke: Invoke) -> None:
-    """`unknown` alone would not tell a change of somebody else from one that was never sent."""
+def test_receipt_finds_the_changes_of_any_caller(run: Run, invoke: Invoke) -> None:
+    """Without --caller, `unknown` may also mean that somebody else made the change."""
     order = {"caller": "auth0|7c20", "idempotency_key": "order-1"}
     invoke({"operation": "increment", "counter": "usage", "id": "u", "amount": 2, **order})
     code, out, _ = run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")
@@ -169,8 +169,8 @@ def test_receipt_tells_of_any_callers_change_whether_it_was_counted(run: Run, in
     assert run("receipt", "usage", "u", "order-1", "--caller", "auth0|7c20")[1].startswith(
         "counted  increment usage/u, once, and voided later; the answer was"
     )
-    for asked in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
-        assert run("receipt", "usage", "u", *asked) == (1, f"unknown  {receipt.NO_RECEIPT}\n", "")
+    for arguments in (["order-1"], ["order-1", "--caller", "ann"], ["order-2", "--caller", "auth0|7c20"]):
+        assert run("receipt", "usage", "u", *arguments) == (1, f"unknown  {receipt.NO_RECEIPT}\n", "")
 
 
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
@@ -238,7 +238,9 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
         (["help", "nope"], "there is no command 'nope'"),
     ],
 )
-def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_an_error_of_one_line_with_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert said in one_line(main, arguments, capsys)
 
 
@@ -246,7 +248,7 @@ def test_bad_input_is_one_line_and_2(arguments: list[str], said: str, capsys: py
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["help", "get"], ["get", "--help"], ["version"], ["completion", "zsh"]]
 )
-def test_output_that_cannot_be_written_is_one_line_and_2(
+def test_output_that_cannot_be_written_is_an_error_of_one_line_with_status_2(
     buffered: int, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = open("/dev/full", "wb", buffering=buffered)  # noqa: SIM115  # `full` closes it
@@ -260,8 +262,8 @@ HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
 
 @pytest.fixture
 def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series since 06:55: plays of a in the hours 6 to 8, the last of them up to 08:20, of b once; a repair."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # the others would be empty
+    """Series from 06:55 to 08:20: plays of `a` in the hours 6 to 8, plays of `b` in one hour, and a repair."""
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # other buckets would be empty
     since = HOUR * 60 - 65
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR * 60, "a", 40)]
     rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
@@ -277,7 +279,7 @@ RANGE = ("--from", "2027-01-15T05:00Z", "--to", "2027-01-15T12:00Z", "--tz", "Eu
 
 
 @pytest.mark.usefixtures("folded")
-def test_a_series_is_csv_in_a_pipe_and_drawn_at_a_terminal_with_repairs_and_what_is_known_in_part(
+def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incomplete_hours(
     run: Run, request: pytest.FixtureRequest
 ) -> None:
     code, out, err = run("series", "plays", "a", *RANGE)
@@ -315,7 +317,7 @@ def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("folded")
-def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_top_list_reports_how_exact_it_is(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     span = ("--span", "2027-01-15T07")
     exact = "tally: each value is exact\ntally: complete up to 2027-01-15 08:20 (UTC)\n"
     assert run("top", "plays", *span) == (0, "id,value\na,1200\nb,30\n", exact)
@@ -326,14 +328,14 @@ def test_a_top_list_says_how_exact_it_is(run: Run, store: Store, monkeypatch: py
     )
 
 
-def test_series_that_nobody_has_folded_are_unknown_and_2(run: Run) -> None:
+def test_series_that_are_not_folded_are_unknown_with_status_2(run: Run) -> None:
     said = "tally: nothing is summed up yet: a new stack needs some minutes\n"
     assert run("series", "plays", "a") == run("top", "plays") == (2, "", said)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> None:
-    """Do these things between the looks of `tally watch`, one at a time; then it is Ctrl-C."""
-    left = list(between)
+def act_between_reads(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
+    """Run one of these actions after each read of `tally watch`, and then press Ctrl-C."""
+    left = list(actions)
 
     def wait(_: float) -> None:
         if not left:
@@ -345,23 +347,25 @@ def watched(monkeypatch: pytest.MonkeyPatch, *between: Callable[[], object]) -> 
     monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
 
 
-def test_watch_goes_on_when_the_connection_is_lost_and_make_dev_is_back_elsewhere(
-    run: Run, store: Store, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_another_port(
+    run: Run, store: Store, dev_stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 12)
     with new_engine() as other:
         create_tables(other.endpoint, store.settings)
-        back, where["dynamodb"] = where["dynamodb"], other.endpoint
-        watched(monkeypatch, other.kill, lambda: None, lambda: where.update(dynamodb=back), lambda: None, lambda: None)
+        back, dev_stack["dynamodb"] = dev_stack["dynamodb"], other.endpoint
+        act_between_reads(
+            monkeypatch, other.kill, lambda: None, lambda: dev_stack.update(dynamodb=back), lambda: None, lambda: None
+        )
         code, out, err = run("watch", "stock", "mug", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert (code, [(line["value"], line["change"]) for line in lines]) == (0, [(0, 0), (12, 12)])
-    lost, again = err.splitlines()
+    lost, restored = err.splitlines()
     assert lost.startswith("tally: the connection is lost: ")
-    assert again == "tally: the connection is restored"
+    assert restored == "tally: the connection is restored"
 
 
-def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start_command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     return subprocess.Popen(
@@ -370,18 +374,18 @@ def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_without_credentials_it_says_so() -> None:
-    with command("check", AWS_DEFAULT_REGION="eu-west-1") as process:
+def test_missing_credentials_are_an_error_of_one_line() -> None:
+    with start_command("check", AWS_DEFAULT_REGION="eu-west-1") as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("tally: there are no AWS credentials")
 
 
-def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
-    """Ctrl-C while it waits for the judge. Nothing is written."""
+def test_ctrl_c_prints_one_line_with_status_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
+    """Ctrl-C comes while the command waits for the judge. Nothing is written."""
     post(store, "off", off_by=5)
     mark_judged(store, ahead=-4)
-    with command("repair", *SIGNED, "--yes", "--local", "--port", str(port)) as process:
+    with start_command("repair", *SIGNED, "--yes", "--local", "--port", str(port)) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         process.send_signal(signal.SIGINT)
@@ -392,24 +396,24 @@ def test_ctrl_c_is_one_line_and_130_and_a_pipe_has_no_progress_bar(port: int, st
     assert tallies.read(Call(store), counters.LIKES, "off") == 7
 
 
-def deployed(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
-    """CloudFormation lists a stack with these outputs; None: it has no such stack."""
+def fake_cloudformation(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
+    """CloudFormation describes a stack with these outputs. None: the stack does not exist."""
     real = boto3.client
     listed = [{"OutputKey": name, "OutputValue": value} for name, value in (outputs or {}).items()]
     no_stack: Any = {"Error": {"Code": "ValidationError", "Message": "Stack with id Tally-dev does not exist"}}
     described = Mock(return_value={"Stacks": [{"Outputs": listed}]})
     described.side_effect = ClientError(no_stack, "DescribeStacks") if outputs is None else None
-    found = SimpleNamespace(describe_stacks=described)
-    monkeypatch.setattr(boto3, "client", lambda service, **how: (
-        found if service == "cloudformation" else real(service, **how)
+    fake = SimpleNamespace(describe_stacks=described)
+    monkeypatch.setattr(boto3, "client", lambda service, **options: (
+        fake if service == "cloudformation" else real(service, **options)
     ))  # fmt: skip
 
 
 TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName"), "no-such-table")
 
 
-def of(construct: str, **settings: str) -> dict[str, str]:
-    """The outputs of a construct with this id."""
+def outputs_of(construct: str, **settings: str) -> dict[str, str]:
+    """Returns the outputs of a construct with this id."""
     return {f"{construct}{name}": value for name, value in (TABLES | {"Format": str(keys.FORMAT)} | settings).items()}
 
 
@@ -424,40 +428,42 @@ def of(construct: str, **settings: str) -> dict[str, str]:
         ),
         (TABLES | {"Format": str(keys.FORMAT)}, ""),
         (
-            of("Tally") | of("Polls"),
+            outputs_of("Tally") | outputs_of("Polls"),
             "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally",
         ),
     ],
-    ids=["that is not there", "of another app", "of another format", "whose tables are not there", "with two Tallys"],
+    ids=["missing", "of another app", "of another format", "without tables", "with two Tallys"],
 )
-def test_another_stack_is_one_line(
+def test_a_stack_that_cannot_be_used_is_an_error_of_one_line(
     outputs: dict[str, str] | None, said: str, monkeypatch: pytest.MonkeyPatch, engine: Engine,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
-    deployed(monkeypatch, outputs)
+    fake_cloudformation(monkeypatch, outputs)
     assert said in one_line(main, ["check"], capsys)
 
 
 @pytest.mark.parametrize(
     ("outputs", "stack"),
     [
-        (of("Tally"), "Shop"),
-        (of("Tally", CountsTableName="another") | of("Polls"), "Shop/Polls"),
-        (of("VotesPolls") | of("Tally", CountsTableName="another"), "Shop/Votes/Polls"),
+        (outputs_of("Tally"), "Shop"),
+        (outputs_of("Tally", CountsTableName="another") | outputs_of("Polls"), "Shop/Polls"),
+        (outputs_of("VotesPolls") | outputs_of("Tally", CountsTableName="another"), "Shop/Votes/Polls"),
     ],
     ids=["alone", "named", "in another construct"],
 )
 def test_a_tally_in_a_teams_own_stack_is_read(
     outputs: dict[str, str], stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployed(monkeypatch, outputs | {"CheckoutName": "checkout"})
+    fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})
     found = connection.deployed_stack(stack, {})
     assert found.store.settings.counts_table == "no-such-table"
     assert found.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
 
 
-def test_an_empty_region_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_region_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "")
     assert "there is no AWS region: set AWS_DEFAULT_REGION" in one_line(main, ["status"], capsys)
 
@@ -467,12 +473,12 @@ def http(body: str) -> str:
 
 
 NONSENSE = {
-    "HTML": http("<html><p>Welcome to\nnginx!</html>"), "an object": http("{}"), "no HTTP": "220 ready\r\n",
-    "half": http("{}")[:-1],
+    "HTML": http("<html><p>Welcome to\nnginx!</html>"), "an empty object": http("{}"), "not HTTP": "220 ready\r\n",
+    "cut off": http("{}")[:-1],
     "other tables": http('{"dynamodb": 5, "s3": [], "counts": 1, "receipts": 2, "ledger": 3, "bucket": 0,'
                          ' "minute_s": 1, "outputs": {}}'),
 }  # fmt: skip
-EVERY: dict[str, list[str]] = {
+ARGUMENTS: dict[str, list[str]] = {
     "status": [], "check": [], "repair": ["--by", "a", "--why", "b", "--yes"], "get": ["likes", "a"], "history": ["a"],
     "restore": ["--to", "2026-11-22T10:30:00Z", "--by", "a", "--why", "b"],
     "forget": ["--user", "u"], "import": [os.devnull, "--counter", "plays"], "export": ["plays", "--format", "jsonl"],
@@ -482,17 +488,17 @@ EVERY: dict[str, list[str]] = {
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[str], int]]:
-    """Starts a server that answers each request with this text, and closes. Its port."""
+def start_server() -> Iterator[Callable[[str], int]]:
+    """Returns a function that starts a server and returns its port. The server answers each request with the text."""
     with ExitStack() as stack:
 
         def start(answer: str) -> int:
-            class Odd(socketserver.BaseRequestHandler):
+            class Handler(socketserver.BaseRequestHandler):
                 def handle(self) -> None:
                     self.request.recv(65536)
                     self.request.sendall(answer.encode())
 
-            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Odd))
+            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler))
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             stack.callback(server.shutdown)
@@ -501,24 +507,26 @@ def answering() -> Iterator[Callable[[str], int]]:
         yield start
 
 
-@pytest.mark.parametrize(("name", "kind"), [("check", kind) for kind in NONSENSE] + [(name, "HTML") for name in EVERY])
-def test_an_endpoint_that_answers_nonsense_is_one_line_and_2(
-    name: str, kind: str, answering: Callable[[str], int], monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "kind"), [("check", kind) for kind in NONSENSE] + [(name, "HTML") for name in ARGUMENTS]
+)
+def test_an_endpoint_that_answers_nonsense_is_an_error_of_one_line_with_status_2(
+    name: str, kind: str, start_server: Callable[[str], int], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """What answers in place of `make dev`, and in place of DynamoDB."""
-    assert EVERY.keys() == {name for name, command in commands.COMMAND_SUMMARIES.items() if command.needs_stack}
+    """The endpoint answers in place of `make dev`, and in place of DynamoDB."""
+    assert ARGUMENTS.keys() == {name for name, command in commands.COMMAND_SUMMARIES.items() if command.needs_stack}
     monkeypatch.setattr(connection, "CLIENT_CONFIG", CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1})))
-    port = answering(NONSENSE[kind])
+    port = start_server(NONSENSE[kind])
     tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}
     tables |= {"receipts": "r" * 9, "ledger": "l" * 9, "bucket": "b"}
-    dev = answering(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
+    dev = start_server(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
     for at in (port, dev):
-        code = main([name, *EVERY[name], "--local", "--port", str(at)])
+        code = main([name, *ARGUMENTS[name], "--local", "--port", str(at)])
         printed = capsys.readouterr()
         assert (code, printed.err.count("\n")) == (2, 1), printed
         assert printed.err.startswith("tally: ")
-        assert (name == "status" and at == dev) or not printed.out  # it looks at everything else
+        assert (name == "status" and at == dev) or not printed.out  # `status` also shows its other checks
 
 
 def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -> None:
@@ -538,16 +546,16 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
     assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"
 
 
-def test_events_are_listed_of_all_or_of_one_number_the_newest_first(run: Run, store: Store) -> None:
+def test_events_of_all_numbers_or_of_one_are_listed_newest_first(run: Run, store: Store) -> None:
     first = {"event": "ab" * 16, "counter": "calls", "id": "7c20", "period": "2026-11-22", "threshold": 800,
              "percent": 80, "limit": 1000, "direction": "up", "value": 812, "before": 790, "by": "change",
              "at": 1795000000, "sequence": "1"}  # fmt: skip
-    then = first | {"event": "cd" * 16, "direction": "down", "value": 12, "before": 812, "by": "repair",
+    second = first | {"event": "cd" * 16, "direction": "down", "value": 12, "before": 812, "by": "repair",
                     "at": 1795000060, "sequence": "2"}  # fmt: skip
     total = {"event": "ef" * 16, "counter": "plays", "id": "~2Fv~2F", "threshold": 1000, "every": 1000,
              "direction": "up", "value": 1003, "at": 1795000120, "sequence": "1000"}  # fmt: skip
     assert run("events") == (0, "there are no events: Tally keeps each for nine days after it is sent\n", "")
-    for detail in (first, then, total):
+    for detail in (first, second, total):
         event = Event(detail["event"], detail["at"] * 1000, detail)
         state = UNSENT if detail is total else SENT
         store.client.put_item(**event.as_write(store.settings)["Put"] | {

@@ -1,4 +1,4 @@
-"""A folder without a checkout: what `init` writes, and what the command says in a folder that has nothing."""
+"""The command in a folder without a checkout: the files of `init`, and the errors in an empty folder."""
 
 from __future__ import annotations
 
@@ -22,56 +22,62 @@ from tests.integration.command.numbers import Run
 
 @pytest.fixture(autouse=True)
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The present folder: empty, and no checkout."""
+    """Makes the present folder an empty folder without a checkout."""
     monkeypatch.delenv("TALLY_APP", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_init_writes_counters_that_are_right(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_valid_counters(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, printed, _ = run_command(capsys, "init", "shop")
     assert (status, printed.splitlines()[0]) == (0, "wrote shop/counters.py, shop/app.py, shop/cdk.json")
-    found = Declarations.load(team / "shop/counters.py")
-    assert "POST /articles/{id}/shares" in {route.key for route in found.routes}
+    declarations = Declarations.load(team / "shop/counters.py")
+    assert "POST /articles/{id}/shares" in {route.key for route in declarations.routes}
     settings = json.loads((team / "shop/cdk.json").read_text())
-    assert settings["app"].endswith("_NODE_VERSION=20,22 python3 app.py"), "the CDK prints no page about their age"
+    assert settings["app"].endswith("_NODE_VERSION=20,22 python3 app.py"), (
+        "the CDK prints no warning about the age of Node.js"
+    )
     assert settings["context"] == json.loads((ROOT / "cdk.json").read_text())["context"]
 
 
 def test_init_overwrites_nothing_and_writes_all_or_nothing(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = f"{init.COUNTERS}# mine"
-    (team / "counters.py").write_text(mine)
-    for beside in ([], ["cdk.json"]):
-        for name in beside:
-            (team / name).write_text(mine)
+    existing = f"{init.COUNTERS}# mine"
+    (team / "counters.py").write_text(existing)
+    for other_files in ([], ["cdk.json"]):
+        for name in other_files:
+            (team / name).write_text(existing)
         assert one_line(main, ["init", "."], capsys) == "nothing is written: counters.py already exists"
-        assert {path.name: path.read_text() for path in team.iterdir()} == dict.fromkeys(("counters.py", *beside), mine)
+        assert {path.name: path.read_text() for path in team.iterdir()} == dict.fromkeys(
+            ("counters.py", *other_files), existing
+        )
     assert one_line(main, ["init", "counters.py"], capsys) == "the files cannot be written to counters.py: File exists"
 
 
-@pytest.mark.parametrize("of_app", [["app.py"], ["cdk.json"], ["app.py", "cdk.json"]])
+@pytest.mark.parametrize("app_files", [["app.py"], ["cdk.json"], ["app.py", "cdk.json"]])
 def test_init_beside_an_app_writes_the_counters_and_says_what_to_add(
-    team: Path, of_app: list[str], capsys: pytest.CaptureFixture[str]
+    team: Path, app_files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = "import aws_cdk  # mine"
-    for name in of_app:
+    for name in app_files:
         (team / name).write_text(mine)
     status, printed, _ = run_command(capsys, "init")
     lines = printed.splitlines()
     assert (status, lines[0]) == (0, "wrote counters.py")
-    assert lines[1].startswith(f"this folder has your {' and '.join(of_app)}, which stays. ")
+    assert lines[1].startswith(f"this folder has your {' and '.join(app_files)}, which stays. ")
     assert lines[2:4] == ["  from tally.cdk import Tally", '  Tally(self, "Tally", counters="counters.py")']
     assert {path.name: path.read_text() for path in team.iterdir()} == {
-        "counters.py": init.COUNTERS, **dict.fromkeys(of_app, mine),
+        "counters.py": init.COUNTERS, **dict.fromkeys(app_files, mine),
     }  # fmt: skip
 
 
-def test_init_beside_an_app_that_is_none_of_the_cdk_writes_nothing(
+def test_init_beside_an_app_that_is_not_of_the_cdk_writes_nothing(
     team: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (team / "app.py").write_text("import flask")
-    said = "nothing is written: app.py exists, and is not an app of the CDK: `tally init NAME` makes a folder beside it"
-    assert one_line(main, ["init"], capsys) == said
+    error = (
+        "nothing is written: app.py exists, and is not an app of the CDK: `tally init NAME` makes a folder beside it"
+    )
+    assert one_line(main, ["init"], capsys) == error
     assert [path.name for path in team.iterdir()] == ["app.py"]
     assert (
         run_command(capsys, "init", "tally")[1].splitlines()[0]
@@ -85,14 +91,14 @@ def test_commands_read_the_counters_of_the_folder(team: Path, capsys: pytest.Cap
     assert one_line(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
 
 
-def test_a_folder_without_counters_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = f"{team}/counters.py is missing: go to the folder of your counters, or run `tally init`"
-    assert one_line(main, ["get", "plays", "v", "--local"], capsys) == said
-    assert said in one_line(main, ["get", "shares", "v", "--local"], capsys)
-    assert one_line(main, ["dev"], capsys) == said
+def test_a_folder_without_counters_is_an_error_of_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = f"{team}/counters.py is missing: go to the folder of your counters, or run `tally init`"
+    assert one_line(main, ["get", "plays", "v", "--local"], capsys) == error
+    assert error in one_line(main, ["get", "shares", "v", "--local"], capsys)
+    assert one_line(main, ["dev"], capsys) == error
 
 
-def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
+def test_a_wrong_counters_file_is_an_error_of_one_line_and_help_still_works(
     team: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = team / "counters.py"
@@ -102,21 +108,21 @@ def test_a_wrong_file_is_one_line_where_it_matters_and_help_goes_on(
         assert one_line(main, command.split(), capsys) == wrong
     for line in (["statsu"], ["help", "statsu"]):
         assert one_line(main, line, capsys) == "there is no command 'statsu': did you mean 'status'?; --help says more"
-    said = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"
-    assert one_line(main, ["cost"], capsys) == said
-    for works in ("", "--help", "help get", "get --help", "completion bash", "--version"):
-        status, printed, beside = run_command(capsys, *works.split())
-        assert (status, beside) == (0, "")
+    error = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"
+    assert one_line(main, ["cost"], capsys) == error
+    for line in ("", "--help", "help get", "get --help", "completion bash", "--version"):
+        status, printed, err = run_command(capsys, *line.split())
+        assert (status, err) == (0, "")
         assert printed
 
 
-def test_prints_of_counters_py_are_not_in_an_answer(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
+def test_prints_of_counters_py_are_not_in_the_output(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
     (team / "counters.py").write_text(f"print('loaded')\n{init.COUNTERS}")
-    code, out, beside = run("get", "shares", "a1", "--json")
-    assert (code, json.loads(out)["value"], "loaded" in beside) == (0, 0, True)
+    code, out, err = run("get", "shares", "a1", "--json")
+    assert (code, json.loads(out)["value"], "loaded" in err) == (0, 0, True)
 
 
-def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deleted_folder_is_an_error_of_one_line(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (team / "gone").mkdir()
     os.chdir(team / "gone")
     (team / "gone").rmdir()
@@ -124,53 +130,55 @@ def test_a_folder_that_is_gone_is_one_line(team: Path, capsys: pytest.CaptureFix
         assert one_line(main, [command], capsys) == "the current folder does not exist: go to another one"
 
 
-def test_a_counter_that_is_not_listed_is_said_beside_the_answer(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_counter_that_is_not_listed_is_reported_on_stderr(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (team / "counters.py").write_text(init.COUNTERS.replace(", SHARES])", "])"))
-    status, _, beside = run_command(capsys, "get", "shares", "a1", "--local")
-    said = f"tally: {team}/counters.py: SHARES is not a counter of this deployment, because COUNTERS does not list it"
-    assert (status, beside.splitlines()[0]) == (2, said)
+    status, _, err = run_command(capsys, "get", "shares", "a1", "--local")
+    note = f"tally: {team}/counters.py: SHARES is not a counter of this deployment, because COUNTERS does not list it"
+    assert (status, err.splitlines()[0]) == (2, note)
     assert run_command(capsys, "help")[2] == ""
 
 
-def test_pages_are_named_as_the_folder_declares(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
-    dropping = "from tally.pages import Pages\nPAGES = Pages(drop=('ref',), trailing_slash='drop')\n"
-    (team / "counters.py").write_text(init.COUNTERS + dropping)
-    shown = run("get", "visits", "https://example.com/a/?ref=x")
-    assert shown == (0, "visits https://example.com/a: 0, nothing is stored\n", "")
+def test_pages_are_normalised_as_the_folder_declares(team: Path, capsys: pytest.CaptureFixture[str], run: Run) -> None:
+    pages = "from tally.pages import Pages\nPAGES = Pages(drop=('ref',), trailing_slash='drop')\n"
+    (team / "counters.py").write_text(init.COUNTERS + pages)
+    result = run("get", "visits", "https://example.com/a/?ref=x")
+    assert result == (0, "visits https://example.com/a: 0, nothing is stored\n", "")
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
-def test_deploy_without_settings_is_one_line(team: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_without_settings_is_an_error_of_one_line(
+    team: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "is missing: go to the folder of your app" in one_line(main, [command], capsys)
     (team / "cdk.json").write_text("[]")
     assert "is not JSON" in one_line(main, [command], capsys)
 
 
-def test_a_cdn_is_refused_and_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deploy_with_a_cdn_is_refused_without_a_checkout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(capsys, "init")[0] == 0
     cdn = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
-    said = one_line(main, ["deploy", *cdn], capsys)
-    assert said.startswith("a CDN is a second stack, which only a checkout of Tally has")
+    error = one_line(main, ["deploy", *cdn], capsys)
+    assert error.startswith("a CDN is a second stack, which only a checkout of Tally has")
 
 
-def test_the_bare_package_says_what_the_command_needs(
+def test_the_package_without_extras_says_what_the_command_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "tally.cli.commands")
     monkeypatch.setitem(sys.modules, "shtab", None)
-    said = one_line(main, ["status"], capsys)
-    assert said == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
+    error = one_line(main, ["status"], capsys)
+    assert error == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
 
 
-def test_an_option_that_nobody_knows_is_refused_by_who_passes_nothing_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_destroy_which_passes_no_options_on_refuses_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_line(main, ["destroy", "--forse"], capsys) == "unrecognized arguments: --forse; --help says more"
 
 
-def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cdk_on_the_path_is_used_or_else_the_pinned_version(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(team))
     with pytest.raises(CommandError, match=r"^Node is missing, and `cdk` needs it"):
         account.cdk_command()
-    tool(team, "node")
+    write_tool(team, "node")
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "aws_cdk", None)
         with pytest.raises(CommandError, match=r"^the CDK is missing: install 'tallystick\[cdk\]'$"):
@@ -178,7 +186,7 @@ def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: p
     pinned = json.loads((ROOT / "package.json").read_text())["peerDependencies"]["aws-cdk"]
     assert account.cdk_command() == ["npx", "--yes", f"aws-cdk@{pinned}"]
     assert f"npx aws-cdk@{pinned} bootstrap" in (ROOT / "docs/adopt.md").read_text()
-    tool(team, "cdk")
+    write_tool(team, "cdk")
     assert account.cdk_command() == ["cdk"]
     monkeypatch.setenv("TALLY_APP", str(ROOT))
     with monkeypatch.context() as bare:
@@ -189,12 +197,12 @@ def test_cdk_is_the_one_on_the_path_or_the_pinned_one(team: Path, monkeypatch: p
     assert shutil.which(account.cdk_command()[0])
 
 
-def tool(folder: Path, name: str) -> None:
+def write_tool(folder: Path, name: str) -> None:
     (folder / name).write_text("#!/bin/sh\n")
     (folder / name).chmod(0o755)
 
 
-def test_the_way_back_is_a_command_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_that_deploys_again_is_of_the_folder_or_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert destroy.deploy_command("-c stage=prod") == "tally deploy -c stage=prod"
     monkeypatch.setenv("TALLY_APP", str(ROOT))
     assert destroy.deploy_command("-c stage=prod") == 'make deploy ARGS="-c stage=prod"'

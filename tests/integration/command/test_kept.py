@@ -1,4 +1,4 @@
-"""`tally scan`, `check` and `repair` of a number that the team keeps itself: 300 posts, of which 20 are off."""
+"""`tally scan`, `check` and `repair` of team numbers: 300 posts, of which 20 have a wrong number."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.integration.test_needs import Recorder
 from tests.sync_wire import SyncWire
 
 SIGNED = "--by ann --why test --yes"
-OF = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
-LIKES = Watched("post_likes", table="shop", attribute="likeTally", items=OF, at="META")
+LIKE_ITEMS = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
+LIKES = Watched("post_likes", table="shop", attribute="likeTally", items=LIKE_ITEMS, at="META")
 COUNTERS = declared([LIKES])
-POSTS, EACH, OFF = 300, 2, 20
+POSTS, LIKES_EACH, WRONG_POSTS = 300, 2, 20
 
 
 @pytest.fixture
@@ -34,41 +34,41 @@ def team(make_team: Callable[[Mapping[str, Counter]], Team]) -> Team:
     return make_team(COUNTERS)
 
 
-def put(team: Team, items: list[dict[str, Any]]) -> None:
+def put_items(team: Team, items: list[dict[str, Any]]) -> None:
     for first in range(0, len(items), 25):
         requests = [{"PutRequest": {"Item": item}} for item in items[first : first + 25]]
         team.store.client.batch_write_item(RequestItems={team.table: requests})
 
 
 def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
-    """The posts with their likes, and the numbers that the team keeps."""
-    made = []
+    """Returns the items of all posts, with their likes and the team's numbers. `wrong`: the errors of the numbers."""
+    items = []
     for number in range(POSTS):
-        post, tally = {"S": f"POST#{number}"}, EACH + wrong.get(str(number), 0)
-        made.append({"PK": post, "SK": {"S": "META"}, "likeTally": {"N": str(tally)}})
-        made += [{"PK": post, "SK": {"S": f"LIKE#{user}"}} for user in range(EACH)]
-    return made
+        post, tally = {"S": f"POST#{number}"}, LIKES_EACH + wrong.get(str(number), 0)
+        items.append({"PK": post, "SK": {"S": "META"}, "likeTally": {"N": str(tally)}})
+        items += [{"PK": post, "SK": {"S": f"LIKE#{user}"}} for user in range(LIKES_EACH)]
+    return items
 
 
-def test_the_drift_of_the_teams_number_is_not_said_of_the_count(team: Team) -> None:
-    put(team, posts({"3": 5}))
+def test_get_shows_tallys_count_and_the_excess_of_the_teams_number(team: Team) -> None:
+    put_items(team, posts({"3": 5}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
     assert team("check post_likes 3")[0] == 1
-    assert team("get post_likes 3")[1] == f"post_likes 3: {EACH}, and likeTally is +5 off\n"
-    assert team("get post_likes 4")[1] == f"post_likes 4: {EACH}\n"
+    assert team("get post_likes 3")[1] == f"post_likes 3: {LIKES_EACH}, and likeTally is +5 off\n"
+    assert team("get post_likes 4")[1] == f"post_likes 4: {LIKES_EACH}\n"
 
 
-def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
-    """Its items may be ahead of it, or behind: nobody can tell before `within_s` has passed."""
-    put(team, posts({}))
+def test_a_team_number_that_changed_recently_is_not_ok(team: Team) -> None:
+    """Its items may be ahead of the number or lag behind, and nobody can tell until `within_s` has passed."""
+    put_items(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
-    slow = declared([replace(LIKES, items=replace(OF, watch=Watch("likeTally", "META", within_s=3600)))])
+    slow = declared([replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeTally", "META", within_s=3600)))])
     team.counters, team.handler = slow, team.process()
-    said = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
+    reason = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
     code, _, err = team("check --only drift")
-    assert (code, f"cannot tell: {said}" in err) == (2, True)
+    assert (code, f"cannot tell: {reason}" in err) == (2, True)
     watch.check_numbers(team.store, COUNTERS, time.time(), math.inf)
     assert team("check post_likes 3")[0] == 0
     team.put("POST#3", "LIKE#new")
@@ -78,10 +78,10 @@ def test_a_number_that_changed_just_now_is_not_called_well(team: Team) -> None:
     assert "cannot tell: post_likes 3 changed within 3600 s, and its likeTally may be off by -1 to 0" in err
     code, out, err = team("check --only drift")
     assert (code, out) == (0, "all is well: drift\n")
-    assert said.replace(f"{POSTS} of", "1 of") in err
+    assert reason.replace(f"{POSTS} of", "1 of") in err
 
 
-def test_a_number_with_decimals_is_said_as_the_team_stores_it(
+def test_a_team_number_with_decimals_is_shown_as_the_team_stores_it(
     make_team: Callable[[Mapping[str, Counter]], Team],
 ) -> None:
     of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", amount="total", scale=2)
@@ -95,14 +95,14 @@ def test_a_number_with_decimals_is_said_as_the_team_stores_it(
     assert line.startswith("differs  spent 3: sum is 10.05, and its items come to 12.50: it is -2.45 off;")
     assert '{":n": {"N": "2.45"}}' in line
     assert "spent 3: 12.50, and its items come to 12.50" in err
-    (found,) = map(json.loads, team("check spent 3 --json")[1].splitlines())
-    assert [found[name] for name in ("value", "items", "drift", "scale")] == [1005, 1250, -245, 2]
+    (difference,) = map(json.loads, team("check spent 3 --json")[1].splitlines())
+    assert [difference[name] for name in ("value", "items", "drift", "scale")] == [1005, 1250, -245, 2]
     assert team("get spent 3")[1] == "spent 3: 1250, and sum is -2.45 off\n"
 
 
-def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declared_otherwise(team: Team) -> None:
-    """The command would make the item, or change a number that is right."""
-    put(team, posts({"3": 5}))
+def test_no_repair_command_is_printed_if_the_number_is_missing_or_the_declaration_has_changed(team: Team) -> None:
+    """The printed command would make the item, or change a right number."""
+    put_items(team, posts({"3": 5}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
     assert "aws dynamodb update-item" in team("check post_likes 3")[1]
@@ -117,14 +117,14 @@ def test_no_command_is_printed_where_the_number_is_gone_or_the_counter_is_declar
     team.put("POST#3", "META", likeTally={"N": "7"})
     team.drain()
     assert "aws dynamodb update-item" in team("check --only drift")[1]
-    other = replace(OF, watch=LIKES.watch, where={"spam": False})
+    other = replace(LIKE_ITEMS, watch=LIKES.watch, where={"spam": False})
     team.counters = declared([replace(LIKES, items=other)])
     code, out, _ = team("check --only drift")
     assert (code, "aws" in out, "another declaration: run `tally scan post_likes` first\n" in out) == (1, False, True)
 
 
-def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Team) -> None:
-    put(team, [item | ({"likeTally": {"S": "3"}} if "likeTally" in item else {}) for item in posts({})])
+def test_a_team_number_that_is_a_text_in_each_item_is_not_reported_as_missing(team: Team) -> None:
+    put_items(team, [item | ({"likeTally": {"S": "3"}} if "likeTally" in item else {}) for item in posts({})])
     code, _, err = team("scan post_likes --yes")
     assert (code, err.splitlines()[-1]) == (
         2, f"tally: cannot tell: post_likes: 0 of {POSTS} groups have likeTally: {POSTS} times an item with the sort"
@@ -132,24 +132,24 @@ def test_a_number_that_is_a_text_in_each_item_is_not_called_misspelled(team: Tea
     )  # fmt: skip
 
 
-def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
-    """The attribute is misspelled: nothing is compared."""
-    put(team, [item | {"likeTaly": {"N": "1"}} for item in posts({})])
-    team.counters = declared([replace(LIKES, items=replace(OF, watch=Watch("likeCount", "META")))])
+def test_a_team_number_that_no_item_has_is_not_ok(team: Team) -> None:
+    """The attribute is misspelled, so nothing is compared."""
+    put_items(team, [item | {"likeTaly": {"N": "1"}} for item in posts({})])
+    team.counters = declared([replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeCount", "META")))])
     team.handler = team.process()
-    said = f"cannot tell: post_likes: 0 of {POSTS} groups have likeCount"
+    reason = f"cannot tell: post_likes: 0 of {POSTS} groups have likeCount"
     code, out, err = team("scan post_likes --yes")
-    assert (code, f"{POSTS} groups" in out, said in err) == (2, True, True)
+    assert (code, f"{POSTS} groups" in out, reason in err) == (2, True, True)
     mark_judged(team.store)
     for line in ("check --only drift", "check post_likes --yes"):
         code, out, err = team(line)
-        assert (code, out, said in err) == (2, "nothing is known to be wrong\n", True), line
+        assert (code, out, reason in err) == (2, "nothing is known to be wrong\n", True), line
     code, _, err = team("check post_likes 7")
     assert (code, "cannot tell: post_likes 7 has no likeCount" in err) == (2, True)
-    looked = health.items_check(team.store, team.counters)
-    assert (looked.state, f"0 of {POSTS} groups have likeCount" in looked.summary) == ("unknown", True)
+    check = health.items_check(team.store, team.counters)
+    assert (check.state, f"0 of {POSTS} groups have likeCount" in check.summary) == ("unknown", True)
 
-    team.put("POST#7", "META", likeCount={"N": str(EACH)})
+    team.put("POST#7", "META", likeCount={"N": str(LIKES_EACH)})
     team.drain()
     assert health.items_check(team.store, team.counters).state == "ok"
     assert team("check post_likes 7")[0] == 0
@@ -158,25 +158,25 @@ def test_a_number_that_no_item_has_is_not_called_well(team: Team) -> None:
     assert health.items_check(team.store, team.counters).state == "unknown"
 
 
-def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team: Team) -> None:
-    wrong = {str(number): 1 + number % 3 if number % 2 else -1 for number in range(0, POSTS, POSTS // OFF)}
-    put(team, posts(wrong))
+def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_command(team: Team) -> None:
+    wrong = {str(number): 1 + number % 3 if number % 2 else -1 for number in range(0, POSTS, POSTS // WRONG_POSTS)}
+    put_items(team, posts(wrong))
     team.drain()
     assert team("scan post_likes --yes")[0] == 0
-    numbers = {str(number): EACH for number in range(POSTS)} | {"~-numbers": POSTS}
-    assert (team.numbers("post_likes"), len(wrong)) == (numbers, OFF)
+    numbers = {str(number): LIKES_EACH for number in range(POSTS)} | {"~-numbers": POSTS}
+    assert (team.numbers("post_likes"), len(wrong)) == (numbers, WRONG_POSTS)
     mark_judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
-    named = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
-    assert (code, named) == (1, wrong)
+    drifts = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
+    assert (code, drifts) == (1, wrong)
 
-    code, printed, noted = team(f"repair post_likes 30 {SIGNED}")
-    assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in noted) == (1, True)
+    code, printed, err = team(f"repair post_likes 30 {SIGNED}")
+    assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)
     (line,) = [line for line in printed.splitlines() if line.startswith("differs")]
-    said, _, command = line.partition("; to repair it: ")
-    assert said == "differs  post_likes 30: likeTally is 1, and its items come to 2: it is -1 off"
-    given = shlex.split(command)[3:]
-    values = {name.strip("-"): value for name, value in zip(given[::2], given[1::2], strict=True)}
+    difference, _, command = line.partition("; to repair it: ")
+    assert difference == "differs  post_likes 30: likeTally is 1, and its items come to 2: it is -1 off"
+    options = shlex.split(command)[3:]
+    values = {name.strip("-"): value for name, value in zip(options[::2], options[1::2], strict=True)}
     team.store.client.update_item(
         TableName=values["table-name"], Key=json.loads(values["key"]), UpdateExpression=values["update-expression"],
         ExpressionAttributeNames=json.loads(values["expression-attribute-names"]),
@@ -187,7 +187,7 @@ def test_exactly_the_posts_that_are_off_are_named_and_the_repair_is_printed(team
 
 
 class RecordingWire(SyncWire):
-    """Notes what the command asks of the tables of Tally."""
+    """Records the command's requests to Tally's tables."""
 
     def __init__(self, team: Team) -> None:
         super().__init__(int(team.endpoint.rpartition(":")[2]))
@@ -198,8 +198,8 @@ class RecordingWire(SyncWire):
         return super()._call(operation, parameters)
 
 
-def test_the_command_does_with_numbers_of_the_team_what_its_policy_allows(team: Team) -> None:
-    put(team, posts({"3": 5}))
+def test_the_command_needs_for_team_numbers_only_what_its_policy_allows(team: Team) -> None:
+    put_items(team, posts({"3": 5}))
     with closing(RecordingWire(team)) as wire:
         assert team("scan post_likes --yes", wire)[0] == 0
         mark_judged(team.store)

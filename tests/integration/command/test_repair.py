@@ -1,4 +1,4 @@
-"""`tally check` and `tally repair`: what is wrong, and that a repair shows, asks, and does no more than it says."""
+"""`tally check` lists differences. `tally repair` shows them, asks, and does only what it says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: now_s)
 
 
-def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run, store: Store) -> None:
+def test_counters_of_another_schema_are_read_but_not_repaired(run: Run, store: Store) -> None:
     post(store)
     note_form(store, replace(counters.LIKES, child="STAR#USER#"))
     code, out, err = run("repair", *SIGNED, "--yes")
@@ -44,7 +44,7 @@ def test_counters_in_another_form_write_nothing_and_show_what_is_stored(run: Run
 
 
 @pytest.mark.usefixtures("_one_moment")
-def test_all_is_well_is_0(run: Run, store: Store) -> None:
+def test_check_and_repair_of_right_numbers_exit_with_0(run: Run, store: Store) -> None:
     post(store)
     until = format_clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
     code, out, err = run("check")
@@ -54,7 +54,7 @@ def test_all_is_well_is_0(run: Run, store: Store) -> None:
     assert run("history", "a91f") == (0, "a91f has no repairs and no imports\n", "")
 
 
-def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:
+def test_check_of_a_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store: Store) -> None:
     store.client.delete_item(TableName=store.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     code, out, err = run("check", "--only", "drift")
     assert (code, out) == (2, "nothing is known to be wrong\n")
@@ -63,7 +63,7 @@ def test_ledger_that_is_not_judged_does_not_say_that_all_is_well(run: Run, store
     assert run("check")[0] == 1
 
 
-def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: Run, store: Store) -> None:
+def test_check_and_repair_read_each_named_number_of_any_counter(run: Run, store: Store) -> None:
     for post_id, off_by in (("a", 1), ("b", 0), ("c", 2)):
         post(store, post_id, off_by=off_by)
     put_drift_row(store, "usage", "u", 4)
@@ -80,15 +80,15 @@ def test_check_and_repair_look_at_each_number_that_is_named_of_any_counter(run: 
     )  # fmt: skip
 
 
-def test_check_says_what_would_mend_it_with_status_1_and_changes_nothing(run: Run, store: Store) -> None:
+def test_check_prints_the_repair_of_each_difference_exits_with_1_and_changes_nothing(run: Run, store: Store) -> None:
     post(store, "even")
     post(store, "off", off_by=5)
     put_drift_row(store, "likes", "off", 5)
     put_drift_row(store, "plays", "v", -3)
-    before = everything(store)
+    before = stored_items(store)
     code, out, _ = run("check")
-    *found, last = out.splitlines()
-    assert (code, found) == (1, [
+    *differences, last = out.splitlines()
+    assert (code, differences) == (1, [
         f"differs  likes off: 7, children 2, drift +5 since {SINCE}, confirmed: a repair adds -5",
         f"differs  plays v: 0, drift -3 since {SINCE}, confirmed: a repair adds +3",
     ])  # fmt: skip
@@ -98,19 +98,19 @@ def test_check_says_what_would_mend_it_with_status_1_and_changes_nothing(run: Ru
         "found": "differs", "counter": "plays", "id": "v", "value": 0, "drift": -3, "since": 1_800_000_000,
         "confirmed": True, "repair": 3,
     }  # fmt: skip
-    assert run("check", "--only", "children")[1].splitlines()[0] == found[0]
+    assert run("check", "--only", "children")[1].splitlines()[0] == differences[0]
     assert run("check", "likes", "even")[0] == 0
     assert run("get", "likes", "off")[1] == "likes off: 7, drifts by +5\n"
-    assert everything(store) == before
+    assert stored_items(store) == before
 
 
-def everything(store: Store) -> list[Any]:
+def stored_items(store: Store) -> list[Any]:
     settings = store.settings
     tables = (settings.counts_table, settings.receipts_table, settings.ledger_table)
     return [store.client.scan(TableName=table)["Items"] for table in tables]
 
 
-def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> None:
+def test_the_history_has_a_repair_with_its_author_and_reason(run: Run, store: Store) -> None:
     post(store, "off", off_by=5)
     put_drift_row(store, "likes", "off", 5)
     code, out, _ = run("repair", "likes", "off", *SIGNED, "--yes")
@@ -127,10 +127,10 @@ def test_a_repair_is_in_the_history_with_who_and_why(run: Run, store: Store) -> 
     assert "likes off: -5 (7 to 2) by ann (ledger): edited by hand" in run("history", "off")[1]
 
 
-def test_what_the_ledger_does_not_explain_waits_for_one_more_count(
+def test_a_difference_without_drift_is_repaired_after_a_second_count(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was wrong before the streams."""
+    """The tally was wrong before the ledger began."""
     waited: list[int] = []
     monkeypatch.setattr(reconcile.Reconciler, "wait_until_judged", lambda self, asked, tell: waited.append(asked))
     post(store, "off", off_by=5)
@@ -143,27 +143,27 @@ def test_what_the_ledger_does_not_explain_waits_for_one_more_count(
     assert len(waited) == 2
 
 
-def test_a_repair_shows_and_asks_and_writes_nothing_without_a_yes(
+def test_a_repair_asks_and_writes_nothing_without_a_yes(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_drift_row(store, "plays", "v", -3)
-    before = everything(store)
-    said = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
-    assert run("repair", *SIGNED) == (2, "", said)
+    before = stored_items(store)
+    error = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
+    assert run("repair", *SIGNED) == (2, "", error)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    asked: list[str] = []
+    questions: list[str] = []
     for answer in ("n", "", "nope"):
-        monkeypatch.setattr("builtins.input", lambda question, answer=answer: asked.append(question) or answer)
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: questions.append(question) or answer)
         code, out, _ = run("repair", *SIGNED)
         assert (code, out.splitlines()[-1]) == (1, "1 left")
-    assert asked == ["Repair this? [y/N] "] * 3
-    assert everything(store) == before
+    assert questions == ["Repair this? [y/N] "] * 3
+    assert stored_items(store) == before
     monkeypatch.setattr("builtins.input", lambda question: "Y")
     assert run("repair", *SIGNED)[0] == 0
     assert tallies.read(Call(store), counters.PLAYS, "v") == 3
 
 
-def test_drift_that_is_not_confirmed_is_not_repaired_and_says_so(run: Run, store: Store) -> None:
+def test_unconfirmed_drift_is_not_repaired_and_the_repair_says_why(run: Run, store: Store) -> None:
     put_drift_row(store, "plays", "v", -3, ago=2)
     line = (
         f"differs  plays v: 0, drift -3 since {SINCE}, not confirmed yet: a repair waits until the drift is confirmed"
@@ -176,8 +176,8 @@ def test_drift_that_is_not_confirmed_is_not_repaired_and_says_so(run: Run, store
     assert run("get", "plays", "v")[1] == "plays v: 0, nothing is stored, drifts by -3\n"
 
 
-def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -> None:
-    """A like that the rollup may still have to add."""
+def test_a_number_that_may_still_change_is_unclear_and_exits_with_1(run: Run, store: Store) -> None:
+    """The rollup may not have added a like yet."""
     post(store, "p")
     child = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#late"}, "rollup": {"BOOL": True}}
     child["likedAt"] = {"N": str(int(time.time()))}
@@ -190,7 +190,7 @@ def test_a_number_that_cannot_be_told_is_unclear_and_1(run: Run, store: Store) -
 
 
 def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
-    """A receipt of some days ago that was written alone, and never rolled up; the day."""
+    """Store the receipt of a spilled change that was never rolled up. Returns the day of the change."""
     at = store.settings.minute_of(time.time()) - ago_days * tallies.MINUTES_PER_DAY
     texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
     item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
@@ -200,21 +200,21 @@ def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_da
 
 
 @pytest.mark.usefixtures("midday")
-def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, store: Store) -> None:
+def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Run, store: Store) -> None:
     mark_judged(store)
     page = "https://example.com/a"
     day = lose(store, page, 7)
     lose(store, page, 5)
     lose(store, "v", 2, "plays")
-    lose(store, "v", 9, "plays", ago_days=1)  # it may still be delivered
+    lose(store, "v", 9, "plays", ago_days=1)  # this receipt may still be rolled up
     lose(store, "x", 9, "gone")
     code, out, _ = run("check")
-    of_page = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
+    page_line = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
     assert (code, out.splitlines()[:2]) == (
-        1, [f"lost     plays v: 0, its receipts say more: {day} 2: a repair adds +2", of_page],
+        1, [f"lost     plays v: 0, its receipts say more: {day} 2: a repair adds +2", page_line],
     )  # fmt: skip
     assert out.splitlines()[2].startswith("2 lost something; to repair it: ")
-    assert run("check", "--only", "receipts", "visits", page)[1].splitlines()[0] == of_page
+    assert run("check", "--only", "receipts", "visits", page)[1].splitlines()[0] == page_line
     put_drift_row(store, "plays", "v", -1)
     assert "drifts by -1, which is repaired first" in run("check")[1]
     code, out, err = run("repair", "--only", "receipts", *SIGNED, "--yes")
@@ -224,13 +224,13 @@ def test_what_was_lost_is_listed_and_added_once_after_what_drifts(run: Run, stor
     assert run("get", "visits", page)[1] == f"visits {page}: 12\n"
     assert json.loads(run("history", page, "--json")[1])["how"] == "rebuild"
     code, out, _ = run("repair", *SIGNED, "--yes")
-    done = [line for line in out.splitlines() if line.startswith(("repaired", "rebuilt"))]
-    assert (code, done) == (0, ["repaired plays v: +1 (0 to 1), by ledger", "rebuilt  plays v: +1 (1 to 2)"])
+    repairs = [line for line in out.splitlines() if line.startswith(("repaired", "rebuilt"))]
+    assert (code, repairs) == (0, ["repaired plays v: +1 (0 to 1), by ledger", "rebuilt  plays v: +1 (1 to 2)"])
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
 
 
 @pytest.mark.usefixtures("_one_moment")
-def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_fails_if_the_ledger_is_not_judged(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
     mark_judged(store, ahead=-30)
@@ -242,7 +242,7 @@ def test_ledger_that_nobody_judges_is_said(run: Run, store: Store, monkeypatch: 
     )
 
 
-def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, store: Store) -> None:
+def test_a_number_that_cannot_be_repaired_does_not_stop_other_repairs(run: Run, store: Store) -> None:
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 2)
     put_drift_row(store, "stock", "mug", 5)
     put_drift_row(store, "usage", "x", 1)
@@ -253,22 +253,20 @@ def test_a_number_that_cannot_be_repaired_does_not_stop_the_others(run: Run, sto
 
 
 @pytest.mark.usefixtures("_one_moment")
-def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one_without(
-    run: Run, store: Store
-) -> None:
+def test_a_number_is_named_by_id_and_period_or_by_the_id_for_the_present_period(run: Run, store: Store) -> None:
     now_s = time.time()
     today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))
     today = f"7c20#{today}"
 
-    def said(days: int) -> str:
+    def line_end(days: int) -> str:
         ends = time.strftime("%Y-%m-%dT00:00:00+00:00", time.gmtime(now_s + (days + 1) * 86400))
         return f"8, drifts by +5, 992 left to its limit of 1000, until {ends}\n"
 
     for target in (today, f"7c20#{later}"):
         edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
         put_drift_row(store, "calls", target, 5)
-    assert run("get", "calls", "7c20") == (0, f"calls {today}: {said(0)}", "")
-    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: {said(10)}"
+    assert run("get", "calls", "7c20") == (0, f"calls {today}: {line_end(0)}", "")
+    assert run("get", "calls", f"7c20#{later}")[1] == f"calls 7c20#{later}: {line_end(10)}"
     body = json.loads(run("get", "calls", "7c20", "--json")[1])
     assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
     ends_s = (int(now_s) // 86400 + 1) * 86400
@@ -277,17 +275,20 @@ def test_the_number_of_a_period_is_named_by_id_and_period_and_is_the_current_one
     assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
     assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]
     assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
-    assert [run("get", *wrong)[0] for wrong in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{later}"))] == [2, 2]
+    assert [run("get", *arguments)[0] for arguments in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{later}"))] == [
+        2,
+        2,
+    ]
 
 
-def test_drift_of_a_counter_that_is_no_longer_declared_is_named(run: Run, store: Store) -> None:
+def test_drift_of_a_counter_that_is_not_declared_is_reported(run: Run, store: Store) -> None:
     put_drift_row(store, "gone", "x", 1)
     code, _, err = run("check")
     assert code == 0
     assert "gone x drifts by +1" in err
 
 
-def test_a_possible_loss_is_shown_until_somebody_acknowledges_it(run: Run, store: Store) -> None:
+def test_a_possible_loss_is_reported_until_somebody_acknowledges_the_loss(run: Run, store: Store) -> None:
     post(store)
     for one in (
         Loss("gap#rollup", "rollup", 60, 120),

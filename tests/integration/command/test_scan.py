@@ -1,4 +1,4 @@
-"""`tally scan` counts the items of a team's table; `tally check` and `tally repair` hold the numbers against them."""
+"""`tally scan` counts the items of a team's table. `tally check` and `tally repair` compare numbers with the items."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def team(make_team: Callable[[Mapping[str, Counter]], Team]) -> Team:
     return make_team(COUNTERS)
 
 
-def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writes(
+def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.old_orders()
     said = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
     assert team("scan orders") == (2, "", said)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    asked: list[str] = []
-    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "")
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "")
     code, _, err = team("scan orders")
-    assert (code, asked, err.splitlines()[-1]) == (2, ["Scan it? [y/N] "], "tally: nothing is scanned")
+    assert (code, questions, err.splitlines()[-1]) == (2, ["Scan it? [y/N] "], "tally: nothing is scanned")
     assert err.startswith("tally: shop has about ")
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     monkeypatch.setattr("builtins.input", lambda question: "y")
     watched = WatchedClient(team.store.client)
-    watched.after = lambda number: writes(team, number)
+    watched.after = lambda number: write_during_scan(team, number)
     code, out, err = team("scan orders", watched)
     assert err.splitlines()[-1] == (
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
@@ -78,8 +78,8 @@ def test_it_says_what_it_costs_asks_and_counts_what_is_there_while_the_team_writ
     )  # fmt: skip
 
 
-def writes(team: Team, number: int) -> None:
-    """What the team does while a scan is at its write of this number: it opens, closes and deletes orders."""
+def write_during_scan(team: Team, number: int) -> None:
+    """Open, close and delete orders of the team, after the scan's write of this number."""
     if number == 1:  # the scan has begun
         team.order("new", 1)
         team.order("a", 4, "closed")
@@ -92,18 +92,18 @@ def writes(team: Team, number: int) -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("at", range(7))
-def test_a_scan_that_is_killed_goes_on_where_it_was(team: Team, at: int, committed: bool) -> None:
-    """At each of its writes: the form, the beginning, two packs of items, the end of the table, four numbers at once,
-    and the end of the scan."""
+def test_a_killed_scan_continues_where_it_stopped(team: Team, at: int, committed: bool) -> None:
+    """The scan is killed at each write: the schema, its begin, two batches of items, the end of the table, four numbers
+    at once, and its end."""
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, at, committed=committed))
     team.order("a", 500)
     team.delete("CUSTOMER#b", "ORDER#1")
     code, out, err = team("scan orders --yes")
-    begun = at > 1 or (at == 1 and committed)
-    over = at == 6 and committed
-    assert (code, "tally: the scan continues: " in err) == (0, begun and not over), err
+    has_begun = at > 1 or (at == 1 and committed)
+    has_ended = at == 6 and committed
+    assert (code, "tally: the scan continues: " in err) == (0, has_begun and not has_ended), err
     assert out.startswith("orders is counted")
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
@@ -126,7 +126,7 @@ def test_a_restarted_scan_counts_from_the_beginning_and_reads_show_nothing_until
     assert team.numbers("orders") == team.truth("orders")
 
 
-def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
+def test_a_scan_of_another_declaration_or_of_weeks_ago_is_not_continued(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.old_orders()
@@ -146,8 +146,8 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_does_not_go_on(
     assert scan_state.read_scan(team.store, "orders").generation > second
 
 
-def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: Team) -> None:
-    """The place is noted at each page, also if no item of it counts."""
+def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: Team) -> None:
+    """The scan stores its position after each page, also if no item of the page counts."""
     items = [{"PK": {"S": f"LOG#{n}"}, "SK": {"S": "X"}, "text": {"S": "x" * 30_000}} for n in range(100)]
     for first in range(0, 100, 25):
         requests = [{"PutRequest": {"Item": item}} for item in items[first : first + 25]]
@@ -160,13 +160,13 @@ def test_a_scan_that_is_killed_where_nothing_counts_reads_that_page_once(team: T
     pages = WatchedClient(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
     assert (code, f"the scan continues: {read:,} items are read" in err) == (0, True)
-    left = [asked for _, asked in pages.sent if asked["TableName"] == team.table]
-    assert (len(left), "ExclusiveStartKey" in left[0]) == (1, True)
+    requests = [request for _, request in pages.sent if request["TableName"] == team.table]
+    assert (len(requests), "ExclusiveStartKey" in requests[0]) == (1, True)
 
 
 @dataclass
 class Described:
-    """A client whose DescribeTable says something else of the team's table."""
+    """A client whose DescribeTable answers with changed attributes of the team's table."""
 
     team: Team
     changed: dict[str, Any]
@@ -174,9 +174,9 @@ class Described:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.team.store.client, name)
 
-    def describe_table(self, **asked: Any) -> Any:
-        table = self.team.store.client.describe_table(**asked)["Table"]
-        return {"Table": {**table, **self.changed} if asked["TableName"] == self.team.table else table}
+    def describe_table(self, **request: Any) -> Any:
+        table = self.team.store.client.describe_table(**request)["Table"]
+        return {"Table": {**table, **self.changed} if request["TableName"] == self.team.table else table}
 
 
 def table_with(team: Team, **changed: Any) -> Described:
@@ -205,7 +205,7 @@ KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer",
 def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
     team: Team, changed: dict[str, Any], why: str, line: str
 ) -> None:
-    """The app has imported it, so nothing has looked at it before."""
+    """The app has imported the table, so no deploy has checked it."""
     team.old_orders()
     code, out, err = team(line, table_with(team, **changed))
     assert (code, out, err.count("\n"), why in err) == (2, "", 1, True), err
@@ -213,45 +213,45 @@ def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
     assert scan_state.read_scan(team.store, "orders").generation == 0
 
 
-def test_a_dry_run_says_what_a_scan_takes_and_writes_nothing(team: Team) -> None:
+def test_a_dry_run_prints_the_cost_of_a_scan_and_writes_nothing(team: Team) -> None:
     team.old_orders()
-    for number in range(900, 930):  # enough for any sample
+    for number in range(900, 930):  # so many that every sample has some
         team.order("a", number, shop={"L": []}, total={"N": "1"})
     team.drain()
     code, out, err = team("scan spent --dry-run --units 10")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("shop has about 150 items. Of a sample of ")
-    assert lines[0].endswith(", 0 count, in 0 groups")  # a fault counts, and in a group, but not as people mean it
+    assert lines[0].endswith(", 0 count, in 0 groups")  # although Tally counts faults, in groups of their own
     assert re.match(r"a scan takes about [12] read units of shop, .* s at 10 units a second; ", lines[1])
     assert re.search(r"about \d+ will not count, with a group that no id can be made of", out)
     assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
     assert scan_state.read_scan(team.store, "spent").generation == 0
     provisioned = {"ProvisionedThroughput": {"ReadCapacityUnits": 10}, "TableSizeBytes": 4096 * 100}
-    said = team("scan orders --dry-run", table_with(team, **provisioned))[1]
-    assert "100 read units of shop" in said
-    assert "that is 50% of the 10 read units a second that shop has provisioned" in said  # 20 s at 5 a second
+    out = team("scan orders --dry-run", table_with(team, **provisioned))[1]
+    assert "100 read units of shop" in out
+    assert "that is 50% of the 10 read units a second that shop has provisioned" in out  # 20 s at 5 a second
 
 
-def test_a_scan_takes_half_of_what_the_table_has_provisioned(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, float]] = []
+def test_a_scan_uses_half_of_the_provisioned_read_units(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[tuple[int, float]] = []
 
-    class Seen(Throttle):
+    class RecordingThrottle(Throttle):
         def wait_for(self, units: float) -> None:
-            made.append((self.units, units))
+            waits.append((self.units, units))
 
-    monkeypatch.setattr(scan, "Throttle", Seen)
+    monkeypatch.setattr(scan, "Throttle", RecordingThrottle)
     team.old_orders()
     provisioned = table_with(team, ProvisionedThroughput={"ReadCapacityUnits": 10})
     assert team("scan orders --yes", provisioned)[0] == 0
-    reads = [units for _, units in made]
-    assert ({most for most, _ in made}, sum(reads)) == ({5}, max(reads))  # nothing of what it writes
-    made.clear()
+    reads = [units for _, units in waits]
+    assert ({limit for limit, _ in waits}, sum(reads)) == ({5}, max(reads))  # writes are not throttled
+    waits.clear()
     assert team("scan spent --yes --units 300", provisioned)[0] == 0
-    assert {most for most, _ in made} == {300}
+    assert {limit for limit, _ in waits} == {300}
 
 
-def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
+def test_a_throttle_limits_the_units_of_a_second() -> None:
     clock = SimpleNamespace(s=100.0)
     throttle = Throttle(50, lambda: clock.s, lambda seconds: setattr(clock, "s", clock.s + seconds))
     for units in (10.0, 200.0, 0.5, 89.5):
@@ -261,9 +261,7 @@ def test_a_throttled_scan_uses_about_so_many_units_a_second() -> None:
     Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)
 
 
-def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
-    team: Team, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_waits_for_the_consumer_and_reports_a_timeout(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     team.old_orders()
     slept: list[float] = []
     monkeypatch.setattr(scan.time, "sleep", slept.append)
@@ -274,11 +272,11 @@ def test_it_waits_for_the_consumer_and_says_so_if_that_does_not_come(
     )
     assert err.endswith(said)
     monkeypatch.setattr(scan.time, "sleep", team.sleep)
-    assert team("scan orders")[0] == 0  # it goes on: no question
+    assert team("scan orders")[0] == 0  # the scan continues without a question
     assert team.numbers("orders") == team.truth("orders")
 
 
-def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: Team) -> None:
+def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an_open_scan(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     team.order("a", 600)
@@ -290,8 +288,8 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     assert team("scan orders --again --yes") == (2, "", said)
     mark_judged(team.store, ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
-    assert scan_state.begin(team.store, ORDERS, 1) is not None  # it was open
-    restored(team)
+    assert scan_state.begin(team.store, ORDERS, 1) is not None  # a scan is open now
+    restore_image(team)
     code, out, err = team(f"repair --only dead-letters {SIGNED}")
     assert (code, out.splitlines()[1:]) == (0, ["1 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
     assert "tally: the scan for orders was abandoned: start it again\n" in err
@@ -299,16 +297,16 @@ def test_a_dead_letter_is_repaired_before_a_scan_and_gives_an_open_one_up(team: 
     assert team.numbers("orders") == team.truth("orders")
 
 
-def restored(team: Team) -> None:
-    """The dead letter has its images: other code can read it."""
+def restore_image(team: Team) -> None:
+    """Give the dead letter its new image back, so that the code can read the record."""
     ((name, body),) = team.bucket.objects.items()
-    kept = json.loads(body)
-    keys = kept["record"]["dynamodb"]["Keys"]
-    kept["record"]["dynamodb"]["NewImage"] = {**keys, "status": {"S": "open"}}
-    team.bucket.objects[name] = json.dumps(kept).encode()
+    dead_letter = json.loads(body)
+    keys = dead_letter["record"]["dynamodb"]["Keys"]
+    dead_letter["record"]["dynamodb"]["NewImage"] = {**keys, "status": {"S": "open"}}
+    team.bucket.objects[name] = json.dumps(dead_letter).encode()
 
 
-def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(team: Team) -> None:
+def test_after_a_dead_letter_is_dropped_the_numbers_must_be_scanned_again(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     team.order("a", 600)
@@ -318,18 +316,18 @@ def test_a_dead_letter_that_is_dropped_leaves_the_number_standing_for_nothing(te
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
     assert "tally: orders has lost a change: run `tally scan orders`\n" in err
-    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers waits for nobody
+    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers does not wait
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     assert team("scan orders --yes")[0] == 0
     assert team.numbers("orders") == team.truth("orders")
 
 
-def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_and_why(team: Team) -> None:
+def test_check_stores_the_drift_of_a_number_and_repair_removes_the_drift_with_author_and_reason(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
-    assert team("check")[1].endswith("all is well\n")  # it scans nothing that is not named
+    assert team("check")[1].endswith("all is well\n")  # it scans only named counters
     code, out, err = team("check orders a b")
     line, last = out.splitlines()
     assert (code, line.startswith(f"differs  orders a: {team.truth('orders')['a'] + 7}, drift +7 since ")) == (1, True)
@@ -337,7 +335,7 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
     assert last.startswith("1 differ; to repair it: tally repair --stack Tally-dev orders a b ")
     assert f"tally: orders b: {team.truth('orders')['b']}, and its items come to {team.truth('orders')['b']}\n" in err
     assert json.loads(team("check orders --only drift --json")[1])["repair"] == -7
-    team.order("a", 700)  # what comes meanwhile is right
+    team.order("a", 700)  # a change between check and repair is not drift
     team.drain()
     code, out, err = team(f"repair orders {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well")
@@ -349,13 +347,17 @@ def test_check_notes_what_a_number_is_off_by_and_repair_takes_it_off_with_who_an
 
 
 def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team) -> None:
-    """And no other one's: `calls` has counted changes."""
+    """The drift of other undeclared counters stays, such as `calls`, which has counted changes."""
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
     assert team("check orders a")[0] == 1
-    noted = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "calls"}, "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))}}
-    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=noted)
+    schema = {
+        "PK": {"S": keys.FORM_KEY},
+        "SK": {"S": "calls"},
+        "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))},
+    }
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=schema)
     row = rows.recount_write(team.store, rows.read_row(team.store, "calls", "x"), 3, time.time())
     assert try_commit(team.store, [row])
     team.counters = {"usage": COUNTERS["usage"]}
@@ -377,7 +379,7 @@ def test_a_counter_that_counted_items_never_counts_changes(team: Team) -> None:
     assert "counter 'spent' has counted changes, and counts items of 'shop' now" in err
 
 
-def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
+def test_check_of_all_groups_asks_continues_after_a_kill_and_finds_every_difference(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.old_orders()
@@ -385,7 +387,7 @@ def test_check_of_all_asks_goes_on_after_a_kill_and_finds_what_is_off_anywhere(
     mark_judged(team.store)
     team.edit("a", 7)
     team.edit("nobody", -2)
-    assert team("check orders")[0] == 2  # it asks
+    assert team("check orders")[0] == 2  # the command asks
     with pytest.raises(Crash):
         team("check orders --yes", client_that_dies(team.store.client, 2, committed=True))
     said = "tally: a recount of all groups is open: `tally check orders` continues it\n"
@@ -412,7 +414,7 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
     assert team("scan spent --yes")[0] == 0
     assert team.numbers("spent") == {"hr~20desk": 9 * 1250} == team.truth("spent")
     mark_judged(team.store)
-    assert team("check spent hr~20desk")[0] == 2  # it asks
+    assert team("check spent hr~20desk")[0] == 2  # the command asks
     code, out, err = team("check spent hr~20desk --yes")
     assert (code, out) == (0, "all is well\n")
     assert err.startswith("tally: shop has about ")
@@ -420,7 +422,7 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
 
 @pytest.mark.parametrize("group", ["Cafe\u0301", "/caf%C3%A9", "a#b", ".", "~-x%y"])
 def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str) -> None:
-    """0 would be a wrong answer: no other text has the id of this one."""
+    """An answer of 0 would be wrong, because no other text has the id of this group."""
     team.order("a", 1, shop={"S": group}, total={"N": "12.50"})
     assert team("scan spent --yes")[0] == 0
     ((id_, number),) = team.numbers("spent").items()
@@ -429,16 +431,16 @@ def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str)
         assert (code, out.partition(" in ")[0].strip()) == (
             0,
             f"spent {id_}: {number}",
-        )  # in as many parts as chance has it
+        )  # and a random number of shards
 
 
-def test_the_last_line_of_a_scan_says_how_many_items_count_for_nothing_and_why(team: Team) -> None:
+def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_the_reasons(team: Team) -> None:
     for number in range(10):
         bad = {1: {"N": "12.505"}, 2: {"S": "12"}, 3: {"NS": ["1"]}}
         team.order("a", number, shop={"S": "返品と交換のお問い合わせ窓口です"}, total=bad.get(number, {"N": "1"}))
     team.order("b", 1, shop={"L": []}, total={"N": "1"})
     team.order("b", 2, shop={"BOOL": True}, total={"N": "1"})
-    team.order("b", 3, total={"N": "1"})  # of no group, as a NULL
+    team.order("b", 3, total={"N": "1"})  # without a group, as with a NULL
     team.drain()
     code, out, _ = team("scan spent --yes")
     last = out.splitlines()[-1]
@@ -450,16 +452,23 @@ def test_the_last_line_of_a_scan_says_how_many_items_count_for_nothing_and_why(t
     assert team.numbers("spent") == team.truth("spent")
     assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]
     exported = team("export spent")[1].splitlines()
-    assert sorted(line.rpartition(",")[2] for line in exported) == ["100", "700", "value"]  # in cents: no faults
+    assert sorted(line.rpartition(",")[2] for line in exported) == [
+        "100",
+        "700",
+        "value",
+    ]  # in cents, and without faults
 
 
-def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
-    """The example has the key of an item that may be gone."""
+def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> None:
+    """An example has the key of an item, which may be deleted."""
     assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
-    bad = health.items_check(team.store, team.counters)
-    assert (bad.facts["spent"]["uncounted"]["decimals"]["items"], bad.failed) == (1, True)  # the others are not counted
+    check = health.items_check(team.store, team.counters)
+    assert (check.facts["spent"]["uncounted"]["decimals"]["items"], check.failed) == (
+        1,
+        True,
+    )  # other counters have no scan
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
     team.drain()
     assert (team.numbers("spent"), team.bucket.objects) == ({"x": 1250}, {})
@@ -469,7 +478,7 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "error"),
     [
         ("import numbers.csv --counter orders", MOVES),
         ("receipt orders a k", f"{MOVES}; --help says more"),
@@ -486,19 +495,19 @@ def test_an_item_that_was_corrected_is_in_no_example(team: Team) -> None:
         ("check orders a", NOT_COUNTED[7:-1]),
     ],
 )  # fmt: skip
-def test_what_says_nothing_of_items_that_are_counted_is_refused_in_one_line(
-    line: str, said: str, team: Team, port: int, where: dict[str, Any], tmp_path: Path,
+def test_commands_that_do_not_apply_to_counted_items_are_refused_in_one_line(
+    line: str, error: str, team: Team, port: int, dev_stack: dict[str, Any], tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "counters.py").write_text(DECLARED)
     (tmp_path / "numbers.csv").write_text("id,value\na,1\n")
     monkeypatch.setenv("TALLY_APP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    where["own_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
-    assert run_command(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {said}\n")
+    dev_stack["own_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
+    assert run_command(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {error}\n")
 
 
-def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> None:
+def test_status_names_counters_that_are_not_counted_and_open_scans(team: Team) -> None:
     team.old_orders()
 
     def line() -> str:
@@ -507,27 +516,27 @@ def test_status_says_what_is_not_counted_and_which_scan_is_open(team: Team) -> N
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 3, committed=True))
-    what = "orders not counted: `tally scan orders`, a scan is open, 120 items read; spent counted"
-    assert line() == f"wrong    items         {what}"
+    summary = "orders not counted: `tally scan orders`, a scan is open, 120 items read; spent counted"
+    assert line() == f"wrong    items         {summary}"
     part = json.loads(team("status --json")[1])["parts"]["items"]
     assert (part["orders"]["counted"], part["orders"]["scan"], part["state"]) == (False, True, "wrong")
     assert team("scan orders --yes")[0] == 0
     assert line() == "ok       items         orders counted; spent counted"
 
 
-def test_a_table_that_the_stack_does_not_read_is_said(team: Team) -> None:
+def test_a_table_that_the_stack_does_not_read_is_an_error_with_advice(team: Team) -> None:
     settings = team.store.settings._replace(team_tables={})
-    for status, what in {
+    for status, advice in {
         "": "create it with a stream, and start `make dev` with TALLY_TABLES=shop",
         "CREATE_COMPLETE": "pass it to the construct, tables={'shop': …}, and deploy",
     }.items():
         stack = Stack(Store(team.store.client, settings), None, team.counters, {}, status)
         with pytest.raises(scan.CommandError, match="the stack does not read the table shop: ") as raised:
             stack.team_table(ORDERS)
-        assert what in str(raised.value)
+        assert advice in str(raised.value)
 
 
-def test_a_table_that_is_gone_is_one_line(team: Team) -> None:
+def test_a_deleted_table_is_an_error_of_one_line(team: Team) -> None:
     team.store.client.delete_table(TableName=team.table)
     code, out, err = team("scan orders --yes")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""`tally shadow` compares what an old counter and Tally counted between two readings, and takes no silence for 0."""
+"""`tally shadow` compares an old counter with Tally between two readings. A missing reading does not mean 0."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HEAD = "from,to,ids,old,tally,off"
 
 @pytest.fixture(autouse=True)
 def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series since 05:55, up to 10:20: of a 100, 200, 300 and 400 plays from 06:00 on, of b 10 at 07:30."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # the others would be empty
-    plays = [((HOUR - 2 + of) * 60 + 5, "a", 100 * (of + 1)) for of in range(4)]
+    """Series from 05:55 to 10:20: `a` has 100, 200, 300 and 400 plays in the hours from 06:00, `b` has 10 at 07:30."""
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # other buckets would be empty
+    plays = [((HOUR - 2 + hour) * 60 + 5, "a", 100 * (hour + 1)) for hour in range(4)]
     fold_plays(store, HOUR * 60 - 125, HOUR * 60 + 140, [(HOUR * 60 - 122, "a", 9), *plays, (HOUR * 60 - 30, "b", 10)])
 
 
 class Files:
-    """Writes readings: at the full hours from 06:00 on, or some seconds beside them; None: there is none."""
+    """Writes files of readings, and returns their paths."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,9 +40,9 @@ class Files:
         return str(path)
 
     def of(self, id_: str, values: Iterable[int | None], beside_s: int = 0) -> str:
-        """A file with the readings of one id."""
-        at_s = [(HOUR - 2 + of) * 3600 + beside_s for of in range(99)]
-        return self(*(f"{id_},{value},{at}" for at, value in zip(at_s, values, strict=False) if value is not None))
+        """Writes the readings of one id at full hours from 06:00, plus `beside_s`. None: no reading at this hour."""
+        times_s = [(HOUR - 2 + hour) * 3600 + beside_s for hour in range(99)]
+        return self(*(f"{id_},{value},{at}" for at, value in zip(times_s, values, strict=False) if value is not None))
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def files(tmp_path: Path) -> Files:
 
 
 def rows(out: str) -> list[str]:
-    """The rows of CSV, each with its hours alone."""
+    """Returns the rows of CSV, in which each time is only an hour."""
     head, *lines = out.splitlines()
     assert head == HEAD
     return [line.replace("2027-01-15T", "").replace(":00:00+00:00", "") for line in lines]
 
 
-def test_each_hour_says_by_how_much_the_old_number_is_off_and_the_sum_does(run: Run, files: Files) -> None:
+def test_each_hour_and_the_sum_show_the_difference_of_the_old_number(run: Run, files: Files) -> None:
     code, out, err = run("shadow", "plays", files.of("a", [1000, 1090, 1295, 1595]), files.of("b", [7, 7, 17]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,2,90,100,-10", "07,08,2,215,210,5", "08,09,1,300,300,0"])
     assert err.splitlines()[:3] == [
@@ -67,7 +67,7 @@ def test_each_hour_says_by_how_much_the_old_number_is_off_and_the_sum_does(run: 
     assert "tally: Tally's hours are complete from 2027-01-15 05:55 up to 2027-01-15 10:20 (UTC)" in err
 
 
-def test_an_old_number_that_is_right_is_0_and_one_whose_errors_cancel_out_is_not(run: Run, files: Files) -> None:
+def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(run: Run, files: Files) -> None:
     code, _, err = run("shadow", "plays", files.of("a", [5, 105, 305]), *UTC)
     assert (code, err.splitlines()[0]) == (0, "tally: the old number is right: 300, as Tally")
     code, out, err = run("shadow", "plays", files.of("a", [5, 104, 305]), *UTC)
@@ -76,8 +76,8 @@ def test_an_old_number_that_is_right_is_0_and_one_whose_errors_cancel_out_is_not
     assert "its hours have 1 too many, and 1 too few" in err
 
 
-def test_hours_that_tally_does_not_have_whole_are_unknown(run: Run, files: Files) -> None:
-    before = files("a,1,1799989200", "a,5,1799992800")  # 06:00 is the second one
+def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files: Files) -> None:
+    before = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
     code, out, err = run("shadow", "plays", before, files.of("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
@@ -91,7 +91,7 @@ def test_hours_that_tally_does_not_have_whole_are_unknown(run: Run, files: Files
     assert "there is nothing to compare" in err
 
 
-def test_an_hour_without_a_reading_is_compared_with_those_beside_it_alone(run: Run, files: Files) -> None:
+def test_an_hour_without_a_reading_is_compared_only_together_with_its_neighbours(run: Run, files: Files) -> None:
     code, out, err = run("shadow", "plays", files.of("a", [0, None, None, 590]), files.of("b", [0, 0, 10]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,1,0,0,0", "06,09,1,590,600,-10", "07,08,1,10,10,0"])
     assert "1 row of several hours: without readings in between, single hours are unknown" in err
@@ -100,14 +100,14 @@ def test_an_hour_without_a_reading_is_compared_with_those_beside_it_alone(run: R
     assert "1 ids have fewer than two readings at full hours, and are in no row" in err
 
 
-def test_a_reading_away_from_a_full_hour_is_in_no_row_and_the_nearest_one_counts(run: Run, files: Files) -> None:
+def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_counts(run: Run, files: Files) -> None:
     late, near = files.of("a", [0, 100, 300], 70), files.of("a", [7, 109, 300], 20)
     code, out, err = run("shadow", "plays", late, *UTC)
     assert (code, rows(out)) == (2, [])
     assert "3 readings are over 60 s from a full hour, and are in no row" in err
     assert rows(run("shadow", "plays", late, *UTC, "--within", "70")[1]) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
-    for given in ((late, near), (near, late)):
-        out = run("shadow", "plays", *given, *UTC, "--within", "70")[1]
+    for order in ((late, near), (near, late)):
+        out = run("shadow", "plays", *order, *UTC, "--within", "70")[1]
         assert rows(out) == ["06,07,1,102,100,2", "07,08,1,191,200,-9"]
 
 
@@ -119,7 +119,7 @@ def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> 
     assert [line.split(": ")[2] for line in err.splitlines()[:-1]] == [f"line {line}" for line in (2, 3, 4, 5, 7)]
     assert err.splitlines()[-2].endswith("a has another value at the same time")
     assert err.splitlines()[-1] == "tally: 5 rows cannot be read: nothing is compared"
-    for arguments, said in {
+    for arguments, message in {
         ("plays", "nowhere.csv"): "nowhere.csv: No such file",
         ("plays", good, "--at-column", "when"): "when: a file of readings names its columns id, value and at",
         ("plays", files("a,1", head="id,value")): "must name the columns id, value, at, once each",
@@ -127,10 +127,10 @@ def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> 
     }.items():
         code, out, err = run("shadow", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert said in err
+        assert message in err
 
 
-def test_json_has_every_id_and_a_terminal_draws(
+def test_json_has_every_id_and_a_terminal_shows_bars(
     run: Run, files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repaired = {"before": 900, "amount": -5, "added": -3}
@@ -138,8 +138,8 @@ def test_json_has_every_id_and_a_terminal_draws(
     try_commit(
         store, [history.repair_entry_write(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")]
     )
-    given = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
-    code, out, _ = run(*given, "--json")
+    arguments = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
+    code, out, _ = run(*arguments, "--json")
     body = json.loads(out)
     assert (code, body["old"], body["tally"], body["off"], body["added"]) == (1, 1009, 1010, -1, -3)
     assert body["ids"] == [
@@ -149,8 +149,8 @@ def test_json_has_every_id_and_a_terminal_draws(
     assert body["rows"][-1] == {"from": HOUR * 3600 + 7200, "to": HOUR * 3600 + 10800, "ids": 1, "old": 0,
                                 "tally": None, "off": None}  # fmt: skip
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(shadow, "may_draw", lambda given: True)
-    code, out, err = run(*given)
+    monkeypatch.setattr(shadow, "may_draw", lambda _: True)
+    code, out, err = run(*arguments)
     assert (code, err) == (1, "")
     assert [line.rstrip() for line in out.splitlines()[:7]] == [
         "the old number beside plays, UTC",

@@ -1,7 +1,7 @@
-"""The change is made and its answer is lost: the SDK tries again by itself, and callers send it again.
+"""A change is committed and its answer is lost: the SDK's retry and the caller's retry change nothing more.
 
-Each kind of change meets each kind of fault. The SDK's tokens are taken away, as after ten minutes: what protects is
-the receipt, the item itself or its version.
+Each kind of change meets each kind of fault. The proxy removes the SDK's tokens, as DynamoDB forgets them after ten
+minutes, so the receipt, the item itself or its version must stop a second change.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.faults import Fault
 from tests.invariants.counting import Counting
 from tests.invariants.world import POST, VIDEO, Outcome, World, killing_at
 
-DONE = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
-NOT_DONE = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
-TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # a client notices these by its time-out alone
+COMMITTED = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
+NOT_COMMITTED = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
+TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # only the time-out tells the client
 SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
-LATE_S = 2.0  # longer than the hasty client reads
+LATE_S = 2.0  # longer than the read time-out of the hasty client
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
 ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 IN_DEBT = replace(counters.STOCK, debt=5)
@@ -41,38 +41,39 @@ IN_PROGRESS = "TransactionInProgressException"
 
 @dataclass(frozen=True)
 class Change:
-    """A change, what it answers and what it leaves when it is made once."""
+    """A kind of change, with its answer and the stored state after one change."""
 
     name: str
     make: Callable[[World], Outcome]
     answer: dict[str, Any]
     """Members of the first answer."""
-    stored: Callable[[World], object]
-    """What the tables hold of it."""
-    once: object
-    """What they hold when it is made once."""
-    before: Callable[[World], object] = lambda world: None
-    keyed: bool = True
-    """Whether a receipt remembers it: the caller's retry is a replay with the first answer."""
-    retried: dict[str, Any] | None = None
-    """Members of the answer to a retry after it was made, if those of the first answer cannot be known then."""
-    transactions: int = 1
-    """How many it sends at most, if nothing fails."""
+    read_stored: Callable[[World], object]
+    """Returns the stored state of the change."""
+    stored_once: object
+    """The stored state after exactly one change."""
+    prepare: Callable[[World], object] = lambda world: None
+    """Makes what the change needs."""
+    has_receipt: bool = True
+    """Whether the change leaves a receipt, so that the caller's retry is a replay with the first answer."""
+    retry_answer: dict[str, Any] | None = None
+    """Members of the answer to a retry after the commit; None: those of the first answer."""
+    transactions_max: int = 1
+    """How many transactions the change sends at most without a fault."""
 
 
-def posts(world: World) -> tuple[int, str]:
-    """Revision and text of the post."""
+def revision_and_text(world: World) -> tuple[int, str]:
+    """Returns the revision and the text of the post; (-1, "") if there is no post."""
     items = {item["SK"]["S"]: item for item in world.items(f"POST#{POST}")}
     return (int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]) if items else (-1, "")
 
 
-def written(world: World, text: str) -> Outcome:
-    """Write the post; nobody can say after a failure whether it was this call that created it."""
+def write_post(world: World, text: str) -> Outcome:
+    """Write the post. After a failure nobody knows whether this call created the post, so the test ignores that."""
     return world.write_post(text=text)[0], False
 
 
-def liked_by(*users: str) -> Callable[[World], None]:
-    """Write a post that these users like."""
+def post_liked_by(*users: str) -> Callable[[World], None]:
+    """Returns a function that writes a post and lets these users like it."""
 
     def prepare(world: World) -> None:
         world.write_post()
@@ -82,55 +83,54 @@ def liked_by(*users: str) -> Callable[[World], None]:
     return prepare
 
 
-def heat(world: World) -> None:
-    """A post and a video whose tallies are hot: changes spill."""
+def make_hot(world: World) -> None:
+    """Write a post, and make the tallies of the post and of a video hot, so that their changes spill."""
     world.write_post()
     for counter, id_ in ((counters.PLAYS, VIDEO), (counters.LIKES, POST)):
         world.store.breaker.trip(counter.partition_start + id_)
 
 
-def stock(world: World) -> None:
+def add_stock(world: World) -> None:
     Counting(world).stock(10)
 
 
-def held(world: World) -> str:
-    """The id of the only hold."""
+def only_hold_id(world: World) -> str:
     (hold_id,) = Counting(world).states()
     return hold_id
 
 
-def hold(world: World) -> None:
-    stock(world)
+def place_hold(world: World) -> None:
+    add_stock(world)
     Counting(world).place_hold(3)
 
 
-def expired_hold(world: World) -> None:
-    """A hold that the sweep has given back."""
-    stock(world)
+def expire_hold(world: World) -> None:
+    """Place a hold that is expired, and let the sweep release it."""
+    add_stock(world)
     Counting(world).place_hold(3, ttl_s=-60)
     assert Counting(world).sweep() == 1
 
 
-def committed_hold(world: World) -> None:
-    hold(world)
-    settled(world, "committed")
+def commit_hold(world: World) -> None:
+    place_hold(world)
+    settle_hold(world, "committed")
 
 
-def settled(world: World, state: str, amount: int | None = None) -> Outcome:
-    return Counting(world).settle_hold(held(world), state, amount), False
+def settle_hold(world: World, state: str, amount: int | None = None) -> Outcome:
+    return Counting(world).settle_hold(only_hold_id(world), state, amount), False
 
 
-def changed(world: World, amount: int, ttl_s: int | None = None) -> Outcome:
-    return Counting(world).change_hold(held(world), amount, ttl_s, KEY)
+def change_hold(world: World, amount: int, ttl_s: int | None = None) -> Outcome:
+    return Counting(world).change_hold(only_hold_id(world), amount, ttl_s, KEY)
 
 
 def held_and_left(world: World) -> tuple[dict[str, int], int]:
-    """What holds have taken, by state, and what is left in stock."""
+    """Returns the amounts of the holds in each state, and the stock that is left."""
     return Counting(world).amounts_by_state(), Counting(world).stored(counters.STOCK)
 
 
 def likes_of(world: World) -> tuple[int, set[str]]:
-    """The tally of the post once all is rolled up, and who likes it."""
+    """Returns the tally of the post after the rollup, and the users who like the post."""
     return world.tally_after_rollup(counters.LIKES, POST), world.likes()[1]
 
 
@@ -138,7 +138,7 @@ def number_of(counter: Counter) -> Callable[[World], int]:
     return lambda world: Counting(world).stored(counter)
 
 
-KEPT = {"state": "committed"}
+COMMITTED_3, COMMITTED_1 = ({"state": "committed", "amount": amount} for amount in (3, 1))
 LIKED = {"present": True}
 UNLIKED = {"present": False}
 SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
@@ -146,50 +146,53 @@ CHANGES = [
     Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),
     Change("rolled up", lambda world: world.play(KEY, counter=ROLLED_UP), {"visible": "soon"},
            lambda world: world.tally_after_rollup(ROLLED_UP), 1),
-    Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, heat),
+    Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, make_hot),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
-           number_of(counters.STOCK), 9, stock),
+           number_of(counters.STOCK), 9, add_stock),
     Change("use beyond a limit", lambda world: Counting(world).increment(IN_DEBT, -12, KEY, used=True), {"over": True},
-           number_of(counters.STOCK), -2, stock, transactions=2),
+           number_of(counters.STOCK), -2, add_stock, transactions_max=2),
     Change("number", lambda world: Counting(world).increment(counters.TICKET, key=KEY), {"number": 1},
            number_of(counters.TICKET), 1),
     Change("set", lambda world: Counting(world).set(counters.STOCK, 42, 1, KEY), {"value": 42, "version": 2},
-           lambda world: Counting(world).read(counters.STOCK)["version"], 2, stock),
+           lambda world: Counting(world).read(counters.STOCK)["version"], 2, add_stock),
     Change("hold", lambda world: Counting(world).place_hold(3, key=KEY), {"amount": 3}, held_and_left, ({"held": 3}, 7),
-           stock),
-    Change("commit of a hold", partial(settled, state="committed"), {**KEPT, "amount": 3, "changed": True},
-           held_and_left, ({"committed": 3}, 7), hold, keyed=False, retried={**KEPT, "amount": 3, "changed": False}),
-    Change("commit at what was used", partial(settled, state="committed", amount=1), {**KEPT, "amount": 1,
-           "changed": True}, held_and_left, ({"committed": 3}, 9), hold, keyed=False, retried={**KEPT, "amount": 1,
-           "changed": False}),
-    Change("commit of an expired hold", partial(settled, state="committed", amount=1), {**KEPT, "amount": 1,
-           "changed": True}, held_and_left, ({"committed": 3}, 9), expired_hold, keyed=False,
-           retried={**KEPT, "amount": 1, "changed": False}),
-    Change("void of a hold", partial(settled, state="voided"), {"state": "voided", "amount": 3, "changed": True},
-           held_and_left, ({"voided": 3}, 10), committed_hold, keyed=False, retried={"state": "voided", "amount": 3,
-           "changed": False}),
-    Change("more of a hold", partial(changed, amount=5), {"amount": 5, "state": "held"}, held_and_left,
-           ({"held": 5}, 5), hold),
-    Change("less of a hold, for longer", partial(changed, amount=1, ttl_s=900), {"amount": 1, "state": "held"},
-           held_and_left, ({"held": 1}, 9), hold),
-    Change("release of a hold", partial(settled, state="released"), {"state": "released", "changed": True},
-           held_and_left, ({"released": 3}, 10), hold, keyed=False, retried={"state": "released", "changed": False}),
-    Change("like", lambda world: world.like("ann"), {**LIKED, "changed": True}, likes_of, (1, {"ann"}), liked_by(),
-           keyed=False, retried={**LIKED, "changed": False}),
+           add_stock),
+    Change("commit of a hold", partial(settle_hold, state="committed"), {**COMMITTED_3, "changed": True},
+           held_and_left, ({"committed": 3}, 7), place_hold, has_receipt=False,
+           retry_answer={**COMMITTED_3, "changed": False}),
+    Change("commit at the used amount", partial(settle_hold, state="committed", amount=1),
+           {**COMMITTED_1, "changed": True}, held_and_left, ({"committed": 3}, 9), place_hold, has_receipt=False,
+           retry_answer={**COMMITTED_1, "changed": False}),
+    Change("commit of an expired hold", partial(settle_hold, state="committed", amount=1),
+           {**COMMITTED_1, "changed": True}, held_and_left, ({"committed": 3}, 9), expire_hold, has_receipt=False,
+           retry_answer={**COMMITTED_1, "changed": False}),
+    Change("void of a hold", partial(settle_hold, state="voided"), {"state": "voided", "amount": 3, "changed": True},
+           held_and_left, ({"voided": 3}, 10), commit_hold, has_receipt=False,
+           retry_answer={"state": "voided", "amount": 3, "changed": False}),
+    Change("more of a hold", partial(change_hold, amount=5), {"amount": 5, "state": "held"}, held_and_left,
+           ({"held": 5}, 5), place_hold),
+    Change("less of a hold, for longer", partial(change_hold, amount=1, ttl_s=900), {"amount": 1, "state": "held"},
+           held_and_left, ({"held": 1}, 9), place_hold),
+    Change("release of a hold", partial(settle_hold, state="released"), {"state": "released", "changed": True},
+           held_and_left, ({"released": 3}, 10), place_hold, has_receipt=False,
+           retry_answer={"state": "released", "changed": False}),
+    Change("like", lambda world: world.like("ann"), {**LIKED, "changed": True}, likes_of, (1, {"ann"}), post_liked_by(),
+           has_receipt=False, retry_answer={**LIKED, "changed": False}),
     Change("keyed like", lambda world: world.like("ann", key=KEY), {**LIKED, "changed": True}, likes_of, (1, {"ann"}),
-           liked_by()),
+           post_liked_by()),
     Change("spilled like", lambda world: world.like("ann"), SPILLED_LIKE, likes_of,
-           (1, {"ann"}), heat, keyed=False, retried={**LIKED, "changed": False}),
+           (1, {"ann"}), make_hot, has_receipt=False, retry_answer={**LIKED, "changed": False}),
     Change("keyed spilled like", lambda world: world.like("ann", key=KEY), SPILLED_LIKE,
-           likes_of, (1, {"ann"}), heat),
-    # Without token and key nobody can say whether it was this call that took the like back.
-    Change("unlike", lambda world: world.unlike("ann"), UNLIKED, likes_of, (1, {"bob"}), liked_by("ann", "bob"),
-           keyed=False),
+           likes_of, (1, {"ann"}), make_hot),
+    # Without token and key, nobody knows after a fault whether this call removed the like.
+    Change("unlike", lambda world: world.unlike("ann"), UNLIKED, likes_of, (1, {"bob"}), post_liked_by("ann", "bob"),
+           has_receipt=False),
     Change("keyed unlike", lambda world: world.unlike("ann", key=KEY), {**UNLIKED, "changed": True}, likes_of,
-           (1, {"bob"}), liked_by("ann", "bob")),
-    Change("new post", partial(written, text="first"), {"revision": 0}, posts, (0, "first"), keyed=False),
-    Change("edit", partial(written, text="second"), {"revision": 1, "body": "second"}, posts, (1, "second"),
-           World.write_post, keyed=False),
+           (1, {"bob"}), post_liked_by("ann", "bob")),
+    Change("new post", partial(write_post, text="first"), {"revision": 0}, revision_and_text, (0, "first"),
+           has_receipt=False),
+    Change("edit", partial(write_post, text="second"), {"revision": 1, "body": "second"}, revision_and_text,
+           (1, "second"), World.write_post, has_receipt=False),
 ]  # fmt: skip
 
 
@@ -200,76 +203,76 @@ def fault_name(fault: Fault) -> str:
 each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 
 
-def prepared(world: World, change: Change, *planned: Fault) -> World:
-    """The world before the change; these faults meet its commit."""
-    change.before(world)
+def prepare(world: World, change: Change, *planned: Fault) -> None:
+    """Make what the change needs, and let these faults meet its next writes."""
+    change.prepare(world)
     world.proxy.forget()
     world.proxy.strip_tokens = True
     world.proxy.plan = faults.script({"TransactWriteItems": planned, "PutItem": planned})
-    return world
 
 
-def answers(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool:
+def matches(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool:
+    """Whether an answer has these members, and is a replay or not."""
     return members.items() <= answer[0].items() and answer[1] is replayed
 
 
 @each_change
-def test_an_answer_that_it_is_still_in_progress_is_none_and_the_same_request_goes_again(
+def test_a_transaction_that_dynamodb_calls_in_progress_is_sent_again_with_the_same_token(
     world: World, change: Change
 ) -> None:
-    """DynamoDB gives it to the second copy of a request, and it may have committed by then: so nothing is known."""
-    prepared(world, change)
+    """DynamoDB answers so to the second copy of a request. The first copy may have committed or not."""
+    prepare(world, change)
     world.proxy.strip_tokens = False
-    unknown = [faults.error_after_write(IN_PROGRESS), *[faults.error_answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
-    world.proxy.plan = faults.script({"TransactWriteItems": unknown})
+    in_progress = [faults.error_after_write(IN_PROGRESS), *[faults.error_answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
+    world.proxy.plan = faults.script({"TransactWriteItems": in_progress})
     outcome = change.make(world)
-    assert answers(change.answer, outcome, replayed=False)
-    assert outcome[0].get("changed", True) is True, "it was this call that changed it"
-    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= change.transactions
-    assert change.stored(world) == change.once
+    assert matches(change.answer, outcome, replayed=False)
+    assert outcome[0].get("changed", True) is True, "this call made the change"
+    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= change.transactions_max
+    assert change.read_stored(world) == change.stored_once
 
 
-def test_a_change_that_stays_in_progress_is_unknown_when_its_time_is_over(world: World) -> None:
+def test_a_change_that_stays_in_progress_is_unreachable_at_the_deadline_of_its_call(world: World) -> None:
     world.proxy.plan = faults.always(faults.error_answer(IN_PROGRESS), "TransactWriteItems")
-    rushed, call = world.with_deadline(within_s=0.5)
+    limited, call = world.with_deadline(within_s=0.5)
     with pytest.raises(StoreUnreachableError, match="The store failed"):
-        rushed.play(KEY, call=call)
-    assert 0 < rushed.store.clock() <= 0.5, "the call's own clock"
+        limited.play(KEY, call=call)
+    assert 0 < limited.store.clock() <= 0.5, "the call stops at its deadline"
     assert world.tally() == 0
 
 
 @each_change
-@pytest.mark.parametrize("fault", [*DONE, faults.DROP_BEFORE], ids=fault_name)
-def test_sdk_retry_changes_once_and_is_a_first_answer(world: World, change: Change, fault: Fault) -> None:
-    prepared(world, change, fault)
-    assert answers(change.answer, change.make(world), replayed=False)
+@pytest.mark.parametrize("fault", [*COMMITTED, faults.DROP_BEFORE], ids=fault_name)
+def test_a_retry_of_the_sdk_changes_once_and_gets_the_first_answer(world: World, change: Change, fault: Fault) -> None:
+    prepare(world, change, fault)
+    assert matches(change.answer, change.make(world), replayed=False)
     assert len(world.sent()) >= 2
-    assert change.stored(world) == change.once
+    assert change.read_stored(world) == change.stored_once
 
 
 @each_change
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_process_that_is_killed_over_any_request_and_a_retry_by_another_one_change_once(
+def test_a_process_that_is_killed_at_any_request_and_the_retry_by_another_process_change_once(
     world: World, engine: Engine, change: Change, before: bool
 ) -> None:
-    """Each round has tables of its own, and is killed one request later."""
+    """Each round has new tables, and kills the process one request later."""
     for at in itertools.count():
         settings = fresh_tables(engine.endpoint, ("counts", "receipts"))
         first, other = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
-        prepared(first, change)
-        with killing_at(first.store, at, before=before) as made:
+        prepare(first, change)
+        with killing_at(first.store, at, before=before) as requests:
             change.make(first)
-        committed = change.stored(other) == change.once
+        committed = change.read_stored(other) == change.stored_once
         body, replayed = change.make(other)
-        assert replayed is (committed and change.keyed)
-        assert not committed or (change.retried or change.answer).items() <= body.items()
-        assert change.stored(other) == change.once
-        if len(made) < at:
+        assert replayed is (committed and change.has_receipt)
+        assert not committed or (change.retry_answer or change.answer).items() <= body.items()
+        assert change.read_stored(other) == change.stored_once
+        if len(requests) < at:
             break
 
 
 @pytest.mark.parametrize("read", [World.read_plays, World.read_post], ids=["plays", "post"])
-def test_read_whose_answers_are_all_cut_is_unreachable_and_never_a_wrong_number(
+def test_a_read_whose_answers_are_all_truncated_is_unreachable_and_never_a_wrong_number(
     world: World, read: Callable[[World], object]
 ) -> None:
     world.write_post()
@@ -295,25 +298,25 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
 
 
 @pytest.mark.parametrize("spilled", [False, True], ids=["exact", "spilled"])
-def test_like_without_a_key_that_arrives_after_its_retry_and_an_unlike_does_not_like_again(
+def test_a_late_copy_of_a_like_without_a_key_does_not_like_again_after_an_unlike(
     make_world: Callable[..., World], spilled: bool
 ) -> None:
     world = make_world(hasty=True)
-    heat(world) if spilled else world.write_post()
-    world.proxy.plan = writes(faults.delay(LATE_S))
+    make_hot(world) if spilled else world.write_post()
+    world.proxy.plan = faults_of_writes(faults.delay(LATE_S))
     assert world.like("ann")[0]["changed"] is True
-    world.proxy.plan = faults.script({})  # the unlike comes before the copy
+    world.proxy.plan = faults.script({})  # the unlike arrives before the late copy of the like
     assert world.unlike("ann")[0]["changed"] is True
     world.proxy.wait_until_idle()
     assert world.likes()[1] == set()
     assert world.tally_after_rollup(counters.LIKES, POST) == 0
 
 
-def test_each_attempt_of_ours_has_a_token_of_its_own_and_the_sdk_keeps_it(world: World) -> None:
+def test_each_attempt_of_tally_has_a_new_token_and_the_retries_of_the_sdk_keep_it(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
     world.play(KEY)
-    first, sdk_retry, ours = (sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems"))
-    assert first == sdk_retry != ours
+    first, retry_of_sdk, retry_of_tally = (sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems"))
+    assert first == retry_of_sdk != retry_of_tally
 
 
 # Records
@@ -336,29 +339,29 @@ def visitor() -> Visitor:
     return Visitor(p="V", s="1")
 
 
-def writes(*planned: Fault | None) -> faults.Plan:
-    """The plan for whatever write a record is sent as."""
+def faults_of_writes(*planned: Fault | None) -> faults.Plan:
+    """Returns a plan by which these faults meet the next writes, of whatever operation."""
     return faults.script({name: list(planned) for name in ("TransactWriteItems", "UpdateItem", "PutItem")})
 
 
-@pytest.mark.parametrize("fault", DONE + NOT_DONE, ids=lambda fault: fault.kind.name)
+@pytest.mark.parametrize("fault", COMMITTED + NOT_COMMITTED, ids=lambda fault: fault.kind.name)
 @pytest.mark.parametrize("times", [1, SDK_ATTEMPTS - 1])
-def test_a_record_that_is_written_once_is_written_once(world: World, fault: Fault, times: int) -> None:
+def test_each_write_of_a_record_counts_once_under_faults(world: World, fault: Fault, times: int) -> None:
     visitors = records(world)
-    world.proxy.plan = writes(*[fault] * times)
-    assert visitors.put_item(visitor()).visits == 0  # no RecordExistsError: it is this very put that made it
-    world.proxy.plan = writes(*[fault] * times)
+    world.proxy.plan = faults_of_writes(*[fault] * times)
+    assert visitors.put_item(visitor()).visits == 0  # not a RecordExistsError, because this put made the record
+    world.proxy.plan = faults_of_writes(*[fault] * times)
     assert visitors.update_item(visitor()).visits == 1
-    world.proxy.plan = writes(*[fault] * times)
+    world.proxy.plan = faults_of_writes(*[fault] * times)
     assert visitors.update_item(visitor(), condition=Attr("visits").eq(1)).visits == 2
     assert visitors.get_item("V", "1") == Visitor(p="V", s="1", visits=2)
 
 
 def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
-    """A copy of the first attempt may still be under way when the second one commits."""
+    """A copy of the first attempt may arrive after the second attempt has committed."""
     visitors = records(world)
     planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
-    world.proxy.plan = writes(*planned)
+    world.proxy.plan = faults_of_writes(*planned)
     assert visitors.update_item(visitor()).visits == 0
     sent = world.sent("TransactWriteItems")
     assert len(sent) > len(planned)
@@ -367,7 +370,7 @@ def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     assert world.sent("TransactWriteItems")[-1]["ClientRequestToken"] != sent[0]["ClientRequestToken"]
 
 
-def test_a_record_that_is_updated_but_cannot_be_read_says_so(world: World) -> None:
+def test_the_error_of_an_updated_record_that_cannot_be_read_says_that_it_is_updated(world: World) -> None:
     world.proxy.plan = faults.always(faults.LOSE_RESPONSE, "GetItem")
     with pytest.raises(RetryableError, match="is updated, but could not be read"):
         records(world).update_item(visitor())

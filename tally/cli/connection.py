@@ -102,15 +102,15 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
             raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
-        named = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
+        values = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         first = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
-        ids = [output.removesuffix(first) for output in named if output.endswith(first)]
+        ids = [output.removesuffix(first) for output in values if output.endswith(first)]
         id_ = place.replace("/", "")
         if not id_ and len(ids) > 1:
             choices = " or ".join(f"{stack}/{one}" for one in sorted(ids) if one)
             raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")
         id_ = id_ or "".join(ids)
-        outputs = {output.removeprefix(id_): value for output, value in named.items() if output.startswith(id_)}
+        outputs = {output.removeprefix(id_): value for output, value in values.items() if output.startswith(id_)}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
         check_format(stack, outputs["Format"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")

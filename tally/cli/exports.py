@@ -66,12 +66,12 @@ def _export(args: argparse.Namespace, stack: Stack) -> int:
     with _open_output(args.file) as file:
         write_csv = _csv_writer(file, names) if args.format == files.CSV else None
         for row in rows(store, counter):
-            if write_csv is None:
-                file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
-            else:
-                if args.children:
-                    _check_importable(counter, names, row)
+            if args.children and write_csv:
+                _check_importable(counter, names, row)
+            if write_csv:
                 write_csv(row)
+            else:
+                file.write(json.dumps(dict(zip(names, row, strict=True))) + "\n")
             written += 1
     note(f"exported {files.format_rows(written)}")
     return 0

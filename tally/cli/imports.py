@@ -117,8 +117,9 @@ def _import_file(args: argparse.Namespace, stack: Stack) -> int:
         if check.expired:
             note(f"{format_rows(check.expired)} of periods that {counter.name} does not keep: nobody can read them")
         if check.bad_rows and not args.skip_bad:
-            more = f" ({check.bad_rows - len(check.bad)} more than these)" if check.bad_rows > len(check.bad) else ""
-            note(f"{format_rows(check.bad_rows)} cannot be imported{more}: nothing is; --skip-bad leaves them out")
+            bad_rows, hidden = format_rows(check.bad_rows), check.bad_rows - len(check.bad)
+            more = f" ({hidden} more than these)" if hidden else ""
+            note(f"{bad_rows} cannot be imported{more}, so no row is imported; --skip-bad leaves these rows out")
             return BAD_INPUT
         if not args.yes:
             total = "" if source.children else f", {check.total} in all"
@@ -128,8 +129,8 @@ def _import_file(args: argparse.Namespace, stack: Stack) -> int:
             for entry in history.import_runs(store, counter.name):
                 note(_format_run(entry))
             return 0
-        begun = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), check.digest, check.rows)
-        return _import_rows(source, store, begun)
+        run = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), check.digest, check.rows)
+        return _import_rows(source, store, run)
 
 
 def _check_rows(source: RowSource, store: Store) -> CheckedFile:
@@ -137,8 +138,8 @@ def _check_rows(source: RowSource, store: Store) -> CheckedFile:
     check, digest = CheckedFile(), hashlib.sha256()
     lines: dict[str, list[int]] = {}
     parents: set[str] = set()
-    with progress_bar(source.rows(), "row", "checked") as every:
-        for row in every:
+    with progress_bar(source.rows(), "row", "checked") as rows:
+        for row in rows:
             if isinstance(row, RefusedRow):
                 check.refuse(row)
                 continue

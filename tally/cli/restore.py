@@ -202,7 +202,8 @@ def _repair_tallies(args: argparse.Namespace, counters: Counters, store: Store, 
                 after = one.tally + one.difference
                 say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
     except RepairNotReadyError as error:
-        raise CommandError(f"{error.detail} Choose another second, or give them up: --without-dead-letters") from None
+        hint = "Choose another second, or give up the dead letters: --without-dead-letters"
+        raise CommandError(f"{error.detail} {hint}") from None
 
 
 def _say_times(store: Store) -> None:

@@ -103,7 +103,8 @@ def _scan(args: argparse.Namespace, stack: Stack) -> int:
         note(f"cannot tell: {name}: {missing}")
         return CANNOT_TELL
     if counter.watch:
-        note(f"the sweep compares {counter.watch.attribute} with that from now on: `tally check --only drift` lists it")
+        attribute = counter.watch.attribute
+        note(f"from now on the sweep compares {attribute} with these numbers: see `tally check --only drift`")
     return 0
 
 
@@ -111,15 +112,15 @@ def _set_all(recount: Recount) -> tuple[int, int]:
     """Sets the number of each group. Returns how many groups have items, and how many numbers were wrong."""
     groups = wrong = 0
     with progress_bar(recount.all_differences(), "group", "set") as differences:
-        each = iter(differences)
-        while some := list(islice(each, GROUPS_MAX)):
-            for difference in some:
+        remaining = iter(differences)
+        while batch := list(islice(remaining, GROUPS_MAX)):
+            for difference in batch:
                 groups += difference.recount != 0 and not difference.group.startswith(RESERVED_GROUP_PREFIX)
                 wrong += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
-            for left in recount.set_many(some):
-                _apply_difference(recount, left, recount.set_number)
+            for difference in recount.set_many(batch):  # which are not set together
+                _apply_difference(recount, difference, recount.set_number)
     return groups, wrong
 
 

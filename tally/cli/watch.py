@@ -74,16 +74,16 @@ def _read_value(args: argparse.Namespace, stack: Stack) -> int:
 def _print_values(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
     """Prints a line for the first value and for each change, and a note when the connection is lost or restored."""
     lost = False
-    for number, one in enumerate(values_read):
-        if bool(one.error) != lost:
-            lost = bool(one.error)
-            note(f"the connection is lost: {one.error}; trying again" if lost else "the connection is restored")
-        if number == 0 and not args.json:
+    for place, read in enumerate(values_read):
+        if bool(read.error) != lost:
+            lost = bool(read.error)
+            note(f"the connection is lost: {read.error}; trying again" if lost else "the connection is restored")
+        if place == 0 and not args.json:
             say("at,value,change")
-        if number == 0 or one.change:
-            at = datetime.fromtimestamp(one.at_s, UTC).isoformat()
-            body = {"at": one.at_s, "value": one.value, "change": one.change}
-            print_json_or_line(args, body, f"{at},{one.value},{one.change}")
+        if place == 0 or read.change:
+            at = datetime.fromtimestamp(read.at_s, UTC).isoformat()
+            body = {"at": read.at_s, "value": read.value, "change": read.change}
+            print_json_or_line(args, body, f"{at},{read.value},{read.change}")
 
 
 WATCH = Command(

@@ -193,16 +193,16 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
 def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_write(world: World, clock: Clock) -> None:
     """Events compare with the copied limit. A call whose clock was ahead copied it before the period began."""
     clock.pass_s(59 - clock() % 60)
-    early, late = new_processes(world, 2)
-    put_override(early, QUOTA, 5)
-    count(early, QUOTA, 1, at_s=clock() + 2)
-    put_override(early, QUOTA, None)
+    first, second = new_processes(world, 2)
+    put_override(first, QUOTA, 5)
+    count(first, QUOTA, 1, at_s=clock() + 2)
+    put_override(first, QUOTA, None)
     clock.pass_s(2)
     assert copied_limit(world, clock()) == 5
-    count(late, QUOTA, 7)
+    count(second, QUOTA, 7)
     (item,) = world.items(QUOTA.partition_start + periods.tally_id(QUOTA, ITEM, clock()))
     assert (item[limits.OVERRIDE], limits.OVERRIDE_CEILING in item) == ({"S": "-"}, False)
-    assert refusal_members(early, QUOTA, 3)["limit"] == refusal_members(late, QUOTA, 3)["limit"] == 10
+    assert refusal_members(first, QUOTA, 3)["limit"] == refusal_members(second, QUOTA, 3)["limit"] == 10
 
 
 @pytest.mark.parametrize("off_s", [-600, -61, 61, 600])
@@ -461,7 +461,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     debtor = replace(QUOTA, debt=3)
     (other,) = new_processes(counting.world, 1)
 
-    def take(amount: int) -> str:
+    def place_hold(amount: int) -> str:
         tally = periods.tally_id(QUOTA, ITEM, clock())
         return str(counting.place_hold(amount, ttl_s=3600, counter=QUOTA, id_=tally)[0]["hold"])
 
@@ -469,27 +469,27 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
         return settling.settle(counting.world.call(), counter, ITEM, hold, hold_items.COMMITTED, amount)
 
     clock.pass_s(59 - clock() % 60)
-    first = periods.tally_id(QUOTA, ITEM, clock())
+    tally = periods.tally_id(QUOTA, ITEM, clock())
     put_override(store, QUOTA, 100)
-    used, more, late = take(70), take(10), take(5)
-    assert refusal(partial(take, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
+    hold_of_70, hold_of_10, hold_of_5 = place_hold(70), place_hold(10), place_hold(5)
+    assert refusal(partial(place_hold, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
     put_override(other, QUOTA, 50)
-    assert refusal(partial(take, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
+    assert refusal(partial(place_hold, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
     clock.pass_s(1)
-    take(50)
-    assert refusal(partial(take, 1)).members["left"] == 0
-    assert refusal(partial(commit, used, 71)).members == {"left": -35, "limit": 50}
-    assert commit(used, 20)["amount"] == 20
-    assert refusal(partial(commit, more, 26)).members == {"left": 15, "limit": 50}
+    place_hold(50)
+    assert refusal(partial(place_hold, 1)).members["left"] == 0
+    assert refusal(partial(commit, hold_of_70, 71)).members == {"left": -35, "limit": 50}
+    assert commit(hold_of_70, 20)["amount"] == 20
+    assert refusal(partial(commit, hold_of_10, 26)).members == {"left": 15, "limit": 50}
     put_override(other, QUOTA, 60)
-    assert commit(more, 35)["changed"]
+    assert commit(hold_of_10, 35)["changed"]
     clock.pass_s(OFF_S_MAX + 60)
     put_override(other, QUOTA, 200)
-    assert refusal(partial(commit, late, 6)).members == {"left": 0, "limit": 60}
-    assert refusal(partial(commit, late, 9, debtor)).members == {"left": 3, "limit": 60}
-    assert commit(late, 8, debtor)["amount"] == 8
-    assert counting.world.tally(QUOTA, first) == 20 + 35 + 8
-    take(200)
+    assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 0, "limit": 60}
+    assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": 3, "limit": 60}
+    assert commit(hold_of_5, 8, debtor)["amount"] == 8
+    assert counting.world.tally(QUOTA, tally) == 20 + 35 + 8
+    place_hold(200)
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:

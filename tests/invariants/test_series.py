@@ -377,12 +377,12 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     for minute in range(3 * 4):
         moved = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
         truth[H + minute // 4].update(moved)
-        into = [(f"v{chance.randrange(9)}", OLD + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
-        for video, day, amount in into:
+        rows = [(f"v{chance.randrange(9)}", OLD + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
+        for video, day, amount in rows:
             for id_ in (video, hours.TOTAL_ID):
                 imported[id_][day] += amount
-        rows = (plays(amount, video, day) for video, day, amount in into)
-        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *rows)
+        imports_ = (plays(amount, video, day) for video, day, amount in rows)
+        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *imports_)
         for _ in range(4):
             dying = replace(
                 store, client=client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)

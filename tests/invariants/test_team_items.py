@@ -372,22 +372,19 @@ def test_a_recount_under_traffic_finds_the_exact_error_and_a_repair_removes_it(
     team.count("all")
     recount = team.begin_scan("spent", *groups)
     team.finish_reading(recount)
-    assert [recount.difference(group).excess for group in "ab"] == [
-        0,
-        0 if not groups else recount.difference("b").excess,
-    ]
+    assert not any(recount.difference(group).excess for group in groups or "ab")
 
 
 def test_a_number_is_set_once_though_the_process_dies_and_another_one_repeats_its_work(team: Team) -> None:
     """The process dies before its write or after it. Another process has read the difference before that."""
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()  # the counter counts nothing before its first scan
-    for at, committed in ((0, False), (0, True)):
+    for committed in (False, True):
         edit_number(team, "spent", "a", 40)
         recount = team.begin_scan("spent")
         team.finish_reading(recount)
         read_before = recount.difference("a")
-        dying = replace(recount, store=replace(team.store, client=client_that_dies(team.wire, at, committed=committed)))
+        dying = replace(recount, store=replace(team.store, client=client_that_dies(team.wire, 0, committed=committed)))
         with pytest.raises(Crash):
             dying.set_number(dying.difference("a"))
         if committed:
@@ -777,7 +774,7 @@ def test_a_dead_letter_that_waits_for_days_hides_no_number(team: Team) -> None:
         team.sweep_later(LATER_S + hours * 3600)
         assert team.read("all", "a") == 0
     assert scan_state.passed_s(team.store, "shop") == before_s
-    team.sweep_later(LATER_S + 96 * 3600)  # no sweep for a day: records behind the dead letter may be lost
+    team.sweep_later(LATER_S + 96 * 3600)  # no sweep for more than a day: records behind the dead letter may be lost
     with pytest.raises(NotCountedError):
         team.read("all", "a")
 

@@ -162,23 +162,8 @@ def transition(
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
-    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
-    used = {COMMITTED: kept_amount, VOIDED: items.int_attribute(hold, "used")}
-    record: items.Values = {
-        "target": id_,
-        "hold_id": hold_id,
-        "state": state,
-        "amount": int(hold["amount"]["N"]),
-        "expires": hold_items.expires_s(hold),
-        "latest": latest_s,
-        "kept": kept_for_s,
-        "receipt": hold["receipt"]["S"],
-        "expiration": hold_items.known_until_s(latest_s, kept_for_s),
-        "nonce": call.nonce,
-        **({"used": used[state]} if state in used else {}),
-    }
     table, owner = call.store.settings.ledger_table, hold_items.holder_key(counter.name, id_)
-    settled = items.put_write(table, hold_items.settled_key(owner, hold_id), record)
+    settled = items.put_write(table, hold_items.settled_key(owner, hold_id), _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
         removal = items.with_expected(gone | _time_condition(state, in_time), hold_items.expect_as_read(hold))
@@ -197,6 +182,25 @@ def transition(
     except ChangeRefusedError:
         return False
     return True
+
+
+def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Values:
+    """Returns the attributes of the record of a settled hold."""
+    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
+    used = {COMMITTED: kept_amount, VOIDED: items.int_attribute(hold, "used")}
+    return {
+        "target": hold["target"]["S"],
+        "hold_id": hold["hold_id"]["S"],
+        "state": state,
+        "amount": int(hold["amount"]["N"]),
+        "expires": hold_items.expires_s(hold),
+        "latest": latest_s,
+        "kept": kept_for_s,
+        "receipt": hold["receipt"]["S"],
+        "expiration": hold_items.known_until_s(latest_s, kept_for_s),
+        "nonce": call.nonce,
+        **({"used": used[state]} if state in used else {}),
+    }
 
 
 def _mark_write(call: Call, hold: Item) -> Write:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ..dynamo.client import Call, Store, map_in_threads
-from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
+from ..dynamo.transactions import ConditionFailedError, commit_writes, try_commit
 from ..errors import StoreBusyError
 from ..streams import segments, watermark
 from ..streams.segments import JournalEntry
@@ -153,23 +153,13 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
         drift_rows = rows.read_many(store, [change[:2] for change in changes])
         due = [pair for pair in zip(changes, drift_rows, strict=True) if pair[1].last_minute < minute]
         writes = [rows.drift_write(store, row, row.drift + change[2], now_s, upto=minute) for change, row in due]
-        if _try_commit_together(store, writes):
-            return
+        # If another writer changed a row, or the partition stays throttled, the judge writes each row by itself.
+        with suppress(ConditionFailedError, StoreBusyError):
+            if len(writes) >= TOGETHER_MIN:
+                commit_writes(Call(store), writes)
+                return
         done = map_in_threads(lambda write: try_commit(store, [write]), writes)
         changes = [change for (change, _), written in zip(due, done, strict=True) if not written]
         if not changes:
             return
     raise StoreBusyError("Some drift rows keep changing.")
-
-
-def _try_commit_together(store: Store, writes: Sequence[Write]) -> bool:
-    """Commits many rows in one transaction, and returns whether it committed. After throttling, tries again.
-
-    False: there are few rows, another writer changed one, or the partition stays throttled. Then the caller writes each
-    row by itself.
-    """
-    with suppress(ConditionFailedError, StoreBusyError):
-        if len(writes) >= TOGETHER_MIN:
-            commit_writes(Call(store), writes)
-            return True
-    return False

@@ -124,7 +124,11 @@ def repair_restored(
     for counter in counters.values():
         if counter.items is not None:  # the team's tables are not of that moment
             scan_state.invalidate_until_done(store, counter.name)
-    for finding in chain(_lost_receipts(store, counters, restored_s, tell), _wrong_parents(store, counters, tell)):
+    days, accepted = window(store, restored_s), Accepted()
+    for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():
+        tell(scanned)
+    lost_receipts = rebuild.find_missing(store, counters, accepted)
+    for finding in chain(lost_receipts, _wrong_parents(store, counters, tell)):
         _write_or_raise(store, finding.name, repair_writes(store, finding, *why, now_s))
         yield finding
     _keep_what_runs(store, restored_s)
@@ -164,14 +168,6 @@ def window(store: Store, restored_s: float) -> Window | None:
     today = minute(restored_s) // tallies.MINUTES_PER_DAY
     first = max(today - rebuild.RECEIPT_DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1)
     return Window(first, today + 1)  # the minute of a receipt may be ahead
-
-
-def _lost_receipts(store: Store, counters: Mapping[str, Counter], restored_s: float, tell: Tell) -> Iterator[Finding]:
-    """Yields what tallies lack of the receipts that were written alone."""
-    days, accepted = window(store, restored_s), Accepted()
-    for scanned in rebuild.sum_receipts(store, counters, days, accepted) if days else ():
-        tell(scanned)
-    return rebuild.find_missing(store, counters, accepted)
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:

@@ -65,7 +65,10 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
     return {
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
-        "imports": list(_imports(imported(store, counter.name, id_, at, running, wanted))),
+        "imports": [
+            {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(part.amount for part in same)}
+            for day, same in groupby(sorted(imported(store, counter.name, id_, at, running, wanted)), attrgetter("day"))
+        ],
         "repairs": list(_repairs(call, counter, id_, wanted)),
         "since": max(at.since * settings.minute_s, at.first_hour(settings) * HOUR_S),
         "as_of": at.as_of(settings),
@@ -106,12 +109,6 @@ def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterato
     return imported(store, counter, id_, at, hours.running_amounts_of(store, at, counter, id_), ALL_TIME)
 
 
-def _imports(imported_hours: Iterable[ImportedHour]) -> Iterator[dict[str, int]]:
-    """Yields the imported amount of each day, the oldest first."""
-    for day, same in groupby(sorted(imported_hours), attrgetter("day")):
-        yield {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(part.amount for part in same)}
-
-
 def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
     """`{"amount","as_of"}`: the imported amount of a tally in all. None if nothing is summed up yet, and for a counter
     with periods: one series has all periods of an id."""
@@ -150,7 +147,10 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     wanted = SeriesRange(by, end - span if from_s is None else from_s // HOUR_S, end, _timezone(zone))
     if wanted.first >= wanted.end:
         raise InvalidInputError("from must be before to.", field="from")
-    wanted = _whole_days(wanted) if by == DAY else wanted
+    if by == DAY:  # whole days
+        while _start_s(end, wanted) == _start_s(end - 1, wanted):
+            end += 1
+        wanted = wanted._replace(first=_start_s(wanted.first, wanted) // HOUR_S, end=end)
     points = (wanted.end - wanted.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"The range has {points} {by}s. Ask for {POINTS_MAX[by]} at most.", field="from")
@@ -158,14 +158,6 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     if any(_start_s(hour, wanted) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
         raise InvalidInputError("tz must be a zone whose days begin with an hour of UTC on each day.", field="tz")
     return wanted
-
-
-def _whole_days(wanted: SeriesRange) -> SeriesRange:
-    """Returns the range, extended to whole days."""
-    end = wanted.end
-    while _start_s(end, wanted) == _start_s(end - 1, wanted):
-        end += 1
-    return wanted._replace(first=_start_s(wanted.first, wanted) // HOUR_S, end=end)
 
 
 def _timezone(name: str | None) -> tzinfo:

@@ -210,40 +210,12 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     # by then the rollup's writes are visible
     visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
-    rolled_s, rollup_booked_s = int(streams.all_passed_s(ROLLUP)), items.int_attribute(item, "rollup_booked_s")
-    probe_visible_s, probe_rollup_s = (items.int_attribute(item, f"probe_{name}_s") for name in ("visible", "rollup"))
-    answered = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
-    if answered:
-        rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
-    if answered or probe_visible_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
-        probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
-    waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
-    dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NOTHING_LOST_S
-    known = loss.list_losses(store)  # after the dead letters: one that is discarded between the reads is a loss
-    redriven_until = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not waits:  # each dead letter was redriven or discarded
-        redriven_until = store.settings.minute_of(now_s) + 1
-    gaps = _gaps(store.settings, known, before, redriven_until, now_s)
-    losses = [*known, *gaps]
-    lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
     began_s = items.int_attribute(item, "began_s", int(now_s))
-    booked_s = int(streams.all_passed_s(BOOKKEEPER))
+    missing, gaps = _missing(store, before, now_s)
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        "journal_complete_s": max(before.journal_complete_s, min(booked_s, rollup_booked_s)),
-        "bookkeeper_passed_s": max(items.int_attribute(item, "bookkeeper_passed_s"), booked_s),
-        "rollup_passed_s": max(before.rollup_passed_s, rolled_s),
-        # the stored time, too: one read may miss a marker
-        "reads_complete_s": min(
-            before.rollup_passed_s, dead_s, items.int_attribute(item, "oldest_dead_letter_s", dead_s), lost_s
-        ),
-        "oldest_dead_letter_s": dead_s,
-        "redriven_until": redriven_until,
-        "oldest_loss_s": lost_s,
-        "resume_minute": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
-        "probe_visible_s": probe_visible_s,
-        "probe_rollup_s": probe_rollup_s,
-        "rollup_booked_s": rollup_booked_s,
+        **_passed(streams, before, visible_s),
+        **missing,
         "written_s": now_s,
         "began_s": began_s,
         "streams": _streams(store.settings),
@@ -259,6 +231,51 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=seen)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
     return streams
+
+
+def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> dict[str, float]:
+    """Returns the times that the consumers have passed, and the probe.
+
+    If the bookkeeper has passed the probe, stores the next probe. `visible_s`: when the rollup's writes are visible.
+    """
+    item, rolled_s, booked_s = before.item, *(int(streams.all_passed_s(name)) for name in (ROLLUP, BOOKKEEPER))
+    names = ("probe_visible_s", "probe_rollup_s", "rollup_booked_s")
+    probe_visible_s, probe_rollup_s, rollup_booked_s = (items.int_attribute(item, name) for name in names)
+    answered = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
+    if answered:
+        rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
+    if answered or probe_visible_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
+        probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
+    return {
+        "journal_complete_s": max(before.journal_complete_s, min(booked_s, rollup_booked_s)),
+        "bookkeeper_passed_s": max(items.int_attribute(item, "bookkeeper_passed_s"), booked_s),
+        "rollup_passed_s": max(before.rollup_passed_s, rolled_s),
+        **dict(zip(names, (probe_visible_s, probe_rollup_s, rollup_booked_s), strict=True)),
+    }
+
+
+def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, float], list[Loss]]:
+    """Returns what the watermark says of dead letters and losses, and the losses that are not noted yet."""
+    item = before.item
+    waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
+    dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NOTHING_LOST_S
+    known = loss.list_losses(store)  # after the dead letters: one that is discarded between the reads is a loss
+    redriven_until = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven_until", -1)
+    if redriven_until == NOTHING_LOST_S and not waits:  # each dead letter was redriven or discarded
+        redriven_until = store.settings.minute_of(now_s) + 1
+    gaps = _gaps(store.settings, known, before, redriven_until, now_s)
+    losses = [*known, *gaps]
+    lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
+    return {
+        # the stored time, too: one read may miss a marker
+        "reads_complete_s": min(
+            before.rollup_passed_s, dead_s, items.int_attribute(item, "oldest_dead_letter_s", dead_s), lost_s
+        ),
+        "oldest_dead_letter_s": dead_s,
+        "redriven_until": redriven_until,
+        "oldest_loss_s": lost_s,
+        "resume_minute": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
+    }, gaps
 
 
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven_until: int, now_s: float) -> list[Loss]:

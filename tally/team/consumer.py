@@ -118,7 +118,12 @@ class ItemsBatch(Batch):
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
             marked |= {change.marker for change in changes if change.needs_marker}
-        markers = self._read_markers(sorted(marked))
+        wanted, markers = sorted(marked), dict[str, Marker]()  # by the marker's key as JSON
+        for first in range(0, len(wanted), KEYS_MAX):
+            some = {text: json.loads(text) for text in wanted[first : first + KEYS_MAX]}
+            found = queries.get_many(self.call, self.call.store.settings.ledger_table, list(some.values()))
+            stored = {_key_pair(item): item for item in found}
+            markers |= {text: first_seen.parse_marker(stored.get(_key_pair(key), {})) for text, key in some.items()}
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
@@ -133,16 +138,6 @@ class ItemsBatch(Batch):
                 yield name, scan
             elif scan.counted_by == counter.items_digest:
                 yield name, None
-
-    def _read_markers(self, wanted: Sequence[str]) -> dict[str, Marker]:
-        """Returns the stored markers, by their keys as JSON."""
-        markers: dict[str, Marker] = {}
-        table = self.call.store.settings.ledger_table
-        for first in range(0, len(wanted), KEYS_MAX):
-            some = {text: json.loads(text) for text in wanted[first : first + KEYS_MAX]}
-            stored = {_key_pair(item): item for item in queries.get_many(self.call, table, list(some.values()))}
-            markers |= {text: first_seen.parse_marker(stored.get(_key_pair(key), {})) for text, key in some.items()}
-        return markers
 
 
 @dataclass

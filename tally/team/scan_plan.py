@@ -9,7 +9,6 @@ from collections import Counter as Multiset
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ..images import Image
 from ..items import FAULT_KINDS, RESERVED_GROUP_PREFIX, Fault
 from . import faults
 from .recounts import GROUPS_MAX, Recount
@@ -54,18 +53,16 @@ class ScanPlan:
                 self.writes += pack.writes + 1
                 self.groups |= pack.groups
             for item in new:
-                self._classify(item)
-
-    def _classify(self, item: Image) -> None:
-        result, self.items_read = self.recount.items_declaration.contribution_or_fault(item), self.items_read + 1
-        if isinstance(result, Fault):
-            self.faults[result.kind] += 1
-            example = faults.example(self.recount.items_declaration, item, self.recount.key_types)
-            self.examples.setdefault(result.kind, example)
-        elif result is None:
-            self.items_lacking += self.recount.items_declaration.may_count(item)
-        elif not result.is_reserved:
-            self.items_counting += 1
+                result = self.recount.items_declaration.contribution_or_fault(item)
+                self.items_read += 1
+                if isinstance(result, Fault):
+                    self.faults[result.kind] += 1
+                    example = faults.example(self.recount.items_declaration, item, self.recount.key_types)
+                    self.examples.setdefault(result.kind, example)
+                elif result is None:
+                    self.items_lacking += self.recount.items_declaration.may_count(item)
+                elif not result.is_reserved:
+                    self.items_counting += 1
 
     @property
     def items(self) -> int:

@@ -17,7 +17,6 @@ from ..counting import tallies
 from ..drift import rows
 from ..dynamo import items, queries
 from ..dynamo.client import Store
-from ..dynamo.items import Write
 from ..dynamo.keys import Item
 from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
@@ -113,8 +112,12 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
         checked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
         writes = [items.update_write(table, key, checked, expected=seen)]
     excess = low if low > 0 else high if high < 0 else 0
+    minute = store.settings.minute_of(now_s)
     if excess != row.drift:
-        writes += _row_writes(store, row, excess, now_s, together=counter.watch.same_transaction)
+        if not counter.watch.same_transaction or excess == 0:
+            writes.append(rows.recount_write(store, row, excess, now_s))
+        elif minute > row.last_minute:  # the number is written with its items, so drift is confirmed some minutes later
+            writes.append(rows.drift_write(store, row, excess, now_s, minute))
     if try_commit(store, writes):
         _compact(store, at, item, team_numbers.expired_stretches(item, since_s))
 
@@ -156,14 +159,3 @@ def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str)
         if both[0] <= both[1]:
             return (*both, since)
     return low, high, int(now_s)
-
-
-def _row_writes(store: Store, row: rows.DriftRow, excess: int, now_s: float, *, together: bool) -> list[Write]:
-    """Returns the write of the drift row.
-
-    `together`: the number is written with its items, so drift is confirmed after some minutes only.
-    """
-    minute = store.settings.minute_of(now_s)
-    if not together or excess == 0:
-        return [rows.recount_write(store, row, excess, now_s)]
-    return [rows.drift_write(store, row, excess, now_s, minute)] if minute > row.last_minute else []

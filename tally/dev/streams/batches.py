@@ -126,16 +126,12 @@ def read_answer(mapping: StreamMapping, records: Sequence[Record], payload: byte
     if not failures:
         return BatchResult(len(records))
     order = {record.sequence: place for place, record in enumerate(records)}
-    places = [_place(entry, order) for entry in failures] if isinstance(failures, list) else [None]
-    if None in places:
+    entries = failures if isinstance(failures, list) else [None]
+    failed: list[Any] = [entry.get("itemIdentifier") if isinstance(entry, dict) else None for entry in entries]
+    if not all(isinstance(sequence, str) and sequence in order for sequence in failed):
         return BatchResult(0, error="it reported a failure without a sequence number of the batch")
-    done = min(place for place in places if place is not None)
+    done = min(map(order.__getitem__, failed))
     return BatchResult(done, error=f"it reported record {records[done].sequence} as failed")
-
-
-def _place(entry: object, order: Mapping[str, int]) -> int | None:
-    named = entry.get("itemIdentifier") if isinstance(entry, dict) else None
-    return order.get(named) if isinstance(named, str) else None
 
 
 def halves(records: Sequence[Record]) -> list[Sequence[Record]]:

@@ -203,5 +203,5 @@ MEASURES = (
 
 def claimed(measure: str, row: str, column: str) -> float:
     """Returns the bound of one figure. Raises StopIteration if there is no claim about it."""
-    (measured,) = (one for one in MEASURES if one.name == measure)
+    (measured,) = (listed for listed in MEASURES if listed.name == measure)
     return next(claim.bound for claim in measured.claims if (claim.row, claim.column) == (row, column))

@@ -100,7 +100,7 @@ def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     return intent
 
 
-def reader(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
+def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
     """Returns a visit, which counts a visitor once. A repeated request is answered that the visitor is not new."""
     counter, id_, *_ = entry
 
@@ -114,7 +114,7 @@ def reader(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
     return intent
 
 
-def change(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
+def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
     """Returns a batch of changes under one key. Their receipt, read from the `plain` store, names the periods."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
@@ -150,7 +150,7 @@ def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> Inten
     return IntendedChange("", voided, send, lambda body: [entry.note(notes.COUNTED, "") for entry in voided])
 
 
-def child(store: Store, entry: IntendedEntry, put: bool, key: str) -> IntendedChange:
+def put_or_remove(store: Store, entry: IntendedEntry, put: bool, key: str) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
     is_caller = counter.changes != "service"
@@ -192,7 +192,7 @@ def settle(store: Store, entry: IntendedEntry, hold_id: str, commit: bool) -> In
     return IntendedChange("", [entry], send, lambda body: [entry.note(str(body["state"]), "", hold_id)])
 
 
-def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
+def set_number(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     """Returns a change that reads a number, and sets it to a value that differs by `amount` from the read number."""
     counter, id_, amount, _ = entry
     states: list[State] = []
@@ -210,7 +210,7 @@ def setting(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
     return IntendedChange(key, [entry], send, notes_of_answer)
 
 
-def load(
+def import_file(
     store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], writes: Sequence[int], key: str
 ) -> IntendedChange:
     """Returns an import by `tally import`. The process dies once for each number of `writes`, after so many writes."""

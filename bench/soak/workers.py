@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .intended_changes import Answer, Body, IntendedChange, IntendedEntry
 
 THREADS = 24
-BATCH_MAX, CHANGES_MAX = 90, 6
+INCREMENTS_MAX, BATCH_MAX = 90, 6
 IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5
 TTL_S_MAX = 6  # of a hold
 CHILDREN = 15  # of each client, under each parent
@@ -35,13 +35,13 @@ HOT_SHARE = 0.3  # of the changes go to the first two ids
 
 
 class Move(NamedTuple):
-    """Increments of a counter. `weight`: how often clients make one. `weight_in_batch`: how often a batch has one."""
+    """Increments of a counter. `weight`: how often clients make one. `weight_in_series`: how often a series has one."""
 
     counter: Counter
     ids: Sequence[str]
     amounts: Sequence[int]
     weight: float
-    weight_in_batch: float = 0
+    weight_in_series: float = 0
 
 
 def _ids(pattern: str, count: int) -> list[str]:
@@ -60,7 +60,7 @@ MOVES = {
 }
 PARENTS = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), counters.MEMBERS: _ids("w{}", 5)}
 """The parents of each counter of children."""
-WEIGHTS = {"batch": 8.0, "change": 4, "child": 25, "hold": 4, "set": 2, "load": 0.4, "reader": 3}
+WEIGHTS = {"series": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
 """How often a client makes each kind of change: the method of this name, or an increment."""
 BATCHABLE = [move for move in MOVES.values() if move.counter.is_batchable]
@@ -138,14 +138,14 @@ class Client:
         self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
         """For each waiting change: the time to send it (on the monotonic clock), a number to sort by, and the change. A
         repeated change also has its first answer, because it must get the same answer."""
-        self._pairs = [
+        self._child_entries = [
             intended_changes.IntendedEntry(counter, parent, child=f"{name}-{user}")
             for counter, parents in PARENTS.items()
             for parent in parents
             for user in range(CHILDREN)
         ]
-        self._hot_pairs = [entry for entry in self._pairs if entry.id == PARENTS[entry.counter][0]]
-        self._children: dict[IntendedEntry, bool | None] = dict.fromkeys(self._pairs, False)
+        self._hot_child_entries = [entry for entry in self._child_entries if entry.id == PARENTS[entry.counter][0]]
+        self._children: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
         """Whether each child exists; None while a request that changes the child may still arrive."""
         self._changing_until: list[tuple[float, IntendedEntry, bool]] = []
         """When no late request can change the child any more, the child, and whether it then exists."""
@@ -159,12 +159,12 @@ class Client:
                     self._begin_any(operations - self._begun)
             while self._waiting:
                 if not self._send_due():
-                    self._hurry()
+                    self._advance_waiting()
         except BaseException as error:
             self._write(Note(notes.WRONG, "", "", more=f"client {self._name} died: {error!r}"))
             raise
 
-    def _hurry(self) -> None:
+    def _advance_waiting(self) -> None:
         """Make waiting changes due as soon as no late copy of them can arrive, because no new change follows."""
         now_s = time.monotonic()
         self._waiting = [
@@ -213,51 +213,50 @@ class Client:
     def _increment(self, move: Move) -> IntendedChange:
         return self._intended.increment(self._stores.faulty, self._entry(move), self._key())
 
-    def _batch(self, operations_left: int) -> None:
-        """Make increments one after the other."""
-        moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, BATCH_MAX))
-        for move in self._chance.choices(moves, [move.weight_in_batch for move in moves], k=size):
+    def _series(self, operations_left: int) -> None:
+        """Make a series of increments, one after the other."""
+        moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, INCREMENTS_MAX))
+        for move in self._chance.choices(moves, [move.weight_in_series for move in moves], k=size):
             if self._begun < self._operations:  # voids of the first increments are operations, too
                 self._begin(self._increment(move))
 
-    def _change(self, operations_left: int) -> IntendedChange:
+    def _batch(self, operations_left: int) -> IntendedChange:
         """Return a batch of changes under one key."""
-        moves = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, CHANGES_MAX)))
+        moves = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, BATCH_MAX)))
         soon = all(move.counter.may_roll_up for move in moves) and self._chance.random() < 0.5
         entries = [self._entry(move) for move in moves]
-        return self._intended.change(self._stores.faulty, self._stores.plain, entries, soon, self._key())
+        return self._intended.batch(self._stores.faulty, self._stores.plain, entries, soon, self._key())
 
-    def _reader(self, operations_left: int) -> IntendedChange:
-        """Return a visit of one of 20 books."""
+    def _visitor(self, operations_left: int) -> IntendedChange:
+        """Return a new visitor of one of 20 books."""
         entry = self._intended.IntendedEntry(counters.READERS, f"b{self._chance.randrange(20)}", 1)
-        return self._intended.reader(self._stores.faulty, entry, self._key())
+        return self._intended.add_visitor(self._stores.faulty, entry, self._key())
 
     def _set(self, operations_left: int) -> IntendedChange:
-        return self._intended.setting(self._stores.faulty, self._entry(MOVES["stock"]), self._key())
+        return self._intended.set_number(self._stores.faulty, self._entry(MOVES["stock"]), self._key())
 
     def _hold(self, operations_left: int) -> IntendedChange:
         """Return a short hold of stock."""
         entry = self._entry(MOVES["stock"])._replace(amount=1)
         return self._intended.hold(self._stores.faulty, entry, self._chance.randint(2, TTL_S_MAX), self._key())
 
-    def _load(self, operations_left: int) -> IntendedChange:
+    def _import(self, operations_left: int) -> IntendedChange:
         """Return an import of a file. Half of the rows have ids that other changes use, too."""
         counter, key, size = self._chance.choice(IMPORTABLE), self._key(), self._chance.randint(1, IMPORT_MAX)
-        size = min(
-            operations_left, size // 10 + 1 if counter.is_conditional else size
-        )  # a conditional row takes a transaction
+        if counter.is_conditional:  # each row of its file takes a transaction
+            size = size // 10 + 1
+        size = min(operations_left, size)
         entries = [self._row(counter, f"{key}-{number}") for number in range(size)]
         writes = [self._chance.randint(1, CRASH_WRITES_MAX) for _ in range(self._chance.randint(0, CRASHES_MAX))]
         stores, folder = self._stores, self._setup.folder
-        return self._intended.load(stores.for_imports, stores.crasher, folder, entries, writes, key)
+        return self._intended.import_file(stores.for_imports, stores.crasher, folder, entries, writes, key)
 
     def _row(self, counter: Counter, new_id: str) -> IntendedEntry:
         if counter.counts_children:
             return self._intended.IntendedEntry(counter, self._chance.choice(PARENTS[counter]), 0, new_id)
         (move,) = [move for move in MOVES.values() if move.counter is counter]
-        shared = (
-            self._chance.random() < 0.5 and not counter.is_conditional
-        )  # other changes may use up the quota of a shared id
+        # Other changes may use up the quota of a shared id.
+        shared = self._chance.random() < 0.5 and not counter.is_conditional
         at_s = time.time() - self._chance.randint(0, 600)
         id_ = periods.tally_id(counter, self._entry(move).id if shared else new_id, at_s)
         return self._intended.IntendedEntry(counter, id_, abs(self._chance.choice(move.amounts)) * (counter.delta or 1))
@@ -269,14 +268,18 @@ class Client:
             if until_s <= now_s:
                 self._children[entry] = exists
         self._changing_until = [changing for changing in self._changing_until if changing[0] > now_s]
-        entry = self._chance.choice(self._hot_pairs if self._chance.random() < HOT_SHARE else self._pairs)
+        entry = self._chance.choice(
+            self._hot_child_entries if self._chance.random() < HOT_SHARE else self._child_entries
+        )
         exists_now = self._children[entry]
         if exists_now is None:
             return None
         put = not exists_now if self._chance.random() < 0.85 else exists_now
         key = self._key() if self._chance.random() < 0.5 else ""
         self._children[entry] = None
-        return self._intended.child(self._stores.faulty if key else self._stores.faulty_with_tokens, entry, put, key)
+        return self._intended.put_or_remove(
+            self._stores.faulty if key else self._stores.faulty_with_tokens, entry, put, key
+        )
 
     # The answers.
 
@@ -332,7 +335,7 @@ class Client:
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()
         if spilled and self._begun < self._operations:
-            self._begin(self._intended.child(self._stores.faulty_with_tokens, entry, False, ""))
+            self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, False, ""))
         else:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 

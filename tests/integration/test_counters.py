@@ -351,13 +351,13 @@ def test_many_receipts_are_read_in_one_request(invoke: Invoke, store: Store) -> 
     requests: list[dict[str, Any]] = []
     store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: requests.append(params))
     pairs = [*keys.items(), ("k" * 30, "plays/v1"), ("k" * 30, "plays/v2")]
-    found = receipts_of(invoke, "increment", [target for _, target in pairs], [key for key, _ in pairs], "")
-    assert [(one["key"], one["target"]) for one in found] == pairs
-    assert [one["state"] for one in found] == ["counted", "counted", "unknown", "counted", "unknown"]
+    entries = receipts_of(invoke, "increment", [target for _, target in pairs], [key for key, _ in pairs], "")
+    assert [(entry["key"], entry["target"]) for entry in entries] == pairs
+    assert [entry["state"] for entry in entries] == ["counted", "counted", "unknown", "counted", "unknown"]
     assert [len(request["RequestItems"]) for request in requests] == [1]
     assert requests[0]["RequestItems"][store.settings.receipts_table]["ConsistentRead"]
     one_target = receipts_of(invoke, "increment", ["plays/v1"], list(keys), "")
-    assert [(one["target"], one["state"]) for one in one_target] == [
+    assert [(entry["target"], entry["state"]) for entry in one_target] == [
         ("plays/v1", "counted"), ("plays/v1", "unknown"), ("plays/v1", "unknown"),
     ]  # fmt: skip
     assert len(receipts_of(invoke, "increment", ["plays/v1"], [f"{n:030d}" for n in range(100)], "")) == 100
@@ -409,6 +409,6 @@ def test_a_damaged_receipt_is_answered_with_503_and_not_with_unknown(invoke: Inv
     invoke.http("increment", **USAGE, idempotency_key="the-key")
     [item] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     store.client.put_item(TableName=store.settings.receipts_table, Item={**item, "data": {"S": "{"}})
-    asked = {"of": "increment", "target": ["usage/7c20"], "key": ["the-key"]}
-    problem(invoke.http("get_own_receipts", **asked), 503, "not-committed")
+    query = {"of": "increment", "target": ["usage/7c20"], "key": ["the-key"]}
+    problem(invoke.http("get_own_receipts", **query), 503, "not-committed")
     problem(invoke.http("increment", **USAGE, idempotency_key="the-key"), 503, "not-committed")

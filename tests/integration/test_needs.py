@@ -332,8 +332,8 @@ def void_hold(world: World) -> Scenario:
 def place_hold(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
     """Place a hold of one minute, and return the answer."""
     key = key or secrets.token_hex(8)
-    asked = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
-    return invoke({**asked, "operation": "hold"})
+    fields = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
+    return invoke({**fields, "operation": "hold"})
 
 
 def stock_and_hold(invoke: Invoke, of: Counter = counters.STOCK) -> str:

@@ -201,8 +201,8 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{field.name} twice", {**sent, "body": twice}
     event = samples.http_event(route, COUNTERS)
     if not route.operation.any_query:
-        asked = event["rawQueryString"]
-        yield "an unknown query", {**event, "rawQueryString": f"{asked}&" * bool(asked) + "unknown=1"}
+        query = event["rawQueryString"]
+        yield "an unknown query", {**event, "rawQueryString": f"{query}&" * bool(query) + "unknown=1"}
         yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}
         yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
     headers = event["headers"] | JSON

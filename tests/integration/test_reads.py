@@ -167,8 +167,8 @@ def read_with_scope(*tally_names: str) -> dict[str, Any]:
 
 def numbers(answer: dict[str, Any]) -> list[Any]:
     """Returns for each entry of an answer its value, or the slug of its problem."""
-    found = events.body_of(answer)["tallies"]
-    return [entry["value"] if "value" in entry else entry["error"]["type"].rpartition(":")[2] for entry in found]
+    entries = events.body_of(answer)["tallies"]
+    return [entry["value"] if "value" in entry else entry["error"]["type"].rpartition(":")[2] for entry in entries]
 
 
 def add(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
@@ -373,11 +373,11 @@ def test_a_change_succeeds_without_its_value_if_the_value_cannot_be_read_in_time
 
 
 def test_a_request_for_the_series_of_a_counter_of_items_is_refused(invoke: Invoke) -> None:
-    asked = {
+    requests = {
         "get_series": {"of": "orders:ann"}, "get_any_series": {"of": "orders"},
         "get_any_top": {"counter": "orders"},
     }  # fmt: skip
-    for operation, fields in asked.items():
+    for operation, fields in requests.items():
         answer = invoke.direct(operation, **fields)
         assert (answer["status"], answer["body"]["detail"]) == (400, "orders counts items: it has no series.")
 
@@ -397,9 +397,9 @@ def test_each_entry_of_a_batch_answers_the_value_after_its_own_change(invoke: In
 
 def test_the_target_of_a_receipt_must_be_a_valid_id(invoke: Invoke) -> None:
     """An answer of `unknown` would mean that the change did not count."""
-    asked = {"of": "increment", "key": ["k" * 22]}
-    refused = invoke.direct("get_receipts", target=["plays//posts/x/"], **asked)
+    query = {"of": "increment", "key": ["k" * 22]}
+    refused = invoke.direct("get_receipts", target=["plays//posts/x/"], **query)
     assert (refused["status"], refused["body"]["field"]) == (400, "target")
     assert refused["body"]["detail"].endswith("write ~2Fposts~2Fx~2F")
-    [receipt] = invoke.direct("get_receipts", target=["plays/~2Fposts~2Fx~2F"], **asked)["body"]["receipts"]
+    [receipt] = invoke.direct("get_receipts", target=["plays/~2Fposts~2Fx~2F"], **query)["body"]["receipts"]
     assert receipt["state"] == "unknown"

@@ -171,8 +171,8 @@ def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) ->
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
     note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
-    said = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{said}{forms.WHAT_TO_DO}\n")
+    message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{message}{forms.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 

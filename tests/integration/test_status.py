@@ -42,7 +42,7 @@ class Deployed:
         self.status = "UPDATE_COMPLETE"
         self.health = 200
         self.alarms = {"Tally-prod-sweep": "OK", "Tally-prod-drift-likes": "INSUFFICIENT_DATA"}
-        self.refuses = False
+        self.refuses_cloudwatch = False
         """Whether CloudWatch refuses the caller."""
         self.failed_events = 0
         self.judge(judged_s=240, known_s=70)
@@ -59,7 +59,7 @@ class Deployed:
         """Returns a client that answers one request, and fails for parameters that AWS does not know."""
         client = SESSION.client(service, region_name="eu-west-1")
         stubber = Stubber(client)
-        if service == "cloudwatch" and self.refuses:
+        if service == "cloudwatch" and self.refuses_cloudwatch:
             stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)
         elif service == "cloudwatch":
             listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
@@ -96,14 +96,14 @@ def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> D
             return stack
         return real_client("dynamodb", **options) if service == "dynamodb" else stack.client(service)
 
-    def api(url: str, timeout: float) -> BytesIO:
+    def open_url(url: str, timeout: float) -> BytesIO:
         if stack.health != 200:
             raise HTTPError(url, stack.health, "", Message(), BytesIO())
         return BytesIO(b'{"status": "ok", "version": "0123456789ab"}')
 
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     monkeypatch.setattr(boto3, "client", client)
-    monkeypatch.setattr(urllib.request, "urlopen", api)
+    monkeypatch.setattr(urllib.request, "urlopen", open_url)
     return stack
 
 
@@ -120,18 +120,18 @@ def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(deployed
 def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the counters of the template, which `make dev` made at its start."""
+    """The template has the counters from the start of `make dev`, so `status` does not read them there."""
     answers: dict[str, Any] = {
         "/dev/token": {"access_token": "t"},
         "/status": {"counters": [{"name": name} for name in counters.COUNTERS]},
     }
 
-    def api(request: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
+    def open_url(request: str | urllib.request.Request, body: bytes | None = None, timeout: float = 0) -> BytesIO:
         url = request if isinstance(request, str) else request.full_url
         assert (body is None) == (request != url) == (url == "http://localhost:9/status")
         return BytesIO(json.dumps(answers[url.removeprefix("http://localhost:9")]).encode())
 
-    monkeypatch.setattr(urllib.request, "urlopen", api)
+    monkeypatch.setattr(urllib.request, "urlopen", open_url)
     outputs = {"ApiUrl": "http://localhost:9", "Counters": "plays"}
     check = status.CHECKS["counters"](Stack(store, None, counters.COUNTERS, outputs))
     assert check.summary == ", ".join(counters.COUNTERS)
@@ -174,7 +174,7 @@ def test_status_names_the_part_that_is_wrong_and_exits_with_1(
 def test_status_exits_with_2_for_an_unknown_part_and_with_1_if_another_part_is_wrong(
     deployed: Deployed, run: Run
 ) -> None:
-    deployed.refuses = True
+    deployed.refuses_cloudwatch = True
     code, out, err = run(*STATUS)
     assert (code, err, "all is well" in out) == (2, "tally: cannot tell: alarms\n", False)
     [line] = [line for line in out.splitlines() if line.startswith("unknown")]

@@ -325,10 +325,10 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
 
 def metrics_of(emf: list[str]) -> set[tuple[str, str]]:
     """Returns the custom metrics of these lines. AWS bills each name with each value of its dimensions."""
-    found = set()
+    metrics_of_lines = set()
     for line in map(json.loads, emf):
         [directive] = line["_aws"]["CloudWatchMetrics"]
         [dimensions] = directive["Dimensions"]
         values = str([line[dimension] for dimension in sorted(dimensions)])
-        found |= {(metric["Name"], values) for metric in directive["Metrics"]}
-    return found
+        metrics_of_lines |= {(metric["Name"], values) for metric in directive["Metrics"]}
+    return metrics_of_lines

@@ -55,8 +55,8 @@ def _judged(store: Store) -> None:
 
 
 def test_make_dev_has_no_backups(run: Run) -> None:
-    said = "tally: `make dev` has no backups to restore: name a stack in AWS with --stack\n"
-    assert run("restore", "--to", "2026-11-22T10:30:00Z", *SIGNED) == (2, "", said)
+    message = "tally: `make dev` has no backups to restore: name a stack in AWS with --stack\n"
+    assert run("restore", "--to", "2026-11-22T10:30:00Z", *SIGNED) == (2, "", message)
 
 
 def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,11 +67,11 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         assert run("receipt", "usage", "v", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
         assert run("receipt", "usage", "v", "k", "--caller", id_)[:2] == (1, f"unknown  {receipt.NO_RECEIPT}\n")
     assert run_command(capsys, "get", "plays", "--local", "-h")[1].startswith("usage: tally get")
-    for given, said in (
+    for arguments, message in (
         (["--X9"], "ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
         ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
     ):  # fmt: skip
-        assert one_line(main, ["get", "plays", "--local", *given], capsys).endswith(said)
+        assert one_line(main, ["get", "plays", "--local", *arguments], capsys).endswith(message)
 
 
 def test_get_shows_the_shards_of_a_tally(run: Run, store: Store) -> None:
@@ -97,13 +97,13 @@ def test_a_make_dev_of_another_checkout_is_reported(
 
 
 def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Mock()
-    monkeypatch.setattr(service, "Tally", asked)
+    make_client = Mock()
+    monkeypatch.setattr(service, "Tally", make_client)
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
     stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
     for anyone, caller in ((True, None), (False, "tally")):
         service.make_client(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
-        asked.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
+        make_client.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
 def test_local_uses_the_port_of_make_dev(
@@ -154,8 +154,8 @@ def test_export_refuses_to_write_csv_that_import_would_refuse(
     assert run("export", "members", str(lines), "--children")[0] == 0
     for exported in [file] * fits + [lines]:
         signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
-        said = run("import", str(exported), *signed)[1]
-        assert "imported 0 rows, 1 existed" in said or "ended before: 1 row, 0 refused" in said
+        message = run("import", str(exported), *signed)[1]
+        assert "imported 0 rows, 1 existed" in message or "ended before: 1 row, 0 refused" in message
 
 
 def test_receipt_finds_the_changes_of_any_caller(run: Run, invoke: Invoke) -> None:
@@ -192,7 +192,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["check", "likes", "a#b"], "argument ID"),
         (["check", "plays"], "check takes COUNTER and at least one ID, or neither"),
@@ -239,9 +239,9 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
     ],
 )
 def test_bad_input_is_an_error_of_one_line_with_status_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in one_line(main, arguments, capsys)
+    assert message in one_line(main, arguments, capsys)
 
 
 @pytest.mark.parametrize("buffered", [0, -1], ids=["unbuffered", "buffered"])
@@ -288,11 +288,11 @@ def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incom
         "2027-01-15T09:00:00+01:00,40,part", "2027-01-15T00:00:00+00:00,70,import",
         "2027-01-15T08:50:00+01:00,-5,repair",
     ])  # fmt: skip
-    said = [
+    notes = [
         "940 in 3 hours; the most in one: 1,200", "series begin at 2027-01-15 07:55",
         "complete up to 2027-01-15 09:20 (UTC+01:00)",
     ]  # fmt: skip
-    assert err.splitlines() == [f"tally: {line}" for line in said]
+    assert err.splitlines() == [f"tally: {line}" for line in notes]
     assert run("series", "plays", "a", *RANGE, "--csv")[1] == out
     body = json.loads(run("series", "plays", "a", *RANGE, "--json")[1])
     assert (body["as_of"], body["series"][-1]) == (HOUR * 3600 + 1200, {"from": HOUR * 3600, "value": 40})
@@ -304,7 +304,7 @@ def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incom
         "Fri 01-15 08:00 1,200                █████████████",
         "Fri 01-15 09:00    40 so far         █",
         "import of +70 into 2027-01-15 (UTC): not traffic, so not in the bars",
-        "repair of -5 at 2027-01-15 08:50, by ledger: not traffic, so not in the bars", *said,
+        "repair of -5 at 2027-01-15 08:50, by ledger: not traffic, so not in the bars", *notes,
     ], "")  # fmt: skip
     assert run("series", "plays", *RANGE)[1].startswith("all plays by hour, Europe/Berlin\n")
 
@@ -313,7 +313,7 @@ def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incom
 def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands draw as at a terminal of 50 columns, without colours."""
     monkeypatch.setenv("COLUMNS", "50")
-    monkeypatch.setattr(series, "may_draw", lambda given: True)
+    monkeypatch.setattr(series, "may_draw", lambda _: True)
 
 
 @pytest.mark.usefixtures("folded")
@@ -329,8 +329,8 @@ def test_a_top_list_reports_how_exact_it_is(run: Run, store: Store, monkeypatch:
 
 
 def test_series_that_are_not_folded_are_unknown_with_status_2(run: Run) -> None:
-    said = "tally: nothing is summed up yet: a new stack needs some minutes\n"
-    assert run("series", "plays", "a") == run("top", "plays") == (2, "", said)
+    message = "tally: nothing is summed up yet: a new stack needs some minutes\n"
+    assert run("series", "plays", "a") == run("top", "plays") == (2, "", message)
 
 
 def act_between_reads(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
@@ -418,7 +418,7 @@ def outputs_of(construct: str, **settings: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         (None, "the stack Tally-dev cannot be read: Stack with id Tally-dev does not exist"),
         ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName'. Give the name of a stack with Tally"),
@@ -435,12 +435,12 @@ def outputs_of(construct: str, **settings: str) -> dict[str, str]:
     ids=["missing", "of another app", "of another format", "without tables", "with two Tallys"],
 )
 def test_a_stack_that_cannot_be_used_is_an_error_of_one_line(
-    outputs: dict[str, str] | None, said: str, monkeypatch: pytest.MonkeyPatch, engine: Engine,
+    outputs: dict[str, str] | None, message: str, monkeypatch: pytest.MonkeyPatch, engine: Engine,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     fake_cloudformation(monkeypatch, outputs)
-    assert said in one_line(main, ["check"], capsys)
+    assert message in one_line(main, ["check"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -456,9 +456,9 @@ def test_a_tally_in_a_teams_own_stack_is_read(
     outputs: dict[str, str], stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})
-    found = connection.deployed_stack(stack, {})
-    assert found.store.settings.counts_table == "no-such-table"
-    assert found.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
+    deployed = connection.deployed_stack(stack, {})
+    assert deployed.store.settings.counts_table == "no-such-table"
+    assert deployed.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
 
 
 def test_an_empty_region_is_an_error_of_one_line(
@@ -541,8 +541,8 @@ def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -
         assert printed("help", command) == printed(command, "--help")
     assert printed("completion", "zsh").startswith("#compdef tally\n")
     assert all("\n\nexit status: 0 ok" in printed(name, "--help") for name in commands.COMMAND_SUMMARIES)
-    asked = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
-    script = ["bash", "-c", f"{printed('completion', 'bash')}\n{asked}", "bash", "get", "pl"]
+    complete = 'COMP_WORDS=(tally "$@"); COMP_CWORD=$(($# )); _shtab_tally; echo "${COMPREPLY[@]}"'
+    script = ["bash", "-c", f"{printed('completion', 'bash')}\n{complete}", "bash", "get", "pl"]
     assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip() == "plays"
 
 

@@ -132,7 +132,7 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
 ) -> None:
     """The tally was wrong before the ledger began."""
     waited: list[int] = []
-    monkeypatch.setattr(reconcile.Reconciler, "wait_until_judged", lambda self, asked, tell: waited.append(asked))
+    monkeypatch.setattr(reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: waited.append(asked_s))
     post(store, "off", off_by=5)
     code, out, err = run("repair", "likes", "off", *SIGNED, "--yes")
     assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
@@ -290,11 +290,11 @@ def test_drift_of_a_counter_that_is_not_declared_is_reported(run: Run, store: St
 
 def test_a_possible_loss_is_reported_until_somebody_acknowledges_the_loss(run: Run, store: Store) -> None:
     post(store)
-    for one in (
+    for loss in (
         Loss("gap#rollup", "rollup", 60, 120),
         Loss("letter#x", "bookkeeper", 0, 0, watermark.last_judged_minute(store)),
     ):
-        put_alone(Call(store), one.as_write(store.settings))
+        put_alone(Call(store), loss.as_write(store.settings))
     code, out, _ = run("check")
     assert (code, out.splitlines()[-1].split("; ")[0]) == (1, "records may be lost")
     assert [line[:50] for line in out.splitlines()[:-1]] == [

@@ -46,8 +46,8 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.old_orders()
-    said = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
-    assert team("scan orders") == (2, "", said)
+    message = "tally: this command asks before it starts, and stdin is not a terminal: add --yes\n"
+    assert team("scan orders") == (2, "", message)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     questions: list[str] = []
     monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "")
@@ -267,10 +267,10 @@ def test_a_scan_waits_for_the_consumer_and_reports_a_timeout(team: Team, monkeyp
     monkeypatch.setattr(scan.time, "sleep", slept.append)
     code, out, err = team("scan orders --yes")
     assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MINUTES_MAX)
-    said = (
+    message = (
         "tally: timed out waiting for the consumer. Check that the functions items and sweep run, then run this again\n"
     )
-    assert err.endswith(said)
+    assert err.endswith(message)
     monkeypatch.setattr(scan.time, "sleep", team.sleep)
     assert team("scan orders")[0] == 0  # the scan continues without a question
     assert team.numbers("orders") == team.truth("orders")
@@ -283,9 +283,9 @@ def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an
     team.poison()
     team.order("b", 601)
     team.drain()
-    said = "tally: there are dead letters of the table shop: run `tally repair`, then scan again\n"
-    assert team("check orders a") == (2, "", said)
-    assert team("scan orders --again --yes") == (2, "", said)
+    message = "tally: there are dead letters of the table shop: run `tally repair`, then scan again\n"
+    assert team("check orders a") == (2, "", message)
+    assert team("scan orders --again --yes") == (2, "", message)
     mark_judged(team.store, ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
     assert scan_state.begin(team.store, ORDERS, 1) is not None  # a scan is open now
@@ -390,8 +390,8 @@ def test_check_of_all_groups_asks_continues_after_a_kill_and_finds_every_differe
     assert team("check orders")[0] == 2  # the command asks
     with pytest.raises(Crash):
         team("check orders --yes", client_that_dies(team.store.client, 2, committed=True))
-    said = "tally: a recount of all groups is open: `tally check orders` continues it\n"
-    assert team("check orders a") == (2, "", said)
+    message = "tally: a recount of all groups is open: `tally check orders` continues it\n"
+    assert team("check orders a") == (2, "", message)
     code, out, err = team("check orders")
     assert (code, [line.split()[2] for line in out.splitlines()[:-1]]) == (1, ["a:", "nobody:"])
     assert "tally: the scan continues: " in err

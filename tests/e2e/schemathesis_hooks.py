@@ -49,7 +49,7 @@ READS_OF_NOTHING = {
 """The reads that answer 200 if nothing is stored, also after a DELETE."""
 _ROUTES = {route.key: route for operation in OPERATIONS for route in operation.routes(counters.COUNTERS)}
 _NUMBERS = itertools.count()
-_POSTS: list[str] = []  # the ids of the posts that are made up, as paths have them
+_POSTS: list[str] = []  # the encoded ids of generated posts
 _RUN = os.urandom(4).hex()  # each run on the same data has its own keys
 
 
@@ -85,7 +85,7 @@ def map_case(context: HookContext, case: Case) -> Case:
             change["counter"] = "usage"  # it has no limits
     if "visitor" in body:
         body["visitor"] = _cut(str(body["visitor"]), fields.USER_BYTES_MAX)
-    if _name(case) in ("increment", "visit") and "key" not in body:  # it is in the header, or in the body
+    if _name(case) in ("increment", "visit") and "key" not in body:  # the key is in the header or in the body
         case.headers.setdefault("Idempotency-Key", KEY_EXAMPLE)
     _fresh_key(case, body)
     if body:
@@ -131,7 +131,9 @@ def _fit_query(case: Case) -> None:
     if "target" in query:
         of_pages = query.get("of") == "visit"
         targets = [_page(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
-        query["target"] = targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]  # one, or one a key
+        query["target"] = (
+            targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
+        )  # one target, or one for each key
     if "name" in query:
         query["name"] = _cut(str(query["name"]), fields.USER_BYTES_MAX // 12)  # a character may have 12 bytes, encoded
     if _name(case) == "get_details":
@@ -179,7 +181,7 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         path["id"] = STOCKED
     if "hold" in path and "amount" in body:
         body["amount"] %= STOCK_LEFT
-    if _name(case) == "change_hold":  # one of both is needed, an amount of at least 1; the hold is some seconds old
+    if _name(case) == "change_hold":  # a positive amount or a time is needed; the hold is some seconds old
         body["ttl_s"] = min(body.get("ttl_s", TTL_S), fields.HOLD_TTL_MAX_S - TTL_S)
         body |= {"amount": body["amount"] or 1} if "amount" in body else {}
     if _name(case) == "put_limit":
@@ -216,7 +218,7 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
     if _name(case) in ("void", "void_changes"):
         if body.get("key") == KEY_EXAMPLE:
             body["key"] = COUNTED
-            body.pop("caller", None)  # it was this one
+            body.pop("caller", None)  # the caller made the change
         return
     for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
         if place.get(name) == KEY_EXAMPLE:
@@ -276,7 +278,7 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
     """
     if response.status_code in GATEWAY and response.json() == {"message": GATEWAY[response.status_code]}:
         return False
-    if "Invalid component: positive test case" in failure.message:  # schemathesis names nothing that is invalid in it
+    if "Invalid component: positive test case" in failure.message:  # schemathesis does not say what is invalid
         return False
     if isinstance(failure, UseAfterFree) and _name(case) in READS_OF_NOTHING:
         return False

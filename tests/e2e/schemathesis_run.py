@@ -24,7 +24,7 @@ CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
 EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
 SCOPES = "tally/read tally/write"
 COUNTED = "counted-to-be-voided"
-"""The key of a change, and of a batch, of the examples' id."""
+"""The key of a change and of a batch, both of the id in the examples."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class RunResult:
     @property
     def line(self) -> str:
         """The result in one line."""
-        asked = f"{self.cases} cases of {len(self.accepted)} operations in {self.seconds:.0f} s"
-        return f"{asked}: {self.failures} failures (seed {self.seed})"
+        size = f"{self.cases} cases of {len(self.accepted)} operations in {self.seconds:.0f} s"
+        return f"{size}: {self.failures} failures (seed {self.seed})"
 
 
 def run(url: str, token: str, *, examples: int, seed: int | None = None) -> RunResult:
@@ -114,16 +114,16 @@ def main() -> int:
     parser.add_argument("--url", default="http://localhost:8080")
     parser.add_argument("--examples", type=int, default=EXAMPLES_DEFAULT, help="requests made up for each operation")
     parser.add_argument("--seed", type=int)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        token = send(given.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
-        prepare(given.url, token)
+        token = send(options.url, "POST", "/dev/token", {"sub": "schemathesis", "scope": SCOPES})["access_token"]
+        prepare(options.url, token)
     except urllib.error.HTTPError as error:
-        again = "start `make dev` with fresh data (TALLY_DATA): an earlier run has removed what the examples name"
-        sys.exit(f"tally: {error.url} answers {error.code}: {again}")
+        advice = "an earlier run has removed what the examples name. Start `make dev` with fresh data (TALLY_DATA)"
+        sys.exit(f"tally: {error.url} answers {error.code}: {advice}")
     except OSError as error:
-        sys.exit(f"tally: {given.url} does not answer: {error}")
-    result = run(given.url, token, examples=given.examples, seed=given.seed)
+        sys.exit(f"tally: {options.url} does not answer: {error}")
+    result = run(options.url, token, examples=options.examples, seed=options.seed)
     print(result.output if result.failures else "", f"tally: {result.line}", sep="")
     return 1 if result.failures else 0
 

@@ -1,4 +1,4 @@
-"""Batches, answers and mappings: pure functions of records and time."""
+"""Tests batches, answers and mappings of `make dev`'s stream pump: functions of records and time alone."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def buffer(**fields: Any) -> Buffer:
     return Buffer(StreamMapping("m", "t", "f", **fields))
 
 
-def sequences(found: list[Record]) -> list[int]:
-    return [int(entry.sequence) for entry in found]
+def sequences(records: list[Record]) -> list[int]:
+    return [int(record.sequence) for record in records]
 
 
 def test_a_batch_waits_for_its_window_unless_it_is_full() -> None:
-    made = buffer(batch_records=3, batch_window_s=1)
-    assert made.wait_s(NOW_S) == 0
-    made.add([record(1), record(2)], NOW_S)
-    assert (made.next_batch(NOW_S + 0.75), made.wait_s(NOW_S + 0.75)) == ([], 0.25)
-    assert (sequences(made.next_batch(NOW_S + 1)), made.wait_s(NOW_S + 1)) == ([1, 2], 0)
-    made.add([record(3), record(4)], NOW_S)
-    assert sequences(made.next_batch(NOW_S)) == [1, 2, 3]
+    pending = buffer(batch_records=3, batch_window_s=1)
+    assert pending.wait_s(NOW_S) == 0
+    pending.add([record(1), record(2)], NOW_S)
+    assert (pending.next_batch(NOW_S + 0.75), pending.wait_s(NOW_S + 0.75)) == ([], 0.25)
+    assert (sequences(pending.next_batch(NOW_S + 1)), pending.wait_s(NOW_S + 1)) == ([1, 2], 0)
+    pending.add([record(3), record(4)], NOW_S)
+    assert sequences(pending.next_batch(NOW_S)) == [1, 2, 3]
 
 
 def test_a_batch_has_at_most_six_megabytes() -> None:
-    made = buffer(batch_records=100, batch_window_s=60)
-    made.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
-    batch = made.next_batch(NOW_S)
+    pending = buffer(batch_records=100, batch_window_s=60)
+    pending.add([record(number, more="x" * 1_000_000) for number in range(1, 9)], NOW_S)
+    batch = pending.next_batch(NOW_S)
     assert sequences(batch) == [1, 2, 3, 4, 5, 6]
-    assert len(made.event(batch, "s", "a", NOW_S)) <= 6 * 1024 * 1024
+    assert len(pending.event(batch, "s", "a", NOW_S)) <= 6 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> Non
     ],
 )
 def test_a_mapping_with_a_setting_that_the_pump_lacks_is_refused(change: dict[str, Any], says: str) -> None:
-    found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
-    assert read_mapping(found).batch_records == DELIVERY.batch_records
+    mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
+    assert read_mapping(mapping).batch_records == DELIVERY.batch_records
     with pytest.raises(LocalError, match=says):
-        read_mapping(found | change)
+        read_mapping(mapping | change)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_a_mapping_with_a_setting_that_the_pump_lacks_is_refused(change: dict[st
 def test_a_batch_window_scales_with_the_minute_but_a_window_of_a_second_stays(
     window_s: float, minute_s: int, here_s: float
 ) -> None:
-    found = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
-    assert read_mapping({**found, "batch_window_s": window_s}).scaled_to(minute_s).batch_window_s == here_s
+    mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
+    assert read_mapping({**mapping, "batch_window_s": window_s}).scaled_to(minute_s).batch_window_s == here_s

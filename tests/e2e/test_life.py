@@ -1,4 +1,4 @@
-"""How `make dev` starts, fails, is killed, and ends."""
+"""Tests how `make dev` starts, fails, is killed and ends."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 PAGE = "https://example.com/life"
-BATCH_S = 1.5  # a replay would come with the next batch, a second later
+BATCH_S = 1.5  # a double count would come with the next batch, a second later
 
 
 def one_line(dev: Dev) -> str:
-    """The only line of output, after an end with status 1."""
+    """Waits for an end with status 1, and returns the only line of output."""
     assert dev.end() == 1
     [line] = dev.text.splitlines()
     assert line.startswith("tally: ")
@@ -48,31 +48,34 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     counted = [first.play("v", f"{KEY}-{n}").status for n in range(20)]
     assert counted == [200] * 20
     for number in range(10):
-        first.visit(PAGE, f"{KEY}-{number}")  # most of them are not rolled up yet
-    below = first.descendants()
-    assert [pid for pid in below if "zygote" in command(pid)], "functions run"
+        first.visit(PAGE, f"{KEY}-{number}")  # most visits are not rolled up before the kill
+    children = first.descendants()
+    assert [pid for pid in children if "zygote" in command(pid)], "functions run"
     first.process.kill()
     first.process.wait()
-    wait_for(lambda: not running(below))
+    wait_for(lambda: not running(children))
 
-    again = start("--port", str(first.port)).wait_until_ready()
-    assert again.plays("v") == 20
-    assert again.likes("p") == 1
-    assert again.play("v", f"{KEY}-7").headers["idempotency-replayed"] == "true"
-    assert again.like("p", token) == 200  # the issuer's key survived too
-    again.visit(PAGE, f"{KEY}-10")
-    wait_for(lambda: again.visits(PAGE)[0] >= 11)
+    second = start("--port", str(first.port)).wait_until_ready()
+    assert second.plays("v") == 20
+    assert second.likes("p") == 1
+    assert second.play("v", f"{KEY}-7").headers["idempotency-replayed"] == "true"
+    assert second.like("p", token) == 200  # the issuer's key survived, too
+    second.visit(PAGE, f"{KEY}-10")
+    wait_for(lambda: second.visits(PAGE)[0] >= 11)
     time.sleep(BATCH_S)
-    assert again.visits(PAGE)[0] == 11
+    assert second.visits(PAGE)[0] == 11
 
 
 def test_make_dev_runs_with_only_the_packages_of_make_setup(start: Start, tmp_path: Path) -> None:
-    """Not on the CDK, nor on a package of the tests, whoever imports it: server, zygote or function."""
+    """The server, the zygote and the functions import no package of the CDK or of the tests."""
     pins = set(re.findall(r"^([\w.-]+)==", (ROOT / "tally/dev/requirements.txt").read_text(), re.MULTILINE))
-    names = {name: {re.sub(r"[-_.]+", "-", one).lower() for one in of} for name, of in packages_distributions().items()}
-    other = sorted(name for name, of in names.items() if not of & pins)
-    assert {"aws_cdk", "constructs", "jsii", "pytest"} < set(other)
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({other}))\n")
+    names = {
+        module: {re.sub(r"[-_.]+", "-", distribution).lower() for distribution in distributions}
+        for module, distributions in packages_distributions().items()
+    }
+    forbidden = sorted(module for module, distributions in names.items() if not distributions & pins)
+    assert {"aws_cdk", "constructs", "jsii", "pytest"} < set(forbidden)
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({forbidden}))\n")
     dev = start(PYTHONPATH=str(tmp_path)).wait_until_ready()
     assert dev.play("v", KEY).status == 200
     dev.visit(PAGE, f"{KEY}-1")
@@ -83,43 +86,43 @@ def test_ctrl_c_stops_everything_without_a_traceback(start: Start) -> None:
     dev = start(TALLY_PAGE_HOSTS="example.com").wait_until_ready()
     assert dev.visit("https://elsewhere.com/", KEY).status == 403
     for number in range(30):
-        assert dev.visit(PAGE, f"{KEY}-{number}").status == 202  # the consumers are at work
-    below = dev.descendants()
-    assert below
+        assert dev.visit(PAGE, f"{KEY}-{number}").status == 202  # the consumers work
+    children = dev.descendants()
+    assert children
     assert dev.stop(signal.SIGINT) == 0
-    assert not running(below)
+    assert not running(children)
     assert dev.text.endswith("tally: stopped\n")
     assert "Traceback" not in dev.text
     assert "Warning" not in dev.text
 
 
 def test_ctrl_c_stops_make_dev_while_it_starts(start: Start) -> None:
-    dev = start(warnings="ignore")  # an import that is interrupted leaves its file to the collector
-    wait_for(dev.descendants, every_s=0.01)  # the engine
-    below = dev.descendants()
+    dev = start(warnings="ignore")  # an interrupted import does not close its file, which warns
+    wait_for(dev.descendants, every_s=0.01)  # the engine has started
+    children = dev.descendants()
     assert dev.stop(signal.SIGINT) == 0, dev.text
     assert dev.text.endswith("tally: stopped\n")
     assert "Traceback" not in dev.text
-    assert not running(below)
+    assert not running(children)
 
 
-MEETS = """
+INTERRUPTS = """
 import os, signal, sys
 
-class Meets:
+class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == os.environ["MEETS"]:
+        if name == os.environ["INTERRUPTED_MODULE"]:
             try:
                 signal.raise_signal(signal.SIGINT)
             except BaseException:
                 raise TypeError("expected a message argument") from None
 
-sys.meta_path.insert(0, Meets())
+sys.meta_path.insert(0, Interrupts())
 """
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "meets", "status"),
+    ("module", "line", "interrupted", "status"),
     [
         (dev, "", "asyncio", 0),
         (cli, "", "tally.cli.commands", 130),
@@ -130,28 +133,28 @@ sys.meta_path.insert(0, Meets())
     ],
 )
 def test_ctrl_c_during_an_import_prints_one_line(
-    module: ModuleType, line: str, meets: str, status: int, tmp_path: Path
+    module: ModuleType, line: str, interrupted: str, status: int, tmp_path: Path
 ) -> None:
-    """CPython 3.11 made a TypeError of the handler's exception, once in eight runs of all tests on a busy machine."""
-    (tmp_path / "sitecustomize.py").write_text(MEETS)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MEETS": meets}
+    """CPython 3.11 turned the handler's exception into a TypeError, in one of eight runs of all tests."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPTED_MODULE": interrupted}
     command = [sys.executable, "-m", module.__name__, *line.split()]
-    folder = Path(str(module.__file__)).parents[2]  # a mutation's copy, or the checkout
+    folder = Path(str(module.__file__)).parents[2]  # the copy of a mutation, or the checkout
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout + run.stderr) == (status, "tally: stopped\n")
 
 
 def test_make_dev_ends_with_one_line_when_the_engine_dies(start: Start) -> None:
     dev = start().wait_until_ready()
-    below = dev.descendants()
-    [engine] = [pid for pid in below if command(pid).startswith(("java ", str(ROOT / "node_modules")))]
+    children = dev.descendants()
+    [engine] = [pid for pid in children if command(pid).startswith(("java ", str(ROOT / "node_modules")))]
     os.kill(engine, signal.SIGKILL)
     assert dev.end() == 1
     last = dev.text.splitlines()[-1]
     assert last.startswith("tally: the DynamoDB engine died")
     assert "(exit status -9" in last
     assert "Traceback" not in dev.text
-    assert not running(below)
+    assert not running(children)
 
 
 @pytest.mark.long
@@ -168,12 +171,12 @@ def test_make_dev_runs_on_another_engine_and_its_streams(start: Start) -> None:
         assert dev.call("GET", "/videos/v/plays").status == 503
         assert "tally: 503 for GET /videos/{id}/plays: " in dev.text
         assert "log reads.log)" in dev.text
-        assert dev.stop(signal.SIGINT) == 0  # even while its streams cannot be read
+        assert dev.stop(signal.SIGINT) == 0  # `make dev` ends although the streams cannot be read
         assert "Traceback" not in dev.text
 
 
 def test_a_killed_function_is_replaced(dev: Dev) -> None:
-    """Killed while it works: that caller gets the gateway's 500, the next ones are served, and nothing is lost."""
+    """The caller of a killed function gets the gateway's 500. Later callers are served, and no play is lost."""
     video, answers = secrets.token_hex(8), list[Answer]()
     over = threading.Event()
 
@@ -188,8 +191,8 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
     thread.start()
     try:
         for _ in range(4):
-            seen = len(answers)
-            wait_for(lambda seen=seen: len(answers) > seen + 5)
+            before = len(answers)
+            wait_for(lambda before=before: len(answers) > before + 5)
             for pid in dev.workers("increments_open"):
                 os.kill(pid, signal.SIGKILL)
     finally:
@@ -197,7 +200,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
         thread.join()
     assert {answer.status for answer in answers} <= {200, 500}
     assert {answer.raw for answer in answers if answer.status == 500} <= {b'{"message":"Internal Server Error"}'}
-    for number in range(len(answers)):  # sent again, as a client does: a kill may be noticed by the next call
+    for number in range(len(answers)):  # a client retries: the call after a kill may get a 500, too
         wait_for(lambda number=number: play(number).status == 200)
     assert dev.plays(video) == len(answers)
 
@@ -212,7 +215,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
         shutil.copy(file, app)
     (app / "node_modules").symlink_to(ROOT / "node_modules")
     dev = start(app=app).wait_until_ready()
-    assert dev.call("GET", "/counters/roses/g1").status == 401  # the route of all counters is for services
+    assert dev.call("GET", "/counters/roses/g1").status == 401  # the general route needs a token
     declared = app / "lambdas/counters.py"
     roses = 'Counter("roses", prefix="GARDEN", sort_key="ROSES", attribute="roses", changes="anyone", read="anyone")'
     text = declared.read_text().replace("declared([", f"declared([{roses}, ")
@@ -221,11 +224,12 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
 
-    store, form = client(dev.endpoint), {"PK": {"S": "FORM"}, "SK": {"S": "roses"}}
-    wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=form), every_s=0.5)
-    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))  # before that it would be taken
+    # Once the counter's fingerprint is stored, another prefix is refused.
+    store, fingerprint = client(dev.endpoint), {"PK": {"S": "FORM"}, "SK": {"S": "roses"}}
+    wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=fingerprint), every_s=0.5)
+    declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))
     wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)
-    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2, "the code of before goes on"
+    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2, "the old code continues"
     line = one_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else ""
     assert line.startswith(
         "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
@@ -236,7 +240,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="garden"'))
     wrong = f"the counters and routes stay as they were: {declared}, line "
     wait_for(lambda: wrong in dev.text, every_s=0.5)
-    for pid in [*dev.workers("visits"), *dev.workers("reads")]:  # a process that starts now has the last right ones
+    for pid in [*dev.workers("visits"), *dev.workers("reads")]:  # a new worker uses the last valid code
         os.kill(pid, signal.SIGKILL)
     assert dev.call("GET", "/visits?url=https://example.com/").status == 200
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
@@ -271,15 +275,15 @@ def test_two_make_devs_cannot_share_a_data_folder(dev: Dev, start: Start, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("at", "content", "says"),
-    [("data", "", "is not writable"), ("data/engine.db", "this is no database" * 100, "engine")],
+    ("path", "content", "says"),
+    [("data", "", "is not writable"), ("data/engine.db", "this is not a database" * 100, "engine")],
 )
-def test_a_broken_data_folder_is_an_error_and_is_unchanged(tmp_path: Path, at: str, content: str, says: str) -> None:
-    (tmp_path / at).parent.mkdir(exist_ok=True)
-    (tmp_path / at).write_text(content)
+def test_a_broken_data_folder_is_an_error_and_is_unchanged(tmp_path: Path, path: str, content: str, says: str) -> None:
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text(content)
     with pytest.raises(LocalError, match=says), prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", None, "*")):
         pass
-    assert (tmp_path / at).read_text().startswith(content)
+    assert (tmp_path / path).read_text().startswith(content)
 
 
 def test_a_taken_port_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What functions report in EMF is gathered from their logs."""
+"""Tests that `make dev` reads the metrics of functions (EMF) from their logs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from tests.patience import wait_for
 def test_metrics_of_functions_are_shown(dev: Dev) -> None:
     def counted() -> float:
         document: Any = dev.call("GET", "/dev/metrics").body
-        wanted = {"counter": "plays", "service": "Tally-dev"}
-        found = [one for one in document["metrics"] if one["metric"] == "Counted" and one["dimensions"] == wanted]
-        return float(found[0]["sum"]) if found else 0
+        dimensions = {"counter": "plays", "service": "Tally-dev"}
+        sums = [
+            metric["sum"]
+            for metric in document["metrics"]
+            if metric["metric"] == "Counted" and metric["dimensions"] == dimensions
+        ]
+        return float(sums[0]) if sums else 0
 
     before = counted()
     assert dev.play("metrics", f"{KEY}-metrics").status == 200
@@ -22,7 +26,7 @@ def test_metrics_of_functions_are_shown(dev: Dev) -> None:
 
 
 def test_every_line_of_a_functions_log_is_json(dev: Dev) -> None:
-    """AWS's runtime client writes them, as in Lambda: with AWS_LAMBDA_LOG_FORMAT=JSON."""
+    """The runtime client of AWS writes the lines with AWS_LAMBDA_LOG_FORMAT=JSON, as in Lambda."""
     for _ in range(2):
         assert dev.play("json", f"{KEY}-json").status == 200
 

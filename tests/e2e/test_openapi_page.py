@@ -1,4 +1,4 @@
-"""The page at /dev/openapi in real Chromium: it shows every operation, and loads nothing from elsewhere."""
+"""Tests the page /dev/openapi in Chromium. It shows every operation, and loads nothing from another origin."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.e2e.dev import Dev
 
 @pytest.fixture
 def page(dev: Dev, browser: Browser) -> Iterator[Page]:
-    """The open page. It must have no errors and load nothing from elsewhere."""
-    errors, asked = [], []
+    """The open page. It must have no errors and load nothing from another origin."""
+    errors, loaded = [], []
     with chromium.visitor(browser) as context:
         context.add_init_script(path=AXE)
         opened = context.new_page()
         opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.on("request", lambda request: asked.append(request.url))
+        opened.on("request", lambda request: loaded.append(request.url))
         opened.goto(f"{dev.url}/dev/openapi")
         yield opened
     assert errors == []
-    assert [url for url in asked if not url.startswith((dev.url, "data:"))] == []
+    assert [url for url in loaded if not url.startswith((dev.url, "data:"))] == []
 
 
 def test_the_page_shows_every_operation_with_its_details(page: Page, dev: Dev) -> None:
@@ -41,11 +41,11 @@ def test_the_page_shows_every_operation_with_its_details(page: Page, dev: Dev) -
 def test_the_page_has_the_consoles_colours_and_fits_a_narrow_screen(page: Page) -> None:
     expect(page.locator("main > details").first).to_be_visible()
     page.set_viewport_size(NARROW)
-    grounds = {}
+    backgrounds = {}
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.locator("#increment > summary").click()
         assert complaints(page) == []
-        grounds[scheme] = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    assert grounds == {"light": "rgb(246, 246, 244)", "dark": "rgb(16, 18, 20)"}  # --ground of console.css
+        backgrounds[scheme] = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert backgrounds == {"light": "rgb(246, 246, 244)", "dark": "rgb(16, 18, 20)"}  # --ground of console.css
     expect(page.get_by_role("banner").get_by_role("link", name="Elements")).to_have_attribute("href", "/dev/elements")

@@ -1,4 +1,4 @@
-"""A team's own table in the engine of `make dev`: its items are counted as they are written, and as they were there."""
+"""Tests a team table in the engine of `make dev`. Written items count at once, and a scan counts the older items."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "shop") -
     engine.create_table(
         TableName=name,
         KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
-        AttributeDefinitions=[{"AttributeName": one, "AttributeType": "S"} for one in ("PK", "SK")],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
         BillingMode="PAY_PER_REQUEST",
         StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
     )
@@ -44,12 +44,12 @@ def order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
     engine.put_item(TableName="shop", Item=item)
 
 
-def counted(where: dict[str, Any], counters: Path) -> None:
-    """Count what is there, as `tally scan` does."""
-    tables = {name: TeamTable(**one) for name, one in where["own_tables"].items()}
-    names = where["counts"], where["receipts"], where["ledger"]
-    settings = Settings(*names, frozenset(), 0, "test", minute_s=where["minute_s"], team_tables=tables)
-    store = Store(client(where["dynamodb"]), settings)
+def scan_orders(stack: dict[str, Any], counters: Path) -> None:
+    """Counts the items that were there before the stream, as `tally scan` does."""
+    tables = {name: TeamTable(**table) for name, table in stack["own_tables"].items()}
+    names = stack["counts"], stack["receipts"], stack["ledger"]
+    settings = Settings(*names, frozenset(), 0, "test", minute_s=stack["minute_s"], team_tables=tables)
+    store = Store(client(stack["dynamodb"]), settings)
     orders = Declarations.load(counters).counters["orders"]
     scan = scan_state.begin(store, orders, time.time())
     assert scan is not None
@@ -69,14 +69,14 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     engine = client(dev.endpoint)
     wait_for(lambda: "tally: orders: the table shop is not read: it does not exist yet\n" in dev.text)
     assert "tally: TALLY_TABLES has crates: no counter counts items of it\n" in dev.text
-    assert "tally count orders" not in dev.text, "nobody increments it"
+    assert "tally count orders" not in dev.text, "callers cannot increment this counter"
     make(engine, "KEYS_ONLY")
     wait_for(lambda: "shop is not read: its stream has KEYS_ONLY, and counter 'orders' needs NEW_AND_OLD" in dev.text)
     engine.delete_table(TableName="shop")
     make(engine, "NEW_AND_OLD_IMAGES")
     wait_for(lambda: "tally: your own tables changed: shop is read now\n" in dev.text)
-    where = dev.call("GET", "/dev/stack").body
-    assert where["own_tables"]["shop"]["name"] == "shop"
+    stack = dev.call("GET", "/dev/stack").body
+    assert stack["own_tables"]["shop"]["name"] == "shop"
     assert {"consumer": "items", "table": "shop", "enabled": True} in dev.call("GET", "/dev/mappings").body["mappings"]
 
     def shown() -> tuple[int, int | None]:
@@ -86,7 +86,7 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     for number in range(3):
         order(engine, number)
     assert shown() == (409, None)
-    counted(where, counters)
+    scan_orders(stack, counters)
     assert shown() == (200, 3)
     for number in range(2, 5):
         order(engine, number)

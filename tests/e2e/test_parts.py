@@ -1,4 +1,4 @@
-"""The parts of `make dev` without a process: events, responses, paths, objects, the pump."""
+"""Tests parts of `make dev` without a process: events, responses, paths, objects and the pump."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def shape(value: Any) -> Any:
     ],
 )
 def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str] | None) -> None:
-    wanted = sample(name)
-    query = wanted["rawQueryString"]
+    expected = sample(name)
+    query = expected["rawQueryString"]
     authorizer = {"claims": claims, "scopes": None} if claims else None
-    match = Match(Route("GET", "/x", "x"), wanted.get("pathParameters", {}))
+    match = Match(Route("GET", "/x", "x"), expected.get("pathParameters", {}))
     request = make_mocked_request("GET", "/x", {"Host": "x.example.com:8080", "User-Agent": "curl"})
-    ours = event.event(request, "/videos/a b/plays", query, b"", match, authorizer, "JKJaXmPLvHcESHA=")
-    for document in (wanted, ours):
+    event_of_dev = event.event(request, "/videos/a b/plays", query, b"", match, authorizer, "JKJaXmPLvHcESHA=")
+    for document in (expected, event_of_dev):
         document["headers"] = {}
         document["requestContext"].get("authorizer", {}).get("jwt", {}).pop("claims", None)
-    assert shape(ours) == shape(wanted)
+    assert shape(event_of_dev) == shape(expected)
 
 
 @pytest.mark.parametrize(
-    ("answer", "wanted"),
+    ("answer", "expected"),
     [
         ({"a": 1}, Response(200, b'{"a": 1}', (("content-type", "application/json"),))),
         ("text", Response(200, b"text", (("content-type", "application/json"),))),
@@ -67,12 +67,12 @@ def test_an_event_has_the_shape_of_the_samples(name: str, claims: dict[str, str]
         ),
     ],
 )
-def test_answers_become_responses(answer: object, wanted: Response) -> None:
-    assert event.response(json.dumps(answer).encode()) == wanted
+def test_answers_become_responses(answer: object, expected: Response) -> None:
+    assert event.response(json.dumps(answer).encode()) == expected
 
 
 @pytest.mark.parametrize(
-    ("sent", "seen"),
+    ("path", "expected"),
     [
         ("plain", "plain"),
         ("space%20value", "space value"),
@@ -86,17 +86,16 @@ def test_answers_become_responses(answer: object, wanted: Response) -> None:
         ("literal%2525value", "literal%value"),
     ],
 )
-def test_a_path_is_decoded_as_an_http_api_does(sent: str, seen: str | None) -> None:
-    """a3: `make dev` split the path before it decoded it."""
-    if seen is None:
+def test_a_path_is_decoded_as_an_http_api_does(path: str, expected: str | None) -> None:
+    if expected is None:
         with pytest.raises(ValueError, match="percent"):
-            decoded(sent)
+            decoded(path)
     else:
-        assert decoded(sent) == seen
+        assert decoded(path) == expected
 
 
 class Answering:
-    """A function that answers."""
+    """A fake of the workers: each function answers {}."""
 
     async def invoke(self, name: str, payload: bytes) -> Outcome:
         return Outcome(b"{}")
@@ -109,15 +108,15 @@ def test_a_throttled_route_answers_429_until_its_bucket_fills(monkeypatch: pytes
     gateway = Gateway(template, Answering(), None, io.StringIO(), print)  # type: ignore[arg-type]
 
     def statuses() -> list[int]:
-        found = [asyncio.run(gateway.handle(make_mocked_request("GET", "/health"))) for _ in range(3)]
-        assert {one.body for one in found if one.status == 429} == {b'{"message":"Too Many Requests"}'}
-        return [one.status for one in found]
+        responses = [asyncio.run(gateway.handle(make_mocked_request("GET", "/health"))) for _ in range(3)]
+        assert {one.body for one in responses if one.status == 429} == {b'{"message":"Too Many Requests"}'}
+        return [one.status for one in responses]
 
     assert statuses() == [200, 200, 429]
     now_s = 0.1
     assert statuses() == [200, 429, 429]
     now_s = 9
-    assert statuses() == [200, 200, 429], "no more at once than its burst"
+    assert statuses() == [200, 200, 429], "the burst bounds the requests at one time"
 
 
 def test_an_object_name_cannot_leave_its_folder(tmp_path: Path) -> None:
@@ -130,26 +129,26 @@ def test_an_object_name_cannot_leave_its_folder(tmp_path: Path) -> None:
 
 
 class Trimmed:
-    """An engine that has trimmed what an iterator behind a position would read."""
+    """A fake engine that has trimmed the records after a stored position."""
 
     def __init__(self) -> None:
         self.iterators: list[str] = []
 
-    async def call(self, service: str, operation: str, **asked: Any) -> dict[str, Any]:
+    async def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         if operation == "GetShardIterator":
-            self.iterators.append(asked["ShardIteratorType"])
-            assert len(self.iterators) <= 2, "it asks for ever"
-            return {"ShardIterator": asked["ShardIteratorType"]}
-        if asked["ShardIterator"] != "TRIM_HORIZON":
+            self.iterators.append(arguments["ShardIteratorType"])
+            assert len(self.iterators) <= 2, "the reader does not stop"
+            return {"ShardIterator": arguments["ShardIteratorType"]}
+        if arguments["ShardIterator"] != "TRIM_HORIZON":
             raise WireError("TrimmedDataAccessException", "")
         return {"Records": []}  # without a next iterator: the shard is closed
 
 
 def test_a_shard_whose_position_is_trimmed_is_read_from_its_horizon_without_a_message() -> None:
-    """An engine may give an iterator for it, and refuse that when it is used."""
-    said: list[str] = []
+    """An engine may return an iterator for a trimmed position, and refuse it when it is used."""
+    messages: list[str] = []
     mapping, wire, positions = StreamMapping("m", "t", "f"), Trimmed(), Positions(None)
     positions.set("m", "arn:aws:dynamodb:x:0:table/t/stream/s", "shard", Position("5"))
-    pump = Pump([mapping], Answering(), wire, positions, said.append)  # type: ignore[arg-type]
+    pump = Pump([mapping], Answering(), wire, positions, messages.append)  # type: ignore[arg-type]
     asyncio.run(ShardReader(pump, mapping, "arn:aws:dynamodb:x:0:table/t/stream/s", "shard").run())
-    assert (wire.iterators, said) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])
+    assert (wire.iterators, messages) == (["AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON"], [])

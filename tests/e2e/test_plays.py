@@ -1,4 +1,4 @@
-"""One viewing counts once, whatever a player does under it: in Chromium, with the calls that players make."""
+"""Tests in Chromium, with the calls that players make, that each viewing counts once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ window.ends = async () => { const over = new Promise((done) => player.addEventLi
 window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).blob());
 </script>"""
 CASES = {
-    "it plays": (1, "await plays('/film.wav')"),
+    "one play": (1, "await plays('/film.wav')"),
     "pauses and seeks": (
         1, "await plays('/film.wav'); player.pause(); player.currentTime = 9; await player.play(); await now()",
     ),
@@ -38,14 +38,14 @@ CASES = {
     "a signature that expired": (1, "await plays('/film.wav?sig=1'); await goesOn('/film.wav?sig=2')"),
     "a stream that is attached again": (1, "await plays(await blob()); await goesOn(await blob())"),
     "an advertisement before it": (1, "await plays('/ad.wav'); await ends(); await plays('/film.wav')"),
-    "one before it that is skipped": (1, "await plays('/ad.wav'); await plays('/film.wav')"),
-    "one advertisement before and twice in it": (
+    "a skipped advertisement before it": (1, "await plays('/ad.wav'); await plays('/film.wav')"),
+    "an advertisement before it and twice in it": (
         1,
         "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
         " await goesOn('/film.wav'); await plays('/ad.wav'); await ends(); await goesOn('/film.wav')",
     ),
-    "one after it": (1, "await plays('/film.wav'); await ends(); await plays('/ad.wav'); await ends()"),
-    "the same one before and after it, and twice in a row": (
+    "an advertisement after it": (1, "await plays('/film.wav'); await ends(); await plays('/ad.wav'); await ends()"),
+    "the same advertisement before and after it, and twice in a row": (
         1,
         "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
         " await plays('/ad.wav'); await ends(); await goesOn('/film.wav'); await ends(); await plays('/ad.wav');"
@@ -77,7 +77,7 @@ CASES = {
 
 
 FRAME, FRAME_S = b"\xff\xfb\x10\xc0" + bytes(100), 1152 / 44100
-"""Silence as MPEG-1 layer III: 32 kbit/s, 44.1 kHz, one channel. HLS has segments of it as they are: RFC 8216, 3.4."""
+"""Silence as MPEG-1 layer III: 32 kbit/s, 44.1 kHz, one channel. An HLS segment may have such frames: RFC 8216, 3.4."""
 FRAMES, SEGMENTS = 77, 10
 LEVELS = "".join(f'#EXT-X-STREAM-INF:BANDWIDTH={rate},CODECS="mp4a.40.34"\n{rate}.m3u8\n' for rate in (32000, 64000))
 PLAYERS = {"/video.js": "video.js/dist/video.min.js", "/hls.js": "hls.js/dist/hls.min.js"}
@@ -94,7 +94,7 @@ def sound(seconds: int) -> bytes:
 
 
 def segment(number: int) -> bytes:
-    """One of a stream, with the time at which it begins."""
+    """Returns a segment of a stream, with the time at which it begins."""
     began = int(number * FRAMES * FRAME_S * 90_000).to_bytes(8, "big")
     owner = b"com.apple.streaming.transportStreamTimestamp\0" + began
     tag = b"PRIV" + len(owner).to_bytes(4, "big") + b"\0\0" + owner
@@ -111,7 +111,7 @@ SOUNDS = {True: sound(20), False: sound(2)}
 
 
 def site_of(film: str, api: str) -> Server:
-    """A page with a player; sounds, a stream, and players of npm."""
+    """Returns a server of a page with a player, of sounds, of a stream, and of players from npm."""
 
     def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         path = target.partition("?")[0]
@@ -136,7 +136,7 @@ def site_of(film: str, api: str) -> Server:
 
 @dataclass
 class Cinema:
-    """A page with a player, and what its console says."""
+    """A page with a player, and the lines of its console."""
 
     dev: Dev
     page: Page
@@ -144,17 +144,17 @@ class Cinema:
     warnings: list[str] = field(default_factory=list)
 
     def run(self, script: str) -> None:
-        """Do something, and wait until what it counted has its answer."""
-        does = f"(async () => {{ player.muted = true; {script} }})()"
+        """Runs a script, and waits until no change waits."""
+        program = f"(async () => {{ player.muted = true; {script} }})()"
         self.page.evaluate(
-            f"window.ended = ''; {does}.then(() => (ended = 'well'), (error) => (ended = String(error))); 0"
+            f"window.ended = ''; {program}.then(() => (ended = 'well'), (error) => (ended = String(error))); 0"
         )
         self.page.wait_for_function("ended")
         assert self.page.evaluate("ended") == "well"
         self.page.wait_for_function("!tally.waiting().length")
 
     def plays(self) -> int:
-        """What is stored."""
+        """Returns the stored number."""
         return self.dev.plays(self.film)
 
 
@@ -164,23 +164,23 @@ def cinema(browser: Browser, dev: Dev) -> Iterator[Cinema]:
     site = site_of(film, dev.url)
     with site.running(), chromium.visitor(browser) as context:
         made = Cinema(dev, context.new_page(), film)
-        made.page.on("console", lambda said: made.warnings.append(said.text))
+        made.page.on("console", lambda line: made.warnings.append(line.text))
         made.page.on("pageerror", lambda error: made.warnings.append(str(error)))
         made.page.goto(site.origin)
         made.page.wait_for_function("window.blob")
         yield made
 
 
-@pytest.mark.parametrize(("wanted", "does"), CASES.values(), ids=CASES)
-def test_each_viewing_counts_once(wanted: int, does: str, cinema: Cinema) -> None:
-    cinema.run(does)
-    expect(cinema.page.locator("tally-plays [part=count]")).to_have_text(str(wanted))
-    assert cinema.plays() == wanted
+@pytest.mark.parametrize(("plays", "script"), CASES.values(), ids=CASES)
+def test_each_viewing_counts_once(plays: int, script: str, cinema: Cinema) -> None:
+    cinema.run(script)
+    expect(cinema.page.locator("tally-plays [part=count]")).to_have_text(str(plays))
+    assert cinema.plays() == plays
     assert cinema.warnings == []
 
 
 def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
-    """Its id is that of a box around the player. Another source in the middle is another quality."""
+    """A box around the player has the id of the player. Another source in the middle is another quality."""
     cinema.page.add_script_tag(url="/video.js")
     source = "{ src: '/film%s.wav', type: 'audio/wav' }"
     cinema.run(
@@ -198,11 +198,11 @@ def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
         await it.play(); await now()"""
     )
     assert cinema.plays() == 2
-    assert [said for said in cinema.warnings if "tally" in said] == []
+    assert [line for line in cinema.warnings if "tally" in line] == []
 
 
 def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
-    """Through levels, media that is attached again after an error, and a playlist with another signature."""
+    """The levels change, an error re-attaches the media, and the playlist gets another signature."""
     cinema.page.add_script_tag(url="/hls.js")
     cinema.run(
         """window.plays = async (sig, startPosition) => {
@@ -224,7 +224,7 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
 
 
 def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -> None:
-    """A player that is an element of its own says by events what it does."""
+    """A custom element can be a player. Its events report what it does."""
     cinema.page.evaluate("""window.says = (currentSrc, ...seconds) => {
         for (const currentTime of seconds) {
           Object.assign(own, { currentSrc, currentTime, duration: 20, readyState: 4, paused: false });
@@ -235,7 +235,7 @@ def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -
         plays.setAttribute("for", "own"); plays.setAttribute("after", 3);
         says("/ad", 0, 1, 2, 2.5); says("/film", 0, 1, 2)""")
     assert cinema.plays() == 0
-    cinema.run("says('/film', 10, 10.8)")  # what is skipped is not watched
+    cinema.run("says('/film', 10, 10.8)")  # a skipped part is not watched
     assert cinema.plays() == 0
     cinema.run("says('/film', 11); says('/film-480', 11, 12, 13)")
     assert cinema.plays() == 1

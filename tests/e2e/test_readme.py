@@ -1,4 +1,4 @@
-"""Runs the sessions of the docs: each command must print the output that the page shows."""
+"""Runs the `console` blocks of the docs: each command must print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
 HOLD = re.compile(r'(?<="hold":")\d{10}-[\w-]{16}|(?<="expires_at":)\d+')
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= UTC)")
-LEFT = re.compile(r'(?<="retry_after_s":)\d+')
+RETRY_AFTER = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 EDITS = re.compile(r"/dev/edit|\btally (check|repair|history) ")
-"""The commands of an edit by hand, its drift and its repair."""
+"""The commands that edit a number by hand, check its drift and repair it."""
 TODAY, ENDS = '"period":"2026-11-22"', '"resets_at":1795392000'
 PAGES = (
     "README.md",
@@ -29,11 +29,11 @@ PAGES = (
     "docs/transactions.md",
     "docs/limits.md",
     "docs/series.md",
-)  # a later one uses the variables of those before
+)  # a later page uses the variables of earlier pages
 
 
 def session(text: str) -> list[tuple[str, str]]:
-    """The commands of the `console` blocks, each with its output in the README."""
+    """Returns the commands of the `console` blocks of a page, each with the output that the page shows."""
     steps: list[tuple[str, str]] = []
     for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -43,7 +43,7 @@ def session(text: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """One shell for all commands, as a reader has: they share its variables. `port`: where `tally --local` asks."""
+    """One shell for all commands, as a reader has. They share its variables. `port`: the port of `make dev`."""
 
     def __init__(self, port: int) -> None:
         self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Shell:
         )
 
     def run(self, command: str) -> str:
-        """The output of a command."""
+        """Returns the output of a command."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -77,10 +77,10 @@ class Shell:
 
 
 def same(output: str, shown: str) -> bool:
-    """Whether an output is the page's. The digits of `"as_of"` may differ, if they are about now; the time that is left
-    of a day, a hold's id and times that the command prints too; and `TODAY` and `ENDS` stand for today and its end."""
+    """Returns whether an output equals the page's. These may differ: an `as_of` that is about now, the seconds that are
+    left of a day, the id of a hold, and printed times. `TODAY` and `ENDS` on the page mean today and its end."""
     times = [int(digits) for digits in AS_OF.findall(output)]
-    lefts = [int(digits) for digits in LEFT.findall(output)]
+    lefts = [int(digits) for digits in RETRY_AFTER.findall(output)]
     shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
     shown = shown.replace(ENDS, f'"resets_at":{(int(time.time()) // DAY_S + 1) * DAY_S}')
     return (
@@ -91,12 +91,12 @@ def same(output: str, shown: str) -> bool:
 
 
 def _fixed(text: str) -> str:
-    """What must not differ: the text with a mark where digits may."""
-    return TIME.sub("#", HOLD.sub("#", LEFT.sub("#", AS_OF.sub("#", text))))
+    """Returns the text with a mark in place of the digits that may differ."""
+    return TIME.sub("#", HOLD.sub("#", RETRY_AFTER.sub("#", AS_OF.sub("#", text))))
 
 
 def answered(shell: Shell, command: str, shown: str) -> str:
-    """The output of a command. Repeat a command that begins with `sleep` until its output is as shown."""
+    """Returns the output of a command. Repeats a command that begins with `sleep` until its output is as shown."""
     deadline_s = time.monotonic() + PATIENCE_S
     output = shell.run(command)
     while command.startswith("sleep ") and not same(output, shown) and time.monotonic() < deadline_s:
@@ -107,7 +107,7 @@ def answered(shell: Shell, command: str, shown: str) -> str:
 def test_the_commands_of_the_pages_print_the_output_that_the_pages_show(start: Callable[..., Dev]) -> None:
     port = start().wait_until_ready().port
     steps = [step for page in PAGES for step in session((ROOT / page).read_text())]
-    if os.environ.get("ENGINE") == "dynamodb-local":  # its records have whole minutes: drift waits
+    if os.environ.get("ENGINE") == "dynamodb-local":  # its records have whole minutes, so drift comes too late
         steps = [step for step in steps if not EDITS.search(step[0])]
     assert len(steps) > 14
     with Shell(port) as shell:

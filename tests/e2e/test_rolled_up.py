@@ -1,4 +1,4 @@
-"""The stack's stream consumers under `make dev`: visits rolled up, a consumer killed, a broken record."""
+"""Tests the stream consumers under `make dev`: a consumer that is killed, and a broken record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def total(dev: Dev, metric: str, consumer: str) -> float:
 
 
 def objects(endpoint: str) -> Any:
-    """A client of the local S3."""
+    """Returns a client of the local S3."""
     return boto3.client(
         "s3",
         endpoint_url=endpoint,
@@ -45,8 +45,8 @@ def objects(endpoint: str) -> Any:
 
 
 def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None:
-    """Killed twice as it begins to work, while 200 visits come: before, in or after its transaction."""
-    dev, chosen = start().wait_until_ready(), random.Random(0)
+    """The consumer is killed twice while 200 visits come: before, in or after a transaction."""
+    dev, chance = start().wait_until_ready(), random.Random(0)
     for first in range(0, 200, 50):
         entries = [
             {"operation": "visit", "url": KILLED, "idempotency_key": f"{KEY}-{number}"}
@@ -57,7 +57,7 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
         assert {result["status"] for result in answer.body["results"]} == {202}
         if first % 100 == 0:
             wait_for(lambda before=before: processor_ticks(dev) != before, every_s=0.01)  # type: ignore[misc]
-            time.sleep(chosen.uniform(0, AFTER_S_MAX))
+            time.sleep(chance.uniform(0, AFTER_S_MAX))
             for pid in dev.workers("rollup"):
                 os.kill(pid, signal.SIGKILL)
     wait_for(lambda: dev.visits(KILLED)[0] >= 200, every_s=0.5)
@@ -66,16 +66,16 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
 
 
 def processor_ticks(dev: Dev) -> dict[int, str]:
-    """What the processes of the rollup have used of their processor: it has a batch, or had one, once this changes."""
-    found = {}
+    """Returns the processor time of the rollup's processes. When it changes, the rollup has got a batch."""
+    ticks = {}
     for pid in dev.workers("rollup"):
-        with suppress(OSError):  # it ended in between
-            found[pid] = " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
-    return found
+        with suppress(OSError):  # the process has ended
+            ticks[pid] = " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    return ticks
 
 
 def redrive(dev: Dev) -> tuple[int, list[str]]:
-    """The exit status and the lines of a repair of the dead letters, without those that show them."""
+    """Redrives the dead letters. Returns the exit status and the lines, without the lines that list the letters."""
     repair = ["repair", "--only", "dead-letters", "--by", "ann", "--why", "x", "--yes"]
     command = [sys.executable, "-m", "tally.cli", *repair, "--local", "--port", str(dev.port)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -86,17 +86,17 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
 @pytest.mark.long
 def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(start: Start) -> None:
     dev = start().wait_until_ready()
-    where = dev.call("GET", "/dev/stack").body
-    dynamo, store = client(dev.endpoint), objects(where["s3"])
+    stack = dev.call("GET", "/dev/stack").body
+    dynamo, store = client(dev.endpoint), objects(stack["s3"])
     facts = {"id": "broken", "counter": "visits", "target": BROKEN}
     broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
-    dynamo.put_item(TableName=where["receipts"], Item=broken)
+    dynamo.put_item(TableName=stack["receipts"], Item=broken)
     dev.visit(BROKEN, KEY)
     wait_for(lambda: dev.visits(BROKEN)[0] == 1)
     wait_for(lambda: all(total(dev, "DeadLetters", name) == 1 for name in ("rollup", "bookkeeper")))
 
-    keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=where["bucket"])["Contents"])
+    keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
     kept = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     assert redrive(dev) == (
@@ -110,15 +110,15 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
     assert dev.visits(BROKEN)[0] == 1
 
     for key in keys:
-        held = json.loads(store.get_object(Bucket=where["bucket"], Key=key)["Body"].read())
-        assert (f"{held['consumer']}/", held["table"]) == (key[: key.index("/") + 1], "receipts")
-        assert held["record"]["dynamodb"]["NewImage"] == broken
-        held["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
-        store.put_object(Bucket=where["bucket"], Key=key, Body=json.dumps(held).encode())
+        letter = json.loads(store.get_object(Bucket=stack["bucket"], Key=key)["Body"].read())
+        assert (f"{letter['consumer']}/", letter["table"]) == (key[: key.index("/") + 1], "receipts")
+        assert letter["record"]["dynamodb"]["NewImage"] == broken
+        letter["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
+        store.put_object(Bucket=stack["bucket"], Key=key, Body=json.dumps(letter).encode())
     assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4
     assert redrive(dev) == (0, ["all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4
-    assert store.list_objects_v2(Bucket=where["bucket"]).get("Contents", []) == []
+    assert store.list_objects_v2(Bucket=stack["bucket"]).get("Contents", []) == []
     store.close()
     dynamo.close()

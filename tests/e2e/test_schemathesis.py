@@ -1,6 +1,6 @@
-"""The documented and the real answers agree: every check of schemathesis over the whole document.
+"""Runs every check of schemathesis over the whole OpenAPI document: documented and real answers agree.
 
-Each run sends the same requests. `make fuzz` sends thousands of others.
+Each run sends the same requests. `make fuzz` sends thousands of random requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tally.contract.declarations import OPERATIONS
 from tests.e2e.dev import Dev
 from tests.e2e.schemathesis_run import SCOPES, prepare, run
 
-EXAMPLES = 5  # made up for each operation, beside the bounds of every input: more than 1,000 requests
+EXAMPLES = 5  # random examples of each operation; with the bounds of each input these are more than 1,000 requests
 CASES_MIN = 900
 SEED = 3
 
@@ -33,17 +33,17 @@ def test_documented_and_real_answers_agree(start: Callable[..., Dev]) -> None:
 
 
 def test_each_read_that_answers_200_after_a_delete_is_listed() -> None:
-    """schemathesis expects 404, and no seed should be the first one to ask."""
-    from tests.e2e.schemathesis_hooks import READS_OF_NOTHING  # it takes a second, and registers hooks
+    """schemathesis expects 404 after a DELETE, but not each seed sends such a read."""
+    from tests.e2e.schemathesis_hooks import READS_OF_NOTHING  # the import takes a second, and registers hooks
 
     routes = [route for operation in OPERATIONS for route in operation.routes(COUNTERS)]
     deletes, gets = ([one for one in routes if one.key.startswith(method)] for method in ("DELETE ", "GET "))
     reads = {get.operation.name for get in gets for delete in deletes if _is_below(get.key, delete.key)}
-    assert reads == READS_OF_NOTHING | {"get_post"}, "and a post that was deleted is 404"
+    assert reads == READS_OF_NOTHING | {"get_post"}, "only a deleted post answers 404"
 
 
 def _is_below(read: str, deleted: str) -> bool:
-    """Whether a read may be of what was deleted, or of a part of it."""
-    parts, of = (key.partition(" ")[2].split("/") for key in (read, deleted))
-    same = all(part == one or "{" in part + one for part, one in zip(parts, of, strict=False))
-    return same and len(parts) >= len(of)
+    """Returns whether the path of a read equals or extends the path of a DELETE."""
+    read_parts, deleted_parts = (key.partition(" ")[2].split("/") for key in (read, deleted))
+    same = all(part == other or "{" in part + other for part, other in zip(read_parts, deleted_parts, strict=False))
+    return same and len(read_parts) >= len(deleted_parts)

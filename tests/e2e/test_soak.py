@@ -1,4 +1,4 @@
-"""`make soak`, small: nothing is lost, doubled or off."""
+"""Runs a small `make soak`: no change is lost or doubled, and no tally is wrong."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ OPERATIONS = 20_000
 def test_20_000_operations_through_faults_and_kills_are_exact(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.soak", f"--operations={OPERATIONS}", "--minute-s=1", f"--keep={tmp_path}"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    said = ran.stdout + ran.stderr
-    assert ran.returncode == 0, said
+    output = ran.stdout + ran.stderr
+    assert ran.returncode == 0, output
     last = ran.stdout.strip().splitlines()[-1]
-    right = "0 lost, 0 doubled, 0 false drift, 0 differences;"
-    found = re.match(rf"20,000 operations, ([\d,]+) faults, (\d+) kills: {right}", last)
-    assert found, said
-    assert int(found[1].replace(",", "")) > OPERATIONS / 50
+    no_error = "0 lost, 0 doubled, 0 false drift, 0 differences;"
+    match = re.match(rf"20,000 operations, ([\d,]+) faults, (\d+) kills: {no_error}", last)
+    assert match, output
+    assert int(match[1].replace(",", "")) > OPERATIONS / 50
     assert json.loads((tmp_path / "faults.json").read_text()).keys() >= {kind.name for kind in FaultKind}
-    assert int(found[2]) > 0
+    assert int(match[2]) > 0
     lines = [line.split("\t") for path in tmp_path.glob("notes-*.tsv") for line in path.read_text().splitlines()]
-    noted = {(what, counter) for what, counter, *_ in lines}
-    assert {counter for what, counter in noted if what != "wrong"} >= {*counters.COUNTERS} - {"bot_visits"} | {"clicks"}
-    assert {what for what, _ in noted} >= {"counted", "imported", "put", "removed", "refused", "held", "committed"}
+    notes = {(kind, counter) for kind, counter, *_ in lines}
+    assert {counter for kind, counter in notes if kind != "wrong"} >= {*counters.COUNTERS} - {"bot_visits"} | {"clicks"}
+    assert {kind for kind, _ in notes} >= {"counted", "imported", "put", "removed", "refused", "held", "committed"}
 
 
 def accepted(*notes: Note) -> Accepted:
@@ -45,7 +45,7 @@ def accepted(*notes: Note) -> Accepted:
 
 
 def test_the_soak_reports_every_kind_of_difference() -> None:
-    found = Contents()
+    stored = Contents()
     notes = accepted(
         Note("counted", "plays", "v1", 1),
         Note("counted", "ticket", "q1", 1, more="1"),
@@ -58,17 +58,17 @@ def test_the_soak_reports_every_kind_of_difference() -> None:
         Note("committed", "stock", "i1", more="h1"),
         Note("unknown", "plays", "v2"),
     )
-    found.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1, ("hearts", "h1"): 1}
-    found.tallies |= {("calls", "u1#2026-11-22"): 2, ("usage", "u2"): 14}
-    found.children |= {("likes", "p1"): {"bob"}, ("hearts", "h1"): {"bob"}}
-    found.imports["run2"] = 1
-    found.holds["h1"] = "expired"
-    for sums in (found.receipts, found.expected, found.observed):
+    stored.tallies |= {("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1, ("hearts", "h1"): 1}
+    stored.tallies |= {("calls", "u1#2026-11-22"): 2, ("usage", "u2"): 14}
+    stored.children |= {("likes", "p1"): {"bob"}, ("hearts", "h1"): {"bob"}}
+    stored.imports["run2"] = 1
+    stored.holds["h1"] = "expired"
+    for sums in (stored.receipts, stored.expected, stored.observed):
         sums.update({("plays", "v1"): 1, ("ticket", "q1"): 2, ("stock", "i1"): -3, ("likes", "p1"): 1})
         sums.update({("calls", "u1#2026-11-21"): 2, ("usage", "u2"): 7, ("hearts", "h1"): 1})
-    del found.receipts["likes", "p1"], found.receipts["hearts", "h1"]
-    found.drifts.append("plays v1 drifts by 5")
-    assert all_differences(notes, found) == [
+    del stored.receipts["likes", "p1"], stored.receipts["hearts", "h1"]
+    stored.drifts.append("plays v1 drifts by 5")
+    assert all_differences(notes, stored) == [
         "unknown: plays v2  ",
         "calls u1#2026-11-21: 2 accepted, 0 in the tally",
         "calls u1#2026-11-22: 0 accepted, 2 in the tally",

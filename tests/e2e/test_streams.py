@@ -1,4 +1,4 @@
-"""The pump with a real engine. Small functions in this process record their invocations."""
+"""Tests the pump with a real engine. A fake function in this process records its invocations."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def fresh(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-class Tried:
-    """A function that notes what it gets in the file `seen`, and fails on the record `poison` until there is a file
-    `cured`. `how`: plain never fails, poisoned raises, partly reports."""
+class FakeFunction:
+    """A fake function that writes its events into the file `seen`. It fails on the record `poison` until a file `cured`
+    exists. `how`: "plain" never fails, "poisoned" raises, "partly" reports the failed record."""
 
     def __init__(self, root: Path, how: str) -> None:
         self._root, self._how = root, how
 
     async def invoke(self, _: str, payload: bytes) -> Outcome:
-        """One invocation."""
+        """Handles one event."""
         event = json.loads(payload)
         keys = {one["dynamodb"]["Keys"]["id"]["S"]: one["dynamodb"]["SequenceNumber"] for one in event["Records"]}
         line = {name: value for name, value in event.items() if name != "Records"}
@@ -94,28 +94,28 @@ class Running:
     async def until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline_s, (self.seen, self.said)
+            assert time.monotonic() < deadline_s, (self.seen, self.messages)
             await asyncio.sleep(0.02)
 
     @property
-    def said(self) -> list[str]:
-        found: list[str] = self.pump.said  # type: ignore[attr-defined]
-        return found
+    def messages(self) -> list[str]:
+        messages: list[str] = self.pump.messages  # type: ignore[attr-defined]
+        return messages
 
 
 def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] = (), **fields: Any) -> list[str]:
-    """Put items `before`, then run `body` while the pump works. Returns the lines that the pump said.
+    """Puts items `before`, then runs `body` while the pump works. Returns the messages of the pump.
 
-    The pump reads all earlier records at once: so a test need not wait for a batch to fill.
+    The pump reads all earlier records at once, so a test need not wait until a batch is full.
     """
-    said: list[str] = []
+    messages: list[str] = []
     mapping = StreamMapping("Mapping", TABLE, "tried", **fields)
 
-    async def whole() -> None:
+    async def run_body() -> None:
         async with Wire(engine.endpoint, engine.endpoint) as wire:
-            workers = cast("Workers", Tried(root, how))
-            pump = Pump([mapping], workers, wire, Positions(root / "streams.json"), said.append)
-            pump.said = said  # type: ignore[attr-defined]
+            workers = cast("Workers", FakeFunction(root, how))
+            pump = Pump([mapping], workers, wire, Positions(root / "streams.json"), messages.append)
+            pump.messages = messages  # type: ignore[attr-defined]
             running = Running(root, engine, pump)
             running.put(*before)
             task = asyncio.create_task(pump.run())
@@ -126,15 +126,15 @@ def run(body: Body, root: Path, engine: Engine, how: str, before: Sequence[str] 
                 await asyncio.gather(task, return_exceptions=True)
                 running.client.close()
 
-    asyncio.run(whole())
-    return said
+    asyncio.run(run_body())
+    return messages
 
 
 def test_records_have_the_form_of_lambda(tmp_path: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        it.put("a")
-        await it.until(lambda: bool(it.seen))
-        [event] = it.seen
+    async def body(running: Running) -> None:
+        running.put("a")
+        await running.until(lambda: bool(running.seen))
+        [event] = running.seen
         record = event["first"]
         assert (record["eventName"], record["eventSource"], record["awsRegion"]) == (
             "INSERT",
@@ -150,29 +150,29 @@ def test_records_have_the_form_of_lambda(tmp_path: Path, fresh: Engine) -> None:
 
 
 def test_a_filter_drops_records(tmp_path: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        it.put("a")
-        it.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
-        it.put("b")
-        await it.until(lambda: it.flat == ["a", "b"])
-        await it.until(lambda: it.pump.passed() == {TABLE: 3})
+    async def body(running: Running) -> None:
+        running.put("a")
+        running.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
+        running.put("b")
+        await running.until(lambda: running.flat == ["a", "b"])
+        await running.until(lambda: running.pump.passed() == {TABLE: 3})
 
     run(body, tmp_path, fresh, "plain", filters=({"eventName": ["INSERT"]},))
 
 
 def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh: Engine) -> None:
-    async def first(it: Running) -> None:
-        it.put("a", "b")
-        await it.until(lambda: it.pump.passed() == {TABLE: 2})
+    async def first(running: Running) -> None:
+        running.put("a", "b")
+        await running.until(lambda: running.pump.passed() == {TABLE: 2})
 
-    async def second(it: Running) -> None:
-        it.put("c")
-        await it.until(lambda: "c" in it.flat)
-        assert it.flat == ["a", "b", "c"]
+    async def second(running: Running) -> None:
+        running.put("c")
+        await running.until(lambda: "c" in running.flat)
+        assert running.flat == ["a", "b", "c"]
 
-    async def third(it: Running) -> None:
-        await it.until(lambda: len(it.flat) == 6)
-        assert it.flat == ["a", "b", "c"] * 2
+    async def third(running: Running) -> None:
+        await running.until(lambda: len(running.flat) == 6)
+        assert running.flat == ["a", "b", "c"] * 2
 
     run(first, tmp_path, fresh, "plain")
     run(second, tmp_path, fresh, "plain")
@@ -183,45 +183,47 @@ def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh: 
 def test_a_failing_batch_is_halved_down_to_its_poison_record_which_blocks_until_it_succeeds(
     tmp_path: Path, fresh: Engine
 ) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: it.names.count(["poison"]) >= 2)
-        assert [it.names[place] for place in range(4)] == [
+    async def body(running: Running) -> None:
+        await running.until(lambda: running.names.count(["poison"]) >= 2)
+        assert [running.names[place] for place in range(4)] == [
             ["a", "b", "c", "poison", "d"],
             ["a", "b"],
             ["c", "poison", "d"],
             ["c"],
         ]
-        assert ["d"] not in it.names
-        (it.root / "cured").touch()
-        await it.until(lambda: it.names[-1] == ["d"])
+        assert ["d"] not in running.names
+        (running.root / "cured").touch()
+        await running.until(lambda: running.names[-1] == ["d"])
 
-    said = run(body, tmp_path, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
-    assert "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in said[0]
+    messages = run(body, tmp_path, fresh, "poisoned", ["a", "b", "c", "poison", "d"])
+    assert (
+        "tried failed on 5 records of tally-test-streamed, retrying: ValueError: poison (log tried.log)" in messages[0]
+    )
 
 
 def test_a_reported_failure_is_retried_from_its_record(tmp_path: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        await it.until(lambda: len(it.names) >= 2)
-        (it.root / "cured").touch()
-        await it.until(lambda: it.pump.passed() == {TABLE: 3})
-        assert it.names[0] == ["a", "poison", "b"]
-        assert {tuple(names) for names in it.names[1:]} == {("poison", "b")}
+    async def body(running: Running) -> None:
+        await running.until(lambda: len(running.names) >= 2)
+        (running.root / "cured").touch()
+        await running.until(lambda: running.pump.passed() == {TABLE: 3})
+        assert running.names[0] == ["a", "poison", "b"]
+        assert {tuple(names) for names in running.names[1:]} == {("poison", "b")}
 
     run(body, tmp_path, fresh, "partly", ["a", "poison", "b"])
 
 
 def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_path: Path, fresh: Engine) -> None:
-    async def body(it: Running) -> None:
-        it.put("a")
-        await it.until(lambda: it.pump.passed() == {TABLE: 1})
-        it.pump.switch("Mapping", False)
-        it.pump.switch("Mapping", False)
-        it.put("b", "c")
+    async def body(running: Running) -> None:
+        running.put("a")
+        await running.until(lambda: running.pump.passed() == {TABLE: 1})
+        running.pump.switch("Mapping", False)
+        running.pump.switch("Mapping", False)
+        running.put("b", "c")
         await asyncio.sleep(4 * pump.POLL_S)
-        assert (it.flat, it.pump.passed()) == (["a"], {TABLE: 1}), "nor may the engine trim what waits"
-        it.pump.switch("Mapping", True)
-        await it.until(lambda: it.pump.passed() == {TABLE: 3})
-        assert it.flat == ["a", "b", "c"]
+        assert (running.flat, running.pump.passed()) == (["a"], {TABLE: 1}), "the engine may not trim records that wait"
+        running.pump.switch("Mapping", True)
+        await running.until(lambda: running.pump.passed() == {TABLE: 3})
+        assert running.flat == ["a", "b", "c"]
 
     run(body, tmp_path, fresh, "plain")
 
@@ -230,19 +232,19 @@ def test_trimmed_records_are_not_read_and_sequence_numbers_do_not_repeat(tmp_pat
     assert fresh.db_path
     path = fresh.db_path
 
-    async def body(it: Running) -> None:
-        it.put(*"abcde")
-        await it.until(lambda: it.pump.passed() == {TABLE: 5})
-        assert engine_file.trim(path, it.pump.passed())
-        it.put("f")
-        await it.until(lambda: it.pump.passed() == {TABLE: 6})
-        assert it.flat == list("abcdef")
+    async def body(running: Running) -> None:
+        running.put(*"abcde")
+        await running.until(lambda: running.pump.passed() == {TABLE: 5})
+        assert engine_file.trim(path, running.pump.passed())
+        running.put("f")
+        await running.until(lambda: running.pump.passed() == {TABLE: 6})
+        assert running.flat == list("abcdef")
 
     run(body, tmp_path, fresh, "plain")
     (tmp_path / "streams.json").unlink()
 
-    async def again(it: Running) -> None:
-        await it.until(lambda: it.flat == [*"abcdef", "e", "f"])  # the others are gone
+    async def again(running: Running) -> None:
+        await running.until(lambda: running.flat == [*"abcdef", "e", "f"])  # earlier records are trimmed
 
     run(again, tmp_path, fresh, "plain")
 

@@ -1,4 +1,4 @@
-"""The tag `auto.js` and its elements in Chromium, on pages of another origin as people have them."""
+"""Tests the tag `auto.js` and its elements in Chromium, on pages of another origin than the API."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ATTRIBUTES = {
     "tally-plays": {"counter": "plays", "of": "a", "for": "player", "after": 3},
     "tally-count": {"counter": "plays", "of": "a", "live": True},
 }
-# Angular assigns always; React 19 and Vue 3 assign to a property that the element has.
+# Angular always assigns properties. React 19 and Vue 3 assign a property that the element has.
 ASSIGN = """attributes => Object.entries(attributes).map(([tag, given]) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(given)) made[name] = value;
   document.body.append(made);
   return made })"""
 SHOWN = "made => made.map(one => Object.fromEntries([...one.attributes].map(({ name, value }) => [name, value])))"
-# What Turbo does: it runs the scripts of the head once, and makes the scripts of each body again.
+# Does what Turbo does on a visit: the scripts of the head run once, and the scripts of each body run again.
 VISIT = """html => { document.body.innerHTML = html;
   for (const old of document.body.querySelectorAll("script")) {
     const made = document.createElement("script");
@@ -55,7 +55,7 @@ class Blog:
         self.warnings: list[str] = []
         self.server = Server(self._answer)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda said: self.warnings.append(said.text) if said.type == "warning" else None)
+        page.on("console", lambda line: self.warnings.append(line.text) if line.type == "warning" else None)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
         if target.startswith("/bundle/"):
@@ -72,8 +72,8 @@ class Blog:
     def button(self) -> Locator:
         return self.page.get_by_role("button", name="Like")
 
-    def likes(self, number: int) -> None:
-        """One click counts one."""
+    def like(self, number: int) -> None:
+        """Clicks the button. The page then shows this number, and one less before."""
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number - 1))
         self.button.click()
         expect(self.page.locator("tally-like [part=count]")).to_have_text(str(number))
@@ -97,7 +97,7 @@ def test_one_tag_is_enough_on_a_page_with_a_strict_policy(blog: Blog, dev: Dev, 
     named = f"script-src {dev.url}; connect-src {dev.url}; img-src data:"
     policy = f"default-src 'none'; {named}; require-trusted-types-for 'script'"
     blog.show(tag() + BUTTON.format(post=blog.post), content_security_policy=policy)
-    blog.likes(1)
+    blog.like(1)
     assert dev.call("GET", f"/counters/hearts/{blog.post}").body["value"] == 1
     assert blog.warnings == []
 
@@ -105,15 +105,15 @@ def test_one_tag_is_enough_on_a_page_with_a_strict_policy(blog: Blog, dev: Dev, 
 def test_turbo_react_and_a_second_bundle_may_define_the_elements_again(
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
-    """Turbo's scripts of a body, React's StrictMode and two bundles do so."""
+    """Turbo runs the scripts of a body on each visit. StrictMode of React runs an effect twice."""
     own, bundle = ({"from": source, "api": dev.url} for source in (f"{dev.url}/client", "/bundle"))
     body = tag() + BY_HAND % own + BY_HAND % bundle + BUTTON.format(post=blog.post)
     blog.show(body)
-    blog.likes(1)
+    blog.like(1)
     blog.page.evaluate(VISIT, body)
     blog.page.wait_for_function("defined === 4")
     blog.page.evaluate("again()")
-    blog.button.click()  # the browser takes its like back
+    blog.button.click()  # the second click deletes the like
     expect(blog.page.locator("tally-like [part=count]")).to_have_text("0")
     assert blog.warnings == []
 
@@ -129,7 +129,7 @@ def test_the_elements_ask_the_last_client_who_is_signed_in(blog: Blog, dev: Dev,
            for (const _ of [1, 2]) define(new Tally({ user: () => name, token: () => bearer })) }""",
         [name, dev.token(name), dev.url],
     )
-    blog.likes(1)
+    blog.like(1)
     assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
 
 
@@ -139,7 +139,7 @@ def test_a_client_of_another_api_is_not_used_and_causes_a_warning(
     other = BY_HAND % {"from": "/bundle", "api": "https://other.example"}
     blog.show(tag() + other + BUTTON.format(post=blog.post))
     blog.page.wait_for_function("window.defined")
-    blog.likes(1)
+    blog.like(1)
     assert blog.warnings == [f"tally: this page's elements use {dev.url}, so they cannot use https://other.example"]
 
 
@@ -148,15 +148,15 @@ def test_a_page_may_set_the_session_object_after_the_tag_has_loaded(
 ) -> None:
     name = f"ann-{secrets.token_hex(4)}"
     blog.show(tag(' data-session="site"') + f'<tally-like counter=hearts of="{blog.post}"></tally-like>')
-    blog.page.evaluate("addEventListener('tally-sign-in', () => (window.asked = true))")
+    blog.page.evaluate("addEventListener('tally-sign-in', () => (window.asksToSignIn = true))")
     blog.button.click()
-    blog.page.wait_for_function("window.asked")
+    blog.page.wait_for_function("window.asksToSignIn")
     blog.page.evaluate(
         """async ([name, bearer, api]) => { window.site = { user: () => name, token: () => bearer };
            (await import(`${api}/client/auto.js`)).refresh() }""",
         [name, dev.token(name), dev.url],
     )
-    blog.likes(1)
+    blog.like(1)
     assert dev.call("GET", f"/counters/hearts/{blog.post}/mine", token=dev.token(name)).body["present"]
 
 
@@ -179,7 +179,7 @@ def test_each_attribute_may_be_assigned_as_a_property(
         "([like]) => { like.of = undefined; like.anonymous = false; like.after(document.createElement('hr')) }"
     )
     assert made.evaluate(SHOWN)[0] == {"counter": "hearts", "live": "2"}
-    assert blog.page.locator("tally-like + hr").count() == 1  # an element's own method
+    assert blog.page.locator("tally-like + hr").count() == 1  # `after` is a method of each element
 
 
 def test_a_button_whose_attributes_are_assigned_as_properties_counts(
@@ -187,7 +187,7 @@ def test_a_button_whose_attributes_are_assigned_as_properties_counts(
 ) -> None:
     blog.show(tag())
     blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": blog.post, "anonymous": True}})
-    blog.likes(1)
+    blog.like(1)
     assert dev.call("GET", f"/counters/hearts/{blog.post}").body["value"] == 1
 
 
@@ -228,7 +228,7 @@ def test_a_malformed_id_throws_a_type_error_and_does_not_ask_for_sign_in(
     blog.errors.clear()
     blog.page.evaluate("post => document.querySelector('tally-like').setAttribute('of', post)", blog.post)
     expect(blog.page.get_by_role("status")).to_have_text("")
-    blog.likes(1)
+    blog.like(1)
 
 
 def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> None:
@@ -245,12 +245,12 @@ def test_a_like_that_is_denied_says_so(blog: Blog, tag: Callable[..., str]) -> N
 def test_a_pressed_button_has_other_colours_if_colours_are_forced(blog: Blog, tag: Callable[..., str]) -> None:
     blog.page.emulate_media(forced_colors="active")
     blog.show(tag() + BUTTON.format(post=blog.post))
-    looks = "one => { const { color, backgroundColor } = getComputedStyle(one); return [color, backgroundColor] }"
-    before = blog.button.evaluate(looks)
-    blog.likes(1)
+    colours = "one => { const { color, backgroundColor } = getComputedStyle(one); return [color, backgroundColor] }"
+    before = blog.button.evaluate(colours)
+    blog.like(1)
     expect(blog.button).to_have_attribute("aria-pressed", "true")
-    after = blog.button.evaluate(looks)
-    assert all(was != now for was, now in zip(before, after, strict=True))
+    after = blog.button.evaluate(colours)
+    assert all(old != new for old, new in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize("dir", ["ltr", "rtl"])
@@ -276,7 +276,7 @@ def test_a_button_of_a_path_a_slug_or_an_address_counts(of: str, blog: Blog, dev
     blog.show(
         tag() + BUTTON.format(post=html.escape(named)) + f'<tally-count counter=hearts of="{html.escape(named)}">'
     )
-    blog.likes(1)
+    blog.like(1)
     expect(blog.page.locator("tally-count [part=count]")).to_have_text("1")
     assert dev.call("GET", f"/counters/hearts/{ids.id_of(named)}").body["value"] == 1
     blog.page.reload()
@@ -290,7 +290,7 @@ def test_the_encoded_address_of_a_browser_and_the_text_of_a_template_have_the_sa
     blog.pages[quote(path, safe="/{}")] = blog.pages[quote(path)] = (HEAD.format(more="") + tag(), {})
     blog.page.goto(blog.server.origin + path)
     blog.page.evaluate(ASSIGN, {"tally-like": {"counter": "hearts", "of": path, "anonymous": True}})
-    blog.likes(1)
+    blog.like(1)
     shown = blog.page.evaluate("location.pathname")
     assert shown != path
     assert ids.id_of(shown) == ids.id_of(path)

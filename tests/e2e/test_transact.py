@@ -1,4 +1,4 @@
-"""docs/transactions.md, run as a team does: its files, and the last one as a program against `make dev`."""
+"""Runs the files of docs/transactions.md as a team does: the last file is a program against `make dev`."""
 
 from __future__ import annotations
 

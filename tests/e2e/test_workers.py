@@ -1,4 +1,4 @@
-"""Functions that fail, hang, die, or have many callers at once: in workers that a zygote forks."""
+"""Tests the workers that a zygote forks, with functions that fail, hang, die, or have many callers at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def engine() -> Iterator[Engine]:
         yield made
 
 
-class Tried:
+class Functions:
     """The functions of a stack, whose code is HANDLERS."""
 
     def __init__(self, code: CodeVersions, workers: Workers) -> None:
@@ -92,61 +92,61 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a body with such functions, in this many workers: a slow machine lets them grow."""
+    """Runs a test body with such functions. `bound`: the largest number of workers of a function."""
     lambdas = tmp_path / "lambdas"
     lambdas.mkdir()
     (lambdas / "handlers.py").write_text(HANDLERS)
     monkeypatch.setattr(code, "LAMBDAS", lambdas)
 
-    def run_one(body: Callable[[Tried], Awaitable[None]], bound: int = 1) -> None:
-        async def whole() -> None:
+    def run_one(body: Callable[[Functions], Awaitable[None]], bound: int = 1) -> None:
+        async def run_body() -> None:
             async with Wire(engine.endpoint, engine.endpoint) as wire:
-                read = CodeVersions(stack, wire)
-                zygote, template = await read.load_first(spawned)
-                made = Workers(zygote, template.functions, stack.logs.resolve(), read.restart_zygote, bound)
+                versions = CodeVersions(stack, wire)
+                zygote, template = await versions.load_first(spawned)
+                workers = Workers(zygote, template.functions, stack.logs.resolve(), versions.restart_zygote, bound)
                 try:
-                    await body(Tried(read, made))
+                    await body(Functions(versions, workers))
                 finally:
-                    await made.close()
-            await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that nobody ends complains when it is collected
+                    await workers.close()
+            await until(lambda: len(asyncio.all_tasks()) == 1)  # a task that does not end would warn
 
         with prepare_stack(DevOptions(ROOT, 0, tmp_path / "data", engine.endpoint, "*")) as (stack, spawned):
-            asyncio.run(whole())
+            asyncio.run(run_body())
 
     return run_one
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for it, while the loop runs."""
+    """Waits for the condition while the event loop runs."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its variables, its context, and what it answers; nothing of it stays for the next event."""
+    """Checks its variables, its context and its answers. The next event gets nothing of the event before."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example.com")
     monkeypatch.setenv("AWS_PROFILE", "mine")
 
-    async def body(it: Tried) -> None:
-        found = await it.call(do="environment")
+    async def body(functions: Functions) -> None:
+        found = await functions.call(do="environment")
         assert found["LAMBDA_TASK_ROOT"] == str(tmp_path / "data/task/0")
         assert (found["AWS_LAMBDA_FUNCTION_NAME"], found["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]) == ("reads", "512")
         assert not {"HTTP_PROXY", "AWS_PROFILE", "HOME", "TALLY_DEAD_LETTER_BUCKET"} & found.keys()
-        request_id, name, remaining_ms, arn, *_ = await it.call(do="context")
+        request_id, name, remaining_ms, arn, *_ = await functions.call(do="context")
         assert (len(request_id), name) == (36, "reads")
         assert arn == "arn:aws:lambda:eu-west-1:000000000000:function:reads"
         assert 0 < remaining_ms <= 15_000
-        assert await it.call("rollup", do="correlate") is None
-        assert await it.call(do="correlate") is None, "each event has a correlation id of its own"
-        assert (await it.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
+        assert await functions.call("rollup", do="correlate") is None
+        assert await functions.call(do="correlate") is None, "each event has a correlation id of its own"
+        assert (await functions.call("rollup", do="environment"))["TALLY_DEAD_LETTER_BUCKET"]
 
-        pid = await it.call()
-        error = await it.failure(do="raise")
+        pid = await functions.call()
+        error = await functions.failure(do="raise")
         assert (error["errorType"], error["errorMessage"]) == ("ValueError", "no")
-        for what in ("set", "number", "text"):  # Lambda's client refuses them, or who reads the answer
-            assert (await it.failure(do="no json", what=what))["errorType"] == "Runtime.MarshalError"
-        assert await it.call() == pid
+        for what in ("set", "number", "text"):  # they are not JSON
+            assert (await functions.failure(do="no json", what=what))["errorType"] == "Runtime.MarshalError"
+        assert await functions.call() == pid
 
     run(body)
     lines = [line for line in (tmp_path / "data/logs/reads.log").read_text().splitlines() if '"ValueError"' in line]
@@ -154,39 +154,39 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_worker_that_ends_or_hangs_is_replaced(run: Run) -> None:
-    async def body(it: Tried) -> None:
+    async def body(functions: Functions) -> None:
         for how, says in (("die", "signal: SIGKILL"), ("exit", "exit status 3")):
-            pid = await it.call()
-            error = await it.failure(do=how)
+            pid = await functions.call()
+            error = await functions.failure(do=how)
             assert error["errorType"] == "Runtime.ExitError"
             assert says in error["errorMessage"]
-            assert await it.call() != pid
-        pid = await it.call()
-        error = await it.failure(it.with_timeout(1), do="sleep", s=PATIENCE_S)
+            assert await functions.call() != pid
+        pid = await functions.call()
+        error = await functions.failure(functions.with_timeout(1), do="sleep", s=PATIENCE_S)
         assert error["errorType"] == "Sandbox.Timedout"
         assert error["errorMessage"].endswith("Task timed out after 1.00 seconds")
-        assert await it.call() != pid
+        assert await functions.call() != pid
         await until(lambda: not running([pid]))
 
     run(body)
 
 
 def test_a_worker_that_is_killed_before_it_takes_an_event_fails_no_call(run: Run) -> None:
-    """The event goes to another one: a byte says that it was taken."""
+    """The event goes to another worker. A worker writes a byte when it takes an event."""
 
-    async def body(it: Tried) -> None:
-        pid = await it.call()
-        os.kill(pid, signal.SIGSTOP)  # it takes no event any more
-        waits = asyncio.create_task(it.call())
+    async def body(functions: Functions) -> None:
+        pid = await functions.call()
+        os.kill(pid, signal.SIGSTOP)  # the stopped worker takes no event
+        waiting = asyncio.create_task(functions.call())
         await asyncio.sleep(0)
         os.kill(pid, signal.SIGKILL)
-        assert await waits != pid
-        os.kill(idle := await it.call(), signal.SIGKILL)
-        assert await it.call() != idle
-        zygote = await it.call(do="parent")
+        assert await waiting != pid
+        os.kill(idle := await functions.call(), signal.SIGKILL)
+        assert await functions.call() != idle
+        zygote = await functions.call(do="parent")
         os.kill(zygote, signal.SIGKILL)
         await until(lambda: not running([zygote]))
-        assert await it.call() not in (pid, idle), "another zygote reads the same code"
+        assert await functions.call() not in (pid, idle), "another zygote reads the same code"
 
     run(body)
 
@@ -195,44 +195,44 @@ def test_new_code_runs_when_it_loads_without_an_error(run: Run, tmp_path: Path) 
     counters = (ROOT / "lambdas/counters.py").read_bytes()
     handlers = tmp_path / "lambdas/handlers.py"
 
-    async def body(it: Tried) -> None:
-        old = await it.call()
-        patient = it.with_timeout(PATIENCE_S)
-        busy = asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path)))
+    async def body(functions: Functions) -> None:
+        old = await functions.call()
+        patient = functions.with_timeout(PATIENCE_S)
+        busy = asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
-            await it.code.load_next(b"def")
+            await functions.code.load_next(b"def")
         handlers.write_text("import nothing_of_that_name")
         with pytest.raises(LocalError, match="No module named 'nothing_of_that_name'"):
-            await it.code.load_next(counters)
+            await functions.code.load_next(counters)
         handlers.write_text("def __getattr__(name):\n    return lambda event, context: 'new code'\n")
-        zygote, _ = await it.code.load_next(counters)
-        it.workers.replace(zygote, it.workers.functions)
+        zygote, _ = await functions.code.load_next(counters)
+        functions.workers.replace(zygote, functions.workers.functions)
         (tmp_path / "free").touch()
         assert await busy == old  # an invocation in flight ends with the old code
-        assert await it.call() == "new code"
+        assert await functions.call() == "new code"
 
     run(body)
 
 
 def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(it: Tried) -> None:
-        seen: set[int] = set()
-        while len(seen) < 2:  # a second one is there after a while
-            seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.1) for _ in range(4))))
-        seen |= set(await asyncio.gather(*(it.call(do="sleep", s=0.2) for _ in range(8))))
-        assert len(seen) == 2
-        patient = it.with_timeout(PATIENCE_S)
-        long = [asyncio.create_task(it.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
+    async def body(functions: Functions) -> None:
+        pids: set[int] = set()
+        while len(pids) < 2:  # the second worker starts after some calls
+            pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.1) for _ in range(4))))
+        pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.2) for _ in range(8))))
+        assert len(pids) == 2
+        patient = functions.with_timeout(PATIENCE_S)
+        long = [asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
         monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
         with monkeypatch.context() as hasty:
             hasty.setattr(workers, "QUEUE_S_MAX", 0.3)
             with pytest.raises(ThrottledError):
-                await it.workers.invoke("reads", b"{}")
+                await functions.workers.invoke("reads", b"{}")
         monkeypatch.setattr(workers, "HANG_S", 0.1)
-        assert await it.call() not in seen, "one above the bound, because all others hang"
+        assert await functions.call() not in pids, "one worker above the bound, because all other workers hang"
         (tmp_path / "free").touch()
-        assert set(await asyncio.gather(*long)) == seen  # nothing was lost on the way
+        assert set(await asyncio.gather(*long)) == pids  # no call was lost
 
     run(body, bound=2)

@@ -70,7 +70,7 @@ class Deployment(World):
         self.stalls.append(Stall(0, float("inf"), consumer, table))
 
     def resume(self) -> None:
-        """Every consumer is invoked again."""
+        """End the stalls: every consumer is invoked."""
         self.stalls.clear()
 
     def trim_and_resume(self) -> None:

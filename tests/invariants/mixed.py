@@ -60,7 +60,7 @@ class Mixed(Traffic):
         self._note_spilled()
 
     def remove_heart(self, _: bool) -> None:
-        """Remove a heart, any heart or a recent one."""
+        """Remove a random heart, often a recent heart."""
         if not self.hearts:
             return
         page, user = heart = self.chance.choice(self.hearts[-4:] if self.chance.random() < 0.5 else self.hearts)

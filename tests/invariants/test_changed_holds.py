@@ -220,7 +220,7 @@ def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_cha
 def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_read_and_the_write_of_a_hold(
     budget: Budget, clock: Clock, other_act: str, changes: tuple[int | None, int | None], change_is_first: bool
 ) -> None:
-    """The change acts while the other call is between its read and its write, or the other call during the change."""
+    """One of the two calls runs completely while the other call is between its read and its write."""
     declared, began_s = budget.counter, clock.now_s
     other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), declared)
     hold_id = budget.hold(30)
@@ -234,14 +234,14 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
         "overdue": make_overdue,
     }
 
-    def change(process: Budget) -> None:
+    def change_hold(process: Budget) -> None:
         act_at(0, lambda: process.change(hold_id, *changes))
 
-    def end(process: Budget) -> None:
+    def act_otherwise(process: Budget) -> None:
         act_at(61 if other_act in ("sweep", "overdue") else 0, lambda: acts[other_act](process))
 
     def act_at(passed_s: float, act: Callable[[], object]) -> None:
-        """Act by a clock of its own: to the changing process the hold is held, to a sweep it has expired."""
+        """Act `passed_s` after the start. Processes have different clocks: for a sweep the hold has expired."""
         saved_s = clock.now_s
         clock.pass_s(began_s + passed_s - saved_s)
         try:
@@ -249,7 +249,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
         finally:
             clock.pass_s(saved_s - clock.now_s)
 
-    first, second = (change, end) if change_is_first else (end, change)
+    first, second = (change_hold, act_otherwise) if change_is_first else (act_otherwise, change_hold)
     budget.world.proxy.forget()
     budget.world.proxy.plan = acting_before({0: lambda: first(other)})
     with suppress(HoldSettledError) if not change_is_first else nullcontext():

@@ -1,4 +1,4 @@
-"""A batch: all of its changes count once, or none, whatever fails."""
+"""All changes of a batch count once, or no change counts, whatever fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process with a wrong clock, however wrong, spoils no number, no judged minute, no expiry, and causes no loss.
+"""A process with a wrong clock makes no number, no judged minute and no expiry wrong, and causes no loss.
 
 DynamoDB refuses a process whose clock is wrong by more than 5 minutes. The engine does not, so the tests are harder
 than reality. Each process of the simulation starts without an answer of DynamoDB that would correct its clock.

@@ -41,7 +41,7 @@ RECORDS = (RecordExistsError, RecordChangedError)  # these errors are made with 
 
 
 for _module in pkgutil.walk_packages(tally.__path__, "tally."):
-    importlib.import_module(_module.name)  # defines its errors, so that `errors_of_tally` has them
+    importlib.import_module(_module.name)  # each module defines its errors, and `errors_of_tally` lists them
 
 
 def service_errors() -> list[str]:

@@ -107,12 +107,12 @@ ALL = [*CHILDREN, "hold", "hold", "post own1", "post own2"]
 
 def keys_that_name_the_user(world: World, user: str = USER) -> list[str]:
     """Returns the keys of the stored items that name the user, without those that TTL or the sweep will remove."""
-    found = []
+    keys_ = []
     for table in ("counts", "ledger", "receipts"):
         for item in world.scan(table):
             if "expiration" not in item and "gone" not in item and (user in str(item) or QUOTED in str(item)):
-                found.append(str(item.get("SK", item.get("id"))))
-    return found
+                keys_.append(str(item.get("SK", item.get("id"))))
+    return keys_
 
 
 def test_a_dry_run_counts_the_traces_of_the_user_and_writes_nothing(
@@ -134,12 +134,12 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
     changed, settled = place_hold(deployment), place_hold(deployment)
     forget = forgetting.forget_trace
 
-    def forget_after_changes(*given: Any) -> None:
+    def forget_after_changes(*arguments: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
         changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
         settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
-        forget(*given)
+        forget(*arguments)
 
     monkeypatch.setattr(forgetting, "forget_trace", forget_after_changes)
     assert forget_user(run)[:2] == (0, "removed  0 posts, 0 children, 2 holds\nnothing is left\n")

@@ -78,7 +78,7 @@ def test_a_play_spills_while_the_counts_are_throttled_and_the_rollup_adds_it_lat
 
     consumers, records = StreamWorld(world.store, world.raw), [play(1, VIDEO), play(2, VIDEO)]
     for _ in range(2):
-        assert consumers.deliver("rollup", "receipts", SHARD, records) == "1", "Lambda delivers it again"
+        assert consumers.deliver("rollup", "receipts", SHARD, records) == "1", "Lambda repeats the failed record"
     assert world.scan("counts") == []
     world.proxy.plan = faults.no_faults
     assert consumers.deliver("rollup", "receipts", SHARD, records) is None

@@ -1,4 +1,4 @@
-"""A hold takes its amount at once, and is committed or released exactly once. The sum of the stock is always right."""
+"""A hold takes its amount at once, and is committed or released exactly once. Stock and holds always sum up."""
 
 from __future__ import annotations
 

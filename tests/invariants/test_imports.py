@@ -49,7 +49,8 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment whose simulated time is years ahead, so its imports may have any age."""
+    """A deployment that keeps the receipts of imports for years, because Powertools uses the real clock and the
+    deployment a simulated one."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 

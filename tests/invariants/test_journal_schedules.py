@@ -299,8 +299,8 @@ class Schedule:
             truth.edits[tally] = [(0, kept - truth.repaired[tally]), *later]
 
     def _unpredictable(self) -> set[Tally]:
-        """Returns the tallies whose rows the simulation cannot predict. If records may be lost, periods are among them,
-        because their items end."""
+        """Returns the tallies whose rows the simulation cannot predict. If records may be lost, the tallies of periods
+        belong to them, because their items expire."""
         may_lose = self.world.disturbances.may_lose_records
         return self.truth.without_minute | {
             tally for tally in self.truth.edits if may_lose and DECLARED[tally[0]].period
@@ -324,7 +324,7 @@ class Schedule:
             self.failures["as_of is too late"] += 1
 
     def check_at_rest(self) -> None:
-        """Check that the judge has found every edit, and that each tally is wrong by its drift and by nothing else."""
+        """Check that the judge has found every edit, and that each tally is wrong by its edits and repairs only."""
         stored = self.world.drifts()
         numbers: dict[Tally, int] = {}
         for item in self.world.scan("counts"):

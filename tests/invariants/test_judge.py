@@ -115,25 +115,19 @@ def test_one_half_of_an_unlike_without_the_other_is_drift(store: Store) -> None:
 @pytest.mark.parametrize(
     ("halves", "drift"),
     [
-        (
-            {0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED]},
-            [1, 2, 3, 3],
-        ),  # deleted manually, and put back, in each minute
+        # In each minute, somebody deletes the like manually and puts it back.
+        ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED]}, [1, 2, 3, 3]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED], 3: [ITEM_DELETED]}, [1, 2, 3, 4]),
-        (
-            {0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED]},
-            [0, 0, 1, 1],
-        ),  # an unlike in two minutes, then deleted manually
-        (
-            {0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [TALLY_FELL]},
-            [1, 1, 1, 1],
-        ),  # deleted manually, then an unlike in two minutes
+        # The halves of an unlike are in two minutes, and somebody deletes the like manually after or before that.
+        ({0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED]}, [0, 0, 1, 1]),
+        ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [TALLY_FELL]}, [1, 1, 1, 1]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED, TALLY_FELL], 2: [ITEM_DELETED]}, [1, 1, 2, 2]),
         ({0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED], 3: [TALLY_FELL]}, [0, 0, 0, 0]),
         ({0: [TALLY_FELL], 1: [ITEM_DELETED, ITEM_DELETED]}, [0, 1, 1, 1]),
         ({0: [ITEM_DELETED, TALLY_FELL]}, [0, 0, 0, 0]),
         ({1: [TALLY_FELL], 2: [ITEM_DELETED]}, [0, 0, 0, 0]),
-        ({0: [ITEM_DELETED], 2: [TALLY_FELL]}, [1, 1, 0, 0]),  # halves that are too far apart: drift for some minutes
+        # The halves are too far apart, so there is drift for some minutes.
+        ({0: [ITEM_DELETED], 2: [TALLY_FELL]}, [1, 1, 0, 0]),
     ],
 )
 @pytest.mark.parametrize("runs", [1, 5], ids=["in one run", "a run for each minute"])

@@ -1,7 +1,7 @@
 """A transaction can be cancelled for several reasons at once. Tally looks at the reasons in a fixed order.
 
 A stored receipt comes first: the change was counted before. Conflicts and throttling come next: the change is tried
-again. The retry also decides about a condition that failed beside them, because the other call may change its outcome.
+again. If a condition failed beside a conflict, the retry decides, because the other call may change the item.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
     world.proxy.plan = faults.always(cancelled, "TransactWriteItems")
     world.proxy.forget()
     assert world.play("key-1") == (PLAYED, True)
-    assert world.play("key-1", call=call) == (PLAYED, False)  # as if the SDK had sent it again
+    assert world.play("key-1", call=call) == (PLAYED, False)  # as for a retry by the SDK
     assert len(world.sent()) == 2
     assert world.tally() == 1
 

@@ -95,7 +95,7 @@ def test_a_late_commit_takes_no_more_than_is_left_with_the_debt_and_nothing_of_o
 
 
 def test_expired_holds_are_released_before_a_late_commit_is_refused(budget: Budget, clock: Clock) -> None:
-    """The late hold is among the released ones. Its commit then takes its whole amount."""
+    """The commit also releases the late hold itself, and then takes the whole amount."""
     hold_id = budget.hold(30)
     budget.hold(970)
     clock.pass_s(61)
@@ -262,7 +262,7 @@ def test_only_a_committed_hold_of_a_counter_that_is_not_retired_can_be_voided(bu
 def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_its_write(
     budget: Budget, clock: Clock, state: str
 ) -> None:
-    """If a sweep releases the expired hold in between, the late commit succeeds."""
+    """If a sweep releases the expired hold between them, the late commit succeeds."""
     hold_id = budget.hold(30)
     clock.pass_s(61)
 

@@ -71,7 +71,7 @@ def test_a_like_adds_to_a_shard_that_another_writer_has_just_made(spread_world: 
     shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
     spread_world.proxy.plan = acting_before(
         {1: lambda: spread_world.put(shard)}
-    )  # 0: the like, 1: the making, 2: the like
+    )  # 0: the like, 1: the new shard, 2: the like
     assert spread_world.like("ann")[0]["changed"] is True
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
 
@@ -84,7 +84,7 @@ def test_the_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world:
     world.write_post()
     world.proxy.forget()
     assert world.like("ann", key="key-1")[0]["changed"] is True
-    assert len(world.sent("TransactWriteItems")) == 3  # refused, made, done
+    assert len(world.sent("TransactWriteItems")) == 3  # the failed like, the new shard, and the like
     assert len(world.shards(counters.LIKES, POST)) == 2
 
 

@@ -30,7 +30,7 @@ DEBT = Counter("debt", prefix="USER", sort_key="DEBT", attribute="debt", start=-
 BESIDE_USAGE = Counter("credits", prefix=counters.USAGE.prefix, sort_key="CREDITS", attribute="credits", floor=0)
 
 
-def test_of_200_buyers_at_once_100_buy_the_100_in_stock_and_100_are_refused(counting: Counting) -> None:
+def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(counting: Counting) -> None:
     counting.stock(100)
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(200, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.10}})
@@ -185,7 +185,7 @@ PAIRS = Counter(
 ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
 
-def test_of_60_entries_in_a_contest_50_get_different_numbers_and_only_the_last_of_them_has_last_true(
+def test_50_of_60_entries_in_a_contest_get_different_numbers_and_only_one_is_the_last(
     counting: Counting,
 ) -> None:
     counting.world.proxy.strip_tokens = True

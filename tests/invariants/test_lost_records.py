@@ -414,7 +414,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
 def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_other_half_is_on(
     world: Deployment, minutes: int, skew_s: float
 ) -> None:
-    """Its record is of one side of the resume minute, and the clock of its writer of the other side."""
+    """The time of its record and the clock of its writer are on different sides of the resume minute."""
     mend = break_consumers(world, "bookkeeper")
     world.play()
     world.deliver()

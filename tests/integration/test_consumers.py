@@ -108,7 +108,7 @@ def test_a_consumer_of_this_deployment_stores_dead_letters_in_its_bucket() -> No
 def test_a_consumer_needs_exactly_what_it_declares(
     consumer: StreamReader, consume: Callable[..., dict[str, Any]], store: Store
 ) -> None:
-    """Its events: changes of every counter, a threshold crossing, a dead letter, and a batch without effect."""
+    """The consumer gets changes of every counter, a threshold crossing, a dead letter, and a batch without effect."""
     recorder = ConsumersRecorder(store)
     receipts, likes = events.sample("rollup/stream-receipts"), events.sample("bookkeeper/stream-counts")
     spilled_likes = events.sample("rollup/stream-likes")

@@ -91,7 +91,7 @@ def test_a_log_line_has_the_correlation_id_of_its_request(invoke: Invoke, capsys
 def test_the_secret_of_a_browser_is_in_no_answer_in_no_log_and_in_no_item(
     invoke: Invoke, store: Store, dead_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if the secret, the counter or the id is refused, if the store does not answer, or if Tally fails."""
+    """The secret, the counter or the id may be refused, the store may not answer, and Tally may fail."""
     secret = "A-secret.of/one:browser=alone"
     page = {"counter": "hearts", "id": "home", "secret": secret}
     like = events.http("put_anonymous", **page, idempotency_key=events.KEY)

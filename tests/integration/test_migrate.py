@@ -88,32 +88,32 @@ def test_the_page_has_a_recipe_for_each_store() -> None:
     assert [name.split("_")[0] for name in RECIPES] == ["redis", "firestore", "postgres", "dynamodb"]
 
 
-def test_redis_gives_every_counter_once(command: Command) -> None:
+def test_the_recipe_for_redis_exports_every_counter_once(command: Command) -> None:
     (command.folder / "redis.py").write_text(REDIS)
     run_and_import(command, "redis_numbers.py", MANY, REDIS_URL="redis://")
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-def test_firestore_gives_every_counter_and_the_sum_of_its_shards(
+def test_the_recipe_for_firestore_exports_every_counter_as_the_sum_of_its_shards(
     command: Command, monkeypatch: pytest.MonkeyPatch, sharded: bool
 ) -> None:
     (command.folder / "google/cloud").mkdir(parents=True)
     (command.folder / "google/cloud/firestore.py").write_text(FIRESTORE)
-    name, more = "firestore_numbers.py", 2 if sharded else 0
+    name, in_shards = "firestore_numbers.py", 2 if sharded else 0
     if not sharded:
         assert '"shards"  #' in RECIPES[name]
         monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))
-    run_and_import(command, name, {"a": 7 + more, "b": more, "c": 10**12 + more})
+    run_and_import(command, name, {"a": 7 + in_shards, "b": in_shards, "c": 10**12 + in_shards})
 
 
-def test_postgres_gives_every_row_with_the_moment_of_its_snapshot(command: Command) -> None:
+def test_the_recipe_for_postgres_exports_every_row_with_the_time_of_its_snapshot(command: Command) -> None:
     psql = command.folder / "psql"
     psql.write_text(POSTGRES)
     psql.chmod(0o755)
     run_and_import(command, "postgres_numbers.sh", {"a": 7, "b": 0}, PATH=f"{command.folder}:{os.environ['PATH']}")
 
 
-def test_dynamodb_gives_every_item_of_every_page(command: Command, engine: Engine) -> None:
+def test_the_recipe_for_dynamodb_exports_every_item_of_every_page(command: Command, engine: Engine) -> None:
     client = command.store.client
     client.create_table(
         TableName="Videos", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "videoId", "KeyType": "HASH"}],
@@ -121,6 +121,6 @@ def test_dynamodb_gives_every_item_of_every_page(command: Command, engine: Engin
     )  # fmt: skip
     numbers = {f"v{number}": number for number in range(30)}
     for id_, number in numbers.items():
-        about = {"about": {"S": "x" * 100_000}}  # so that the items fill more than one page
-        client.put_item(TableName="Videos", Item={"videoId": {"S": id_}, "plays": {"N": str(number)}, **about})
+        filler = {"about": {"S": "x" * 100_000}}  # so that the items fill more than one page
+        client.put_item(TableName="Videos", Item={"videoId": {"S": id_}, "plays": {"N": str(number)}, **filler})
     run_and_import(command, "dynamodb_numbers.py", numbers, AWS_ENDPOINT_URL_DYNAMODB=engine.endpoint)

@@ -313,7 +313,7 @@ def test_a_value_beyond_a_bound_or_of_another_kind_is_refused_with_its_field(
 
 
 def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_401(invoke: Invoke) -> None:
-    """Also if API Gateway has no authorizer for the route."""
+    """The function itself checks the claims, in case API Gateway has no authorizer for the route."""
     other = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
     assert (other["statusCode"], events.body_of(other)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
     event = events.http("put_mine_likes_short")

@@ -81,7 +81,7 @@ class Shop:
         assert self.handler(event, LambdaContext()) == {"state": {}, "batchItemFailures": []}
 
 
-OPENED, SHIPPED = {"status": {"S": "open"}}, {"status": {"S": "shipped"}}
+OPEN_ORDER, SHIPPED_ORDER = {"status": {"S": "open"}}, {"status": {"S": "shipped"}}
 
 
 @pytest.fixture
@@ -103,21 +103,21 @@ def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
 
 
 def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
-    """During an open scan, after its end, for a record that cannot be counted, and for another declaration."""
+    """The consumer gets records during a scan, after it, that cannot be counted, and under another declaration."""
     scan = begin_scan(team_store, ORDERS)
     scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
     recorder, shop = ConsumersRecorder(team_store), Shop(team_store, ORDERS, LIKED)
-    shop.write("CUSTOMER#ann", "ORDER#1", None, OPENED)
-    shop.write("CUSTOMER#ann", "ORDER#1", OPENED, SHIPPED)
+    shop.write("CUSTOMER#ann", "ORDER#1", None, OPEN_ORDER)
+    shop.write("CUSTOMER#ann", "ORDER#1", OPEN_ORDER, SHIPPED_ORDER)
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
     shop.write("CUSTOMER#ann", "ORDER#2", None, {})
     recorded = set(recorder.needs)
     assert scan_state.end(team_store, scan, time.time() - scan_state.CLOCK_SLACK * team_store.settings.minute_s - 1)
     recorder.needs = recorded
-    shop.write("CUSTOMER#ann", "ORDER#3", None, OPENED)
+    shop.write("CUSTOMER#ann", "ORDER#3", None, OPEN_ORDER)
     other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
-    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPENED)
+    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPEN_ORDER)
     assert recorder.needs == items.needed(COUNTERS.values())
 
 
@@ -168,7 +168,7 @@ def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     shop, now = Shop(team_store, ORDERS, LIKED), time.time
     shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
     shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
-    order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPENED}
+    order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPEN_ORDER}
     team_store.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
     chosen = {"orders": [order], "liked": [like]}  # in place of random items
@@ -203,7 +203,7 @@ def test_the_sweep_writes_only_heartbeats_to_a_table_that_is_declared_with_heart
 def test_the_command_needs_for_items_only_what_the_policy_of_operators_allows(
     store: Store, engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It scans, compares and repairs all groups and one group, and drops a dead letter."""
+    """The command scans, compares and repairs all groups and one group, and drops a dead letter."""
     with contextlib.closing(SyncWire(engine.port)) as wire:
         team = Team(store, wire, TEAM, "shop", engine.endpoint, capsys=capsys)
         monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))

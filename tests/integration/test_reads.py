@@ -218,7 +218,7 @@ def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
 
 
 def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is null without a watermark. With a watermark, it is the stored time less 5 s, because clocks differ."""
+    """Without a watermark, `as_of` is null. With one, `as_of` is the stored time less 5 s, because clocks differ."""
 
     def as_of_of_reads() -> list[int | None]:
         monkeypatch.setattr(watermark, "_cached", None)
@@ -274,7 +274,7 @@ def test_the_status_says_which_items_are_not_counted(invoke: Invoke, store: Stor
 
 @pytest.mark.parametrize("letter", ["返", "😀"])
 def test_the_number_of_the_longest_possible_group_can_be_read(invoke: Invoke, store: Store, letter: str) -> None:
-    """Its id has nine or twelve characters for each letter. No other id may be so long."""
+    """The group's id has nine or twelve characters for each letter. No other id may be so long."""
     group = encode_id(letter * GROUP_CHARACTERS_MAX)
     add(store, ORDERS, group, shard0=4)
     begun = scan_state.begin(store, ORDERS, time.time())

@@ -33,7 +33,7 @@ from tests.integration.test_periods import now as now
 from tests.tiers import in_long
 
 pytestmark = pytest.mark.sdk
-SECRET, FAN = "s3cret", "f4n"  # each stored id has SECRET or FAN in it, and no sample has
+SECRET, FAN = "s3cret", "f4n"  # every stored id contains SECRET or FAN, and no sample does
 PAGE = f"https://example.com/share/{SECRET}"
 MINE = "my-own-id"
 KEYS = {"idempotency_key": "k" * 22}
@@ -44,10 +44,10 @@ def stored_id(counter: Counter) -> str:
 
 
 @pytest.fixture
-def stored(store: Store, now: SimpleNamespace) -> Store:
+def filled_store(store: Store, now: SimpleNamespace) -> Store:
     """A store in which each counter has a number, children, an hour of its series and a place in a top list."""
     invoke, hour = Invoke(store), int(time.time()) // 3600
-    table, board, moves = store.settings.ledger_table, top.TopListBuilder(), []
+    table, top_list, amounts = store.settings.ledger_table, top.TopListBuilder(), []
     new = progress.Progress(
         progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute_of(time.time()), hour
     )
@@ -63,11 +63,11 @@ def stored(store: Store, now: SimpleNamespace) -> Store:
             child = keys.key(counter.partition_start + id_, f"{counter.child}{FAN}")
             like = {"likedAt": {"N": "1"}, "at": {"N": "1"}, "nonce": {"S": "n"}}
             store.client.put_item(TableName=store.settings.counts_table, Item={**child, **like})
-        board.add(counter.name, id_, 7)
-        moves += [HourAmount.of(counter.name, id_, 7), HourAmount.of(counter.name, hours.TOTAL_ID, 7)]
-    top.write_lists(store, hour - 1, store.settings.minute_of(time.time()), board, list(COUNTERS))
-    for move in moves:
-        commit_writes(Call(store), [hours._hour_write(store.settings, hour - 1, move)])
+        top_list.add(counter.name, id_, 7)
+        amounts += [HourAmount.of(counter.name, id_, 7), HourAmount.of(counter.name, hours.TOTAL_ID, 7)]
+    top.write_lists(store, hour - 1, store.settings.minute_of(time.time()), top_list, list(COUNTERS))
+    for amount in amounts:
+        commit_writes(Call(store), [hours._hour_write(store.settings, hour - 1, amount)])
     invoke.direct("put_post", id=f"{SECRET}-post", body="x", caller="alice")
     return store
 
@@ -107,7 +107,7 @@ def requests(route: Route) -> Iterator[dict[str, Any]]:
             yield odd
 
 
-def answers(store: Store) -> dict[str, str]:
+def answers_to_stranger(store: Store) -> dict[str, str]:
     """Returns the answers to a person without a token, by route and request, each as text with status and headers."""
     invoke, texts = Invoke(store), {}
     for route in open_routes():
@@ -124,16 +124,16 @@ def routes_with(text: str, answered: dict[str, str]) -> set[str]:
     return {name.rpartition(" ")[0] for name, answer in answered.items() if text in answer}
 
 
-def test_no_route_answers_a_person_without_a_token_with_an_id_that_they_did_not_send(stored: Store) -> None:
-    answered = answers(stored)
+def test_no_route_answers_a_person_without_a_token_with_an_id_that_they_did_not_send(filled_store: Store) -> None:
+    answered = answers_to_stranger(filled_store)
     assert len({name.rpartition(" ")[0] for name in answered}) == len(open_routes()) >= 20
     assert (routes_with(SECRET, answered), routes_with(FAN, answered)) == (set(), set())
     assert {name for name, text in answered.items() if '"statusCode": 5' in text} == set()
     assert routes_with(MINE, answered) >= {"GET /tallies", "GET /series", "GET /counters/plays/{id}"}
 
 
-def test_a_person_who_knows_an_id_reads_its_number(stored: Store) -> None:
-    invoke = Invoke(stored)
+def test_a_person_who_knows_an_id_reads_its_number(filled_store: Store) -> None:
+    invoke = Invoke(filled_store)
     of = [f"plays:{SECRET}-plays", f"visits:{PAGE}"]
     entries = events.body_of(invoke.http("get_tallies", of=of))["tallies"]
     assert [entry["value"] for entry in entries] == [7, 7]
@@ -146,15 +146,15 @@ PUBLIC = [name for name, counter in counters.COUNTERS.items() if counter.public]
 
 @pytest.mark.parametrize("listed", ["likes", "visits", *in_long(sorted({*PUBLIC} - {"likes", "visits"}))])
 def test_the_list_of_a_counter_that_anyone_may_list_has_only_its_own_ids(
-    listed: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+    listed: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = replace(COUNTERS[listed], lists=ANYONE)
     monkeypatch.setitem(COUNTERS, listed, opened)
-    answered = answers(stored)
+    answered = answers_to_stranger(filled_store)
     assert routes_with(SECRET, answered) == {"GET /top"}
     other_ids = {stored_id(counter) for counter in COUNTERS.values() if not counter.pages} - {stored_id(opened)}
     assert [id_ for id_ in other_ids if routes_with(f'"{id_}', answered) or routes_with(f'\\"{id_}', answered)] == []
-    invoke = Invoke(stored)
+    invoke = Invoke(filled_store)
     if opened.child:
         children = events.body_of(invoke.http(f"list_children_{listed}", id=stored_id(opened)))["children"]
         assert [child["child"] for child in children] == [FAN]

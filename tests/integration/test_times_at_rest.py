@@ -1,7 +1,7 @@
-"""Tally stores of a person without a name no finer time than the day, except where docs/privacy.md names a finer one.
+"""Changes of a person without a name are stored with no finer time than the day. docs/privacy.md lists the exceptions.
 
-The access log has the address and the second of each request. A stored time of the same second would show whose address
-it was.
+The access log has the address and the second of each request. An item with the same second would show the address of
+the person who made the change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.sdk
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
 HEART = {"counter": "hearts", "id": "home", "secret": SECRET}
 LATER_S = 3 * 3600 + 7 * 60 + 41  # on the same day
-MINUTES = {"the tally": {"at"}, "its receipt": {"at"}, "the child": {"at"}}
+MINUTES = {"the tally": {"at"}, "the receipt": {"at"}, "the child": {"at"}}
 """Attributes with the minute, by kind of item. The judge compares the minutes of changes that are visible now."""
 
 
@@ -81,9 +81,7 @@ CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {
     "PUT /counters/{counter}/{id}/anonymous": (like, MINUTES),
     "PUT /counters/{counter}/{id}/anonymous with a key": (lambda invoke: like(invoke, key="k" * 22), MINUTES),
     "a like that spills": (lambda invoke: while_hot(invoke, "PAGE#home", lambda: like(invoke)), {"the child": {"at"}}),
-    "DELETE /counters/{counter}/{id}/anonymous": (
-        like_and_remove, MINUTES,
-    ),
+    "DELETE /counters/{counter}/{id}/anonymous": (like_and_remove, MINUTES),
     "a like that is imported": (import_like, MINUTES),
     "the removal of a like that spilled": (
         lambda invoke: while_hot(invoke, "PAGE#home", lambda: like(invoke), lambda: like(invoke, "delete_anonymous")),
@@ -99,7 +97,7 @@ def test_every_change_that_strangers_may_make_is_a_case() -> None:
 
 def kind_of(table: str, item: dict[str, Any]) -> str:
     if table == "receipts":
-        return "its receipt"
+        return "the receipt"
     return "the child" if "#USER#" in item["SK"]["S"] else "the tally"
 
 

@@ -60,7 +60,7 @@ def test_get_shows_tallys_count_and_the_excess_of_the_teams_number(team: Team) -
 
 
 def test_a_team_number_that_changed_recently_is_not_ok(team: Team) -> None:
-    """Its items may be ahead of the number or lag behind, and nobody can tell until `within_s` has passed."""
+    """The items may be ahead of the number or lag behind, and nobody can tell until `within_s` has passed."""
     put_items(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)

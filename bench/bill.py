@@ -48,7 +48,7 @@ class MeteredWire(TimedWire):
 
 
 class LambdaDeployment(Deployment):
-    """A deployment that gets its stream records as from Lambda: a record begins a window, whose end ends the batch."""
+    """Delivers stream records as Lambda does. A record begins a window, whose end ends the batch."""
 
     wire_type = MeteredWire
     wire: MeteredWire

@@ -47,7 +47,7 @@ EDGES = {
         ("midnight", MIDNIGHT, 2),
     )
 }
-"""By name of a row: the minute after the edge, and how far the writers' clocks are apart, in seconds."""
+"""The minute after the edge, and how far the writers' clocks are apart in seconds, by name of a row."""
 Rows = dict[str, dict[str, float]]
 
 
@@ -177,7 +177,7 @@ def wire_of(clients: Clients) -> SyncWire:
 
 
 def stamped(record: Record, made_s: float | None) -> Record:
-    """Returns the record with another time of its making, because the engine has its own clock. None: no change."""
+    """Returns the record as if made at `made_s`, because the engine has its own clock. None: the engine's time."""
     change = record["dynamodb"]
     return {**record, "dynamodb": change | ({} if made_s is None else {"ApproximateCreationDateTime": made_s})}
 

@@ -203,7 +203,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         begun_per_s = max(beats_per_s, per_s / (1 + per_s * window_s), per_s / DELIVERY.batch_records)
         batches = begun_per_s * MONTH_S * shards
         tallies = distinct(moving / batches, month.ids)
-        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # a batch without tallies: a checkpoint only
+        used["write"] += batches * (1 - min(1.0, tallies) + cost(tallies))  # without tallies: only a checkpoint
         used["read"] += batches  # of the checkpoint
         _invoke(used, batches, 20)  # two requests
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)

@@ -81,7 +81,9 @@ LOADS = (
         for per_s, duration_s in ((50, 60.0), (200, 40.0), (1000, 20.0))
     ),
     Load(counters.PLAYS, 5000, 11, warm=True),
-    Load(counters.PLAYS, 5000, 3),  # short: the last two loads exceed the limits, so the environments become very many
+    Load(
+        counters.PLAYS, 5000, 3
+    ),  # the last two loads are short, because they exceed the limits and need many environments
     Load(counters.LIKES, 5000, 3),
 )
 

@@ -188,7 +188,7 @@ class HotTables:
 
 
 class FailedRequestError(Exception):
-    """A failed request, with a list: a code, or None, for each write."""
+    """A failed request. The argument is a list with a code, or None, for each write."""
 
 
 class HotClient:

@@ -1,4 +1,4 @@
-"""The time until a manual edit shows as drift if no consumer is stalled: the real code, in virtual time.
+"""The time until a manual edit shows as drift if no consumer is stalled. The real code runs in virtual time.
 
 As on AWS, a minute has 60 s, a sweep runs each minute, and records reach the consumers after 2 s. Each stream has one
 shard. Tallies are edited at random times. EventBridge may choose any second of the minute for the sweep. So each phase

@@ -45,7 +45,7 @@ class HoursCompared:
     series: Mapping[str, int]
     top: Mapping[str, int]
     took_s: float | None
-    """Seconds from the last visit until series and top list had the whole run; None: they had it not in time."""
+    """Seconds from the last visit until series and top list had the whole run. None: not within FOLDED_MINUTES_MAX."""
 
     @property
     def differing(self) -> list[str]:
@@ -88,7 +88,7 @@ class ReplayOutcome:
 
 
 def visits_with_keys(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
-    """Returns the URL and the key of each visit. A key is the log's name, the run and the line: over 22 characters."""
+    """Returns the URL and the key of each visit. A key of the log's name, run and line has over 22 characters."""
     name = _NOT_IN_KEYS.sub("-", log.name)[:NAME_CHARACTERS_MAX]
     for visit in log.visits:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
@@ -100,7 +100,7 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     Unless `quick`, waits until Tally has judged the minutes of the run and folded them into hours.
     """
     expected = log.recount()
-    run = secrets.token_hex(8)  # new keys: a second run counts again
+    run = secrets.token_hex(8)  # so that a second run has new keys, and counts, too
     steps = 2 * len(expected) + len(log.visits)
     bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
     async with Server(port) as server:

@@ -129,7 +129,7 @@ class Server:
         await self._ask("POST", "/visits", json={"url": url, "key": key})
 
     async def lose_the_answer(self, url: str, key: str) -> None:
-        """Send a visit whose answer is lost: on this path, the server counts the visit and closes the connection."""
+        """Send a visit whose answer is lost. On this path, the server counts the visit and closes the connection."""
         self.sent.answers_lost += 1
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
             await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})

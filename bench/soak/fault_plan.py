@@ -1,4 +1,4 @@
-"""Decides which request meets which fault: each kind of the proxy, at random by seed, and phases of conflicts."""
+"""Decides which request meets which fault, at random by seed, and which key is hot, so that it meets conflicts."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ PARENTS = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), cou
 """The parents of each counter of children."""
 WEIGHTS = {"series": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
-"""How often a client makes each kind of change: the method of this name, or an increment."""
+"""How often a client makes each kind of change. Each name is a kind in MOVES, or a method of Client."""
 BATCHABLE = [move for move in MOVES.values() if move.counter.is_batchable]
 IMPORTABLE = [move.counter for move in MOVES.values() if not move.counter.pages] + list(PARENTS)
 LONG_WAIT_S, LONG_WAIT_SHARE = 30.0, 0.1  # LONG_WAIT_SHARE of the retries wait for up to LONG_WAIT_S

@@ -51,7 +51,7 @@ def _print_limit(args: argparse.Namespace, stack: Stack) -> int:
         answer = tally.put_limit(name, args.id, args.limit, idempotency_key=key)
     else:
         answer = tally.get_limit(name, args.id)
-    kind = "its own" if answer["own"] else "as declared"
+    kind = "its own" if answer["override"] else "as declared"
     print_json_or_line(args, {**answer}, f"{name} {args.id}: {answer['limit']}, {kind}")
     return 0
 

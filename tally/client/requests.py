@@ -47,13 +47,13 @@ class NewState(TypedDict):
     replayed: bool
 
 
-class OwnLimit(TypedDict):
-    """The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change."""
+class IdLimit(TypedDict):
+    """The limit of one id. `override`: false if it is the declared limit, which may change with a deploy."""
 
     counter: str
     id: str
     limit: int
-    own: bool
+    override: bool
     replayed: bool
 
 
@@ -523,21 +523,21 @@ def set_counter(
     return Request.of("increments", "set_counter", locals())
 
 
-def get_limit(counter: str, id: str, *, caller: str | None = None) -> Request[OwnLimit]:
+def get_limit(counter: str, id: str, *, caller: str | None = None) -> Request[IdLimit]:
     """The limit of one id. Raises NotFoundError."""
     return Request.of("increments", "get_limit", locals())
 
 
 def put_limit(
     counter: str, id: str, limit: int, *, idempotency_key: str | None = None, caller: str | None = None
-) -> Request[OwnLimit]:
+) -> Request[IdLimit]:
     """Override the limit of one id. Raises NotFoundError."""
     return Request.of("increments", "put_limit", locals())
 
 
 def delete_limit(
     counter: str, id: str, *, idempotency_key: str | None = None, caller: str | None = None
-) -> Request[OwnLimit]:
+) -> Request[IdLimit]:
     """Reset the limit of one id to the declared one. Raises NotFoundError."""
     return Request.of("increments", "delete_limit", locals())
 

@@ -5,14 +5,14 @@ each process caches the override of a tally and compares with the cached limit. 
 still has this override. If the condition fails, DynamoDB returns the old item, which shows whether the limit is reached
 or the cache is stale.
 
-    PREFIX#id         SORT   own#plan, own#ceiling or own#floor   the override; without periods, the item also has the
-                                                                number
-    PREFIX#id#period  SORT   own#plan, own#ceiling or own#floor   a copy of the override, in the item of the number
-                             own#plan is `?…`                   a stale mark: the copy is not valid. A reader reads the
-                                                                override. Events still use the limit of this copy
+    PREFIX#id         SORT   override#name, override#ceiling or override#floor: the override. Without periods, the item
+                             also has the number
+    PREFIX#id#period  SORT   the same attributes: a copy of the override, in the item of the number. override#name is
+                             `?…`: a stale mark. The copy is not valid, and a reader reads the override. Events still
+                             use the limit of this copy
 
 The first write of a period that has to obey a limit copies the override into the period's item. The write expects
-that `own#plan` is as it was read. A change of the override writes into each period that a call may be in
+that `override#name` is as it was read. A change of the override writes into each period that a call may be in
 (overrides.py), so no write can use an override that was replaced.
 """
 
@@ -29,20 +29,20 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write
 from . import periods
 
-OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "own#plan", "own#floor", "own#ceiling"
+OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "override#name", "override#floor", "override#ceiling"
 """The attributes of an override: its unique name, its floor, its ceiling. No counter may have these attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
 """The attributes of an item whose override was deleted, and of the item of a period whose id has no override."""
 STALE_COPY_PREFIX = "?"
-"""A stale mark begins with this. The mark is in `own#plan`, where the name of the override was."""
+"""A stale mark begins with this. The mark is in `override#name`, where the name of the override was."""
 CACHED_TALLIES_MAX = 10_000  # in one process: a tally's limits take 300 bytes in the cache, and save a read
 
 
 class Limits(NamedTuple):
     """The limits of a tally, and the override that they come from.
 
-    `override`: the attributes of the override; empty if there is no override. `copy_id`: the value of `own#plan` in the
-    tally's item, so the name of an override or a stale mark; None if the item lacks the attribute.
+    `override`: the attributes of the override; empty if there is no override. `copy_id`: the value of `override#name`
+    in the tally's item, so the name of an override or a stale mark; None if the item lacks the attribute.
     """
 
     floor: int | None

@@ -24,24 +24,24 @@ STEP_S = 60  # no period is shorter
 
 
 def read_override(call: Call, counter: Counter, id_: str) -> Body:
-    """Returns the limit of one id, `{"counter","id","limit","own"}`: 1 RCU."""
+    """Returns the limit of one id, `{"counter","id","limit","override"}`: 1 RCU."""
     within = limits.read_limits(call, counter, id_)
-    return {"counter": counter.name, "id": id_, "limit": within.limit, "own": within.is_override}
+    return {"counter": counter.name, "id": id_, "limit": within.limit, "override": within.is_override}
 
 
 def put_override(
     call: Call, counter: Counter, id_: str, limit: int | None, *, operation: str, key: str
 ) -> ChangeAnswer:
-    """Sets the override of an id; None deletes it. Answers `{"counter","id","limit","own"}`.
+    """Sets the override of an id; None deletes it. Answers `{"counter","id","limit","override"}`.
 
     The number does not move, so the receipt has no amount. 4 WCU; with periods 6, and 2 more for each other period
     nearby. Raises KeyReusedError, StoreBusyError.
     """
     assert counter.limit_overrides, "no change would be judged by it"
-    own = limit is not None
-    override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if own else NO_OVERRIDE
-    in_force = limit if own else limits.declared_limits(counter).limit
-    body = {"counter": counter.name, "id": id_, "limit": in_force, "own": own}
+    is_set = limit is not None
+    override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if is_set else NO_OVERRIDE
+    in_force = limit if is_set else limits.declared_limits(counter).limit
+    body = {"counter": counter.name, "id": id_, "limit": in_force, "override": is_set}
 
     def change(draft: ReceiptDraft) -> Body:
         writes = partial(_override_writes, call, counter, id_, override)

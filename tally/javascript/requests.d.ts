@@ -30,12 +30,12 @@ export interface NewState {
   version: number;
 }
 
-/** The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change. */
-export interface OwnLimit {
+/** The limit of one id. `override`: false if it is the declared limit, which may change with a deploy. */
+export interface IdLimit {
   counter: string;
   id: string;
   limit: number;
-  own: boolean;
+  override: boolean;
 }
 
 /** All changes were counted. `changes`: how many. `tallies`: how many numbers they moved. */
@@ -446,7 +446,7 @@ export interface Requests {
     counter: string;
     id: string;
     caller?: string;
-  }): Promise<OwnLimit>;
+  }): Promise<IdLimit>;
   /** Override the limit of one id. Refused as not-found. */
   put_limit(fields: {
     counter: string;
@@ -454,14 +454,14 @@ export interface Requests {
     limit: number;
     idempotency_key?: string;
     caller?: string;
-  }): Promise<OwnLimit & Replayed>;
+  }): Promise<IdLimit & Replayed>;
   /** Reset the limit of one id to the declared one. Refused as not-found. */
   delete_limit(fields: {
     counter: string;
     id: string;
     idempotency_key?: string;
     caller?: string;
-  }): Promise<OwnLimit & Replayed>;
+  }): Promise<IdLimit & Replayed>;
   /** Move many counters together. Refused as limit-reached, counter-retired. */
   change(fields: {
     changes: Record<string, unknown>[];

@@ -53,13 +53,13 @@ class Visitor(TypedDict):
     visible: WhenVisible
 
 
-class OwnLimit(TypedDict):
-    """The limit of one id. `own`: whether it is an override; otherwise it is the declared limit, which may change."""
+class IdLimit(TypedDict):
+    """The limit of one id. `override`: false if it is the declared limit, which may change with a deploy."""
 
     counter: str
     id: str
     limit: int
-    own: bool
+    override: bool
 
 
 class NewState(TypedDict):
@@ -222,7 +222,7 @@ def set_counter(
     return Answer(body, replayed=replayed)
 
 
-_LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
+_LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "override": True}
 
 
 @operation(
@@ -234,7 +234,7 @@ _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "own": True}
     raises=[NotFoundError],
     example=_LIMIT,
 )
-def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimit]:
+def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[IdLimit]:
     """The limit of one id
 
     The ceiling, or the floor of a counter without a ceiling.
@@ -254,7 +254,7 @@ def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[OwnLimi
 )
 def put_limit(
     call: Call, *, counter: DeclaredCounter, id: Id, limit: Annotated[int, kinds.LIMIT_OVERRIDE], idempotency_key: Key
-) -> Answer[OwnLimit]:
+) -> Answer[IdLimit]:
     """Override the limit of one id
 
     The override replaces the declared limit, or an earlier override, for every change after the answer. If more is used
@@ -277,10 +277,10 @@ def put_limit(
     refusal_for=_refusal_of_override,
     needs=_needs_of_override("DeleteItem"),
     raises=[NotFoundError],
-    example={**_LIMIT, "limit": 1_000, "own": False},
+    example={**_LIMIT, "limit": 1_000, "override": False},
     changes_numbers=True,
 )
-def delete_limit(call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key) -> Answer[OwnLimit]:
+def delete_limit(call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key) -> Answer[IdLimit]:
     """Reset the limit of one id to the declared one"""
     body, replayed = overrides.put_override(call, counter, id, None, operation="delete_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)

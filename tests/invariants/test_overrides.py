@@ -340,7 +340,7 @@ def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(worl
         "counter": "credit",
         "id": ITEM,
         "limit": 20,
-        "own": False,
+        "override": False,
     }
     assert refusal_members(later, bounded, -6)["left"] == 5
     put_override(later, bounded, 8)
@@ -373,7 +373,7 @@ def test_an_override_below_the_present_number_refuses_increases_and_accepts_decr
     world: World, clock: Clock, counter: Counter
 ) -> None:
     count(world.store, counter, 8)
-    assert put_override(world.store, counter, 5) == {"counter": counter.name, "id": ITEM, "limit": 5, "own": True}
+    assert put_override(world.store, counter, 5) == {"counter": counter.name, "id": ITEM, "limit": 5, "override": True}
     members = refusal_members(world.store, counter, 1)
     assert (members["left"], members["limit"], "retry_after_s" in members) == (-3, 5, counter is QUOTA)
     count(world.store, counter, -2)
@@ -392,10 +392,11 @@ def test_after_an_override_is_removed_the_present_declared_limit_holds(
     put_override(world.store, counter, 50)
     (other,) = new_processes(world, 1)
     assert refusal_members(other, counter, 50)["left"] == 49
-    assert put_override(world.store, counter, None) == {"counter": counter.name, "id": ITEM, "limit": 10, "own": False}
+    declared = {"counter": counter.name, "id": ITEM, "limit": 10, "override": False}
+    assert put_override(world.store, counter, None) == declared
     for store in (world.store, other):
         assert refusal_members(store, counter, 10)["left"] == 9
-    assert overrides.read_override(world.call(), counter, ITEM)["own"] is False
+    assert overrides.read_override(world.call(), counter, ITEM)["override"] is False
     (later,) = new_processes(world, 1)
     assert refusal_members(later, replace(counter, ceiling=20), 20)["limit"] == 20, (
         "a deploy raised the limit, and no tally has a copy of the old one"

@@ -243,10 +243,11 @@ def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: s
 
 def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> None:
     """The new limit reaches an ended period up to a minute later. A hold may still move the number of that period."""
-    limited, override = replace(CALLS, limit_overrides=True), {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}
+    limited = replace(CALLS, limit_overrides=True)
+    override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
         change = record(limited, f"7c20#2026-11-{day}", old, 85, **override)
-        change["dynamodb"]["OldImage"]["own#plan"] = {"S": "-"}
+        change["dynamodb"]["OldImage"]["override#name"] = {"S": "-"}
         effects = bookkeeper.read_count(CounterIndex({"calls": limited}), change)
         assert sum(len(effect.events) for effect in effects) == events_made
 
@@ -255,8 +256,9 @@ def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> No
 def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> None:
     limited = replace(CALLS, limit_overrides=True, period=period)
     id_ = f"7c20{'#2026-11-18' if period else ''}"
-    override, stale_mark = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}}, {"own#plan": {"S": "?x"}}
-    declared = {"own#plan": {"S": "-"}}
+    override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
+    stale_mark = {"override#name": {"S": "?x"}}
+    declared = {"override#name": {"S": "-"}}
 
     def events_of(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
         change = record(limited, id_, old, new, nonce=nonce, **after)
@@ -284,7 +286,7 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
 
 def test_an_override_before_the_first_change_of_an_id_crosses_from_the_declared_limit() -> None:
     limited = replace(CALLS, limit_overrides=True, period=None, keep_periods=None, start=85)
-    override = {"own#plan": {"S": "p"}, "own#ceiling": {"N": "100"}, "start": {"N": "85"}}
+    override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}, "start": {"N": "85"}}
     effects = bookkeeper.read_count(CounterIndex({"calls": limited}), record(limited, "7c20", None, 85, **override))
     [event] = [event.detail for effect in effects for event in effect.events]
     assert (event["threshold"], event["direction"], event["by"]) == (80, "up", "limit")

@@ -120,9 +120,7 @@ class _HoldsSweep:
         self.failed_ids.add(hold_id)
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []
-        table, overdue_key = (
-            {"TableName": self.store.settings.ledger_table},
-            f"{OVERDUE}{holder_key(name, id_)}#{hold_id}",
-        )
+        table = {"TableName": self.store.settings.ledger_table}
+        overdue_key = f"{OVERDUE}{holder_key(name, id_)}#{hold_id}"
         as_read = items.with_expected({**table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}, expect_as_read(hold))
         return [{"Delete": as_read}, {"Put": {**table, "Item": {**hold, "SK": {"S": overdue_key}}}}]

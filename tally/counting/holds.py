@@ -172,7 +172,9 @@ def transition(
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        writes.append(_mark_write(call, hold))  # without its receipt, a commit may be voided all the same
+        # Without its receipt, a commit may be voided all the same. The nonce of the receipt stays, as in voids.py.
+        marked: items.Values = {VOIDED_AT: int(clock.now_s())}
+        writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
     moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
@@ -201,14 +203,6 @@ def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Value
         "nonce": call.nonce,
         **({"used": used[state]} if state in used else {}),
     }
-
-
-def _mark_write(call: Call, hold: Item) -> Write:
-    """Returns the write that marks the receipt of a hold with the time of its void, on condition that the receipt
-    exists. Its nonce stays, as in voids.py."""
-    receipt = hold["receipt"]
-    marked: items.Values = {VOIDED_AT: int(clock.now_s())}
-    return items.update_write(call.store.settings.receipts_table, {"id": receipt}, marked, expected={"id": receipt})
 
 
 def _time_condition(state: str, in_time: bool) -> Item:

@@ -22,7 +22,7 @@ from ..counting.receipts import IMPORT, IMPORTED, Body, ReceiptDraft, ReceiptKey
 from ..counting.tallies import TOMBSTONE, Tally, minute_now
 from ..dynamo import queries
 from ..dynamo.client import Call
-from ..dynamo.keys import Item, key
+from ..dynamo.keys import key
 from ..dynamo.transactions import (
     CONDITION_FAILED,
     TRANSACTION_ITEMS_MAX,
@@ -215,9 +215,12 @@ def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], paren
     exists."""
     table, at = call.store.settings.counts_table, minute_now(call)
     unless_present = {"ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"}
-    puts: list[Write] = [
-        {"Put": {"TableName": table, "Item": _item(call, counter, row, at), **unless_present}} for row in todo
-    ]
+    puts = list[Write]()
+    for row in todo:
+        where = key(counter.partition_start + row.id, counter.child_range[0] + row.child)
+        numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(at)}}
+        item = {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}
+        puts.append({"Put": {"TableName": table, "Item": item, **unless_present}})
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
     assert sum(amounts.values()) == len(puts)
     parent_exists = {"ConditionExpression": accepts_children_condition(counter)}
@@ -226,9 +229,3 @@ def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], paren
         for id_, amount in amounts.items()
     ]
     return puts + moves
-
-
-def _item(call: Call, counter: Counter, row: ChildRow, at: int) -> Item:
-    where = key(counter.partition_start + row.id, counter.child_range[0] + row.child)
-    numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(at)}}
-    return {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}

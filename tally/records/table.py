@@ -205,7 +205,12 @@ class Records(Generic[R]):
         """Returns the values, actions and conditions of a write after all extensions."""
         if type(record) is not self._cls:
             raise InvalidInputError(f"A {type(record).__name__} is not a {self._cls.__name__}.")
-        self._check_counters(record)
+        as_read = getattr(record, _COUNTERS_READ, {})
+        for name in self._counters:
+            value = getattr(record, self._attributes[name].field)
+            if value is not None and value != as_read.get(name):
+                why = f"{name} is an atomic counter and moves by itself: leave it None, or as it was read."
+                raise InvalidInputError(why, field=name)
         values: Mapping[str, object] = {
             name: value
             for name, a in self._attributes.items()
@@ -219,15 +224,6 @@ class Records(Generic[R]):
             actions += [replace(action, source=type(extension).__name__) for action in wanted.actions]
             conditions += [wanted.condition] if wanted.condition is not None else []
         return values, actions, conditions + ([condition] if condition is not None else [])
-
-    def _check_counters(self, record: R) -> None:
-        """If the caller set a counter to anything but None or the value as read, raises InvalidInputError."""
-        as_read = getattr(record, _COUNTERS_READ, {})
-        for name in self._counters:
-            value = getattr(record, self._attributes[name].field)
-            if value is not None and value != as_read.get(name):
-                why = f"{name} is an atomic counter and moves by itself: leave it None, or as it was read."
-                raise InvalidInputError(why, field=name)
 
     def _encode_values(self, values: Mapping[str, object]) -> Item:
         """Returns the set values in wire form, keys included. Raises for None where the class requires a value."""

@@ -107,15 +107,14 @@ class Metrics:
                 "namespace": namespace,
                 "metric": metric,
                 "dimensions": dict(dimensions),
-                **{name: one if isinstance(one, str) else _number(one) for name, one in vars(series).items()},
+                **{
+                    name: one if isinstance(one, str) else int(one) if float(one).is_integer() else round(one, 3)
+                    for name, one in vars(series).items()
+                },
             }
             for (namespace, metric, dimensions), series in sorted(self.series.items())
         ]
         return {"metrics": documents}
-
-
-def _number(value: float) -> float:
-    return int(value) if float(value).is_integer() else round(value, 3)
 
 
 def _size(path: Path) -> int:

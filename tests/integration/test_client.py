@@ -234,13 +234,13 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     checkout = example("checkout", tally, monkeypatch)
     tally.increment(*MUG, amount=4)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 1}
-    calls: list[str] = []
-    monkeypatch.setattr(checkout, "charge", lambda order: calls.append(order["card"]) or order["card"] == "good")
-    monkeypatch.setattr(checkout, "refund", lambda order: calls.append("refund"))
+    payments: list[str] = []
+    monkeypatch.setattr(checkout, "charge", lambda order: payments.append(order["card"]) or order["card"] == "good")
+    monkeypatch.setattr(checkout, "refund", lambda order: payments.append("refund"))
     assert checkout.handler({**order, "card": "declined"}, None) == {"sold": False}
     assert checkout.handler({**order, "card": "declined"}, None) == {"sold": False}
     assert [checkout.handler({**order, "card": "good"}, None) for _ in range(2)] == [{"sold": True}] * 2
-    assert calls == ["declined", "declined", "good"]
+    assert payments == ["declined", "declined", "good"]
     assert tally.get_counter(*MUG)["value"] == 3
     second = {**order, "order_id": "o-2"}
     assert checkout.handler({**second, "card": "declined"}, None) == {"sold": False}
@@ -248,15 +248,15 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     with monkeypatch.context() as later:
         later.setattr(clock, "now_s", lambda: time.time() + checkout.PAY_WITHIN_S + 1)
         assert checkout.handler({**second, "card": "good"}, None) == {"sold": True}
-    assert calls[3:] == ["declined", "good"]
+    assert payments[3:] == ["declined", "good"]
     assert tally.get_counter(*MUG)["value"] == 2
     tally.increment(*MUG, amount=-2)
     assert checkout.handler({**order, "order_id": "o-3", "card": "good"}, None) == {"sold": False, "left": 0}
-    assert calls[5:] == [], "nobody is charged for an item that is sold out"
+    assert payments[5:] == [], "nobody is charged for an item that is sold out"
     hold_of_sale = tally.hold(*MUG, 1, checkout.PAY_WITHIN_S, idempotency_key="o-1")["hold"]
     tally.void_hold(*MUG, hold_of_sale)
     assert checkout.handler({**order, "card": "good"}, None) == {"sold": False}, "the sale was voided"
-    assert calls[5:] == []
+    assert payments[5:] == []
 
 
 @pytest.mark.usefixtures("midday")
@@ -284,10 +284,9 @@ def test_the_sample_page_shows_a_customer_the_used_and_the_remaining_amounts(
     declared = dict(counters.COUNTERS)
     del counters.COUNTERS["usage"]
     assert rows()[1] == "Jobs: unknown at the moment"
+    # Restores the declared order, which decides the samples. monkeypatch.delitem would change the order.
     counters.COUNTERS.clear()
-    counters.COUNTERS.update(
-        declared
-    )  # in the declared order, which monkeypatch.delitem would change, and which decides the samples
+    counters.COUNTERS.update(declared)
 
 
 def declared_in_limits(name: str) -> Counter:
@@ -296,8 +295,8 @@ def declared_in_limits(name: str) -> Counter:
     [declaration] = re.findall(rf"^{name} = Counter\(.*?^(?=```)", page, re.DOTALL | re.MULTILINE)
     declared: dict[str, Any] = {"Counter": Counter}
     exec(declaration, declared)
-    made: Counter = declared[name]
-    return made
+    counter: Counter = declared[name]
+    return counter
 
 
 @pytest.mark.usefixtures("midday")

@@ -257,15 +257,15 @@ def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, 
 
 
 def receipts_of(invoke: Invoke, of: str, target: Any, key: Any, which: str = "own", **more: Any) -> list[Any]:
-    """Returns the entries for these keys. `which`: the route, for `own` receipts, `any` receipts or ""."""
+    """Returns the entries for these keys. `which` names the route: "own", "any", or "" for anonymous callers."""
     answer = invoke.http(f"get_{which}_receipts".replace("__", "_"), of=of, target=target, key=key, **more)
     assert answer["statusCode"] == 200, answer
     return list(events.body_of(answer)["receipts"])
 
 
 def state(invoke: Invoke, of: str, target: str, key: str, which: str = "own", **more: Any) -> str:
-    [found] = receipts_of(invoke, of, [target], [key], which, **more)
-    return str(found["state"])
+    [entry] = receipts_of(invoke, of, [target], [key], which, **more)
+    return str(entry["state"])
 
 
 KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -296,19 +296,19 @@ def test_only_its_caller_finds_the_receipt_of_a_change_of_each_kind(
     if operation == "change_hold":
         held = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
         fields = {**fields, "hold": held["body"]["hold"]}
-    own = events.routes()[route].needs_caller
-    mine, other = ("own", "") if own else ("", "own")
+    needs_caller = events.routes()[route].needs_caller
+    right_route, wrong_route = ("own", "") if needs_caller else ("", "own")
     answer = invoke.http(route, idempotency_key=events.KEY, **fields)
     assert answer["statusCode"] in (200, 201, 202), answer["body"]
-    [found] = receipts_of(invoke, operation, [target], [events.KEY], mine)
+    [entry] = receipts_of(invoke, operation, [target], [events.KEY], right_route)
     body = events.body_of(answer)
-    assert (found["state"], {name: found["answer"].get(name, body[name]) for name in body}) == ("counted", body)
-    assert state(invoke, operation, target, events.KEY, other) == "unknown"
-    assert state(invoke, operation, target + "x", events.KEY, mine) == "unknown"
-    assert state(invoke, operation, target, events.KEY + "x", mine) == "unknown"
+    assert (entry["state"], {name: entry["answer"].get(name, body[name]) for name in body}) == ("counted", body)
+    assert state(invoke, operation, target, events.KEY, wrong_route) == "unknown"
+    assert state(invoke, operation, target + "x", events.KEY, right_route) == "unknown"
+    assert state(invoke, operation, target, events.KEY + "x", right_route) == "unknown"
     # A caller who may read every receipt names the caller of the change.
-    by = {"caller": "auth0|7c20"} if own else {}
-    assert state(invoke, operation, target, events.KEY, "any", **by) == "counted"
+    caller = {"caller": "auth0|7c20"} if needs_caller else {}
+    assert state(invoke, operation, target, events.KEY, "any", **caller) == "counted"
     assert state(invoke, operation, target, events.KEY, "any", caller="somebody else") == "unknown"
 
 
@@ -316,18 +316,18 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invok
     order = [{**USAGE, "amount": 1}, {**STOCK, "amount": 5}]
     sent = {"increment": {**USAGE, "amount": 7}, "change": {"changes": order}}
     voids = {"increment": ("void", "usage/7c20", USAGE), "change": ("void_changes", "changes", {})}
-    own = {"caller": None}  # the sample of a void names a caller
-    for operation, (void, target, of) in voids.items():
-        problem(invoke.http(void, **of, **own, key="order-1"), 404, "not-found")
+    no_caller = {"caller": None}  # in place of the sample's caller
+    for operation, (void, target, fields) in voids.items():
+        problem(invoke.http(void, **fields, **no_caller, key="order-1"), 404, "not-found")
         invoke.http(operation, **sent[operation], idempotency_key="order-1")
         assert "voided" not in receipts_of(invoke, operation, [target], ["order-1"])[0]
-        answers = [invoke.http(void, **of, **own, key="order-1") for _ in range(2)]
+        answers = [invoke.http(void, **fields, **no_caller, key="order-1") for _ in range(2)]
         assert [events.body_of(answer)["changed"] for answer in answers] == [True, False]
-        [found] = receipts_of(invoke, operation, [target], ["order-1"])
-        assert (found["state"], found["voided"]) == ("counted", True)
-        again = invoke.http(operation, **sent[operation], idempotency_key="order-1")
-        assert again["headers"]["idempotency-replayed"] == "true"
-        problem(invoke.http(void, **of, caller="another", key="order-1"), 404, "not-found")
+        [entry] = receipts_of(invoke, operation, [target], ["order-1"])
+        assert (entry["state"], entry["voided"]) == ("counted", True)
+        retried = invoke.http(operation, **sent[operation], idempotency_key="order-1")
+        assert retried["headers"]["idempotency-replayed"] == "true"
+        problem(invoke.http(void, **fields, caller="another", key="order-1"), 404, "not-found")
     assert events.body_of(answers[0]) == {"tallies": 2, "changed": True, "visible": "now"}
     assert (invoke.read("usage", "7c20")["value"], invoke.read("stock", "mug")["value"]) == (0, 0)
     for counter in ("likes", "members", "visits", "ticket"):

@@ -240,7 +240,7 @@ def read(world: World) -> Scenario:
     names = {field.name for field in world.operation.fields}
     yield
     if "of" in names:
-        of = [f"{name}:{PAGE if one.pages else 'a91f'}" for name, one in counters.COUNTERS.items()]
+        of = [f"{name}:{PAGE if counter.pages else 'a91f'}" for name, counter in counters.COUNTERS.items()]
         secret = {"secret": SECRET} if "secret" in names else {}
         world.do(of="plays:a91f" if "by" in names else of, **secret)
     for counter in world.counters if "counter" in names else ():
@@ -270,7 +270,7 @@ def hold(world: World) -> Scenario:
 
 
 def settle(world: World) -> Scenario:
-    """Settle holds in time, twice, too late and beyond a limit, a missing hold, and one whose release meets a limit."""
+    """Settle holds in time, twice, too late, beyond a limit, a missing hold, and a hold whose release meets a limit."""
     in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
     late = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)

@@ -41,7 +41,7 @@ class ApiDocument:
     """The OpenAPI document of some counters."""
 
     def __init__(self, counters: Mapping[str, Counter]) -> None:
-        self.routes = {route.key: route for one in OPERATIONS for route in one.routes(counters)}
+        self.routes = {route.key: route for operation in OPERATIONS for route in operation.routes(counters)}
         self.by_operation = {route.operation.name: route for route in reversed(self.routes.values())}
         self.document = copy.deepcopy(document(OPERATIONS, counters))
         self.document["components"]["schemas"] = close_schema(self.document["components"]["schemas"])

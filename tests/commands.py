@@ -52,7 +52,7 @@ class Command:
 
     def __call__(self, *arguments: object) -> int:
         """Returns the exit status."""
-        parsed = commands.parse_arguments([str(one) for one in arguments], commands.parser(counters.COUNTERS))
+        parsed = commands.parse_arguments([str(argument) for argument in arguments], commands.parser(counters.COUNTERS))
         return commands.command_named(parsed.command).run(parsed, Stack(self.store, None, counters.COUNTERS))
 
     def file(self, *lines: str, name: str = ".csv") -> Path:

@@ -78,7 +78,9 @@ class Delivery:
 
     def batch(self, size: int = BATCH_RECORDS, back: int = 0) -> list[Record]:
         """Returns the next records after the filter, `size` or fewer. `back`: how many earlier records it repeats."""
-        return [one for one in self.records[max(0, self.position - back) : self.position + size] if self.takes(one)]
+        return [
+            record for record in self.records[max(0, self.position - back) : self.position + size] if self.takes(record)
+        ]
 
     def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
         """Invoke the consumer, unless the batch is empty. Returns the sequence number that it reports as failed."""

@@ -15,12 +15,12 @@ from tally.contract.declarations import OPERATIONS
 
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 KEY = "k-0123456789-0123456789-0123"
-BY_NAME: dict[str, Operation] = {one.name: one for one in OPERATIONS}
+BY_NAME: dict[str, Operation] = {operation.name: operation for operation in OPERATIONS}
 
 
 def routes() -> dict[str, Route]:
     """Returns the routes of the declared counters, by their ids: `increment`, `increment_plays_short`."""
-    return {route.id: route for one in OPERATIONS for route in one.routes(COUNTERS)}
+    return {route.id: route for operation in OPERATIONS for route in operation.routes(COUNTERS)}
 
 
 def sample(name: str) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _named_metrics(template: Template) -> Iterator[tuple[str, tuple[str, str, di
         metrics = [entry["MetricStat"]["Metric"] for entry in properties.get("Metrics", []) if "MetricStat" in entry]
         yield from ((id_, series) for series in queried_metrics(properties))
         for metric in metrics or ([] if queried_metrics(properties) else [properties]):
-            dimensions = {one["Name"]: as_text(one["Value"]) for one in metric.get("Dimensions", [])}
+            dimensions = {pair["Name"]: as_text(pair["Value"]) for pair in metric.get("Dimensions", [])}
             yield id_, (metric["Namespace"], metric["MetricName"], dimensions)
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", []):

@@ -18,15 +18,19 @@ IDLE_USD = {"dev": 15, "prod": 35}
 
 def read_stage(template: Template) -> BilledStage:
     """Returns the billed parts of a stage, by its template."""
-    functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
-    [sweep_mb] = [one["MemorySize"] for one in functions if one["Handler"].endswith(".sweep")]
-    alarms = [one["Properties"].get("Metrics", ()) for one in template.of_type("AWS::CloudWatch::Alarm").values()]
+    functions = [resource["Properties"] for resource in template.of_type("AWS::Lambda::Function").values()]
+    [sweep_mb] = [function["MemorySize"] for function in functions if function["Handler"].endswith(".sweep")]
+    alarms = [alarm["Properties"].get("Metrics", ()) for alarm in template.of_type("AWS::CloudWatch::Alarm").values()]
     return BilledStage(
-        snapshots=sum("SnapStart" in one for one in functions),
+        snapshots=sum("SnapStart" in function for function in functions),
         sweep_mb=sweep_mb,
         alarm_metrics=sum(map(_billed_metrics, alarms)),
         logged=_logged_share(
-            [one["Environment"]["Variables"] for one in functions if one["Handler"] == "handlers.increments"]
+            [
+                function["Environment"]["Variables"]
+                for function in functions
+                if function["Handler"] == "handlers.increments"
+            ]
         ),
     )
 
@@ -56,7 +60,7 @@ def test_an_idle_stage_is_cheap_and_costs_what_the_calculator_says(
     assert idle < IDLE_USD[stage]
     assert idle == pytest.approx(known_idle, rel=0.1), "stale: DEV and PROD of bench/cost.py"
     assert deployed.logged == known.logged, "stale: DEV and PROD of bench/cost.py"
-    functions = [one["Properties"] for one in template.of_type("AWS::Lambda::Function").values()]
-    assert {one["MemorySize"] for one in functions} <= {FUNCTION_GB * KB, CPU_MB}
-    assert {one["MemorySize"] for one in functions if "SnapStart" in one} <= {FUNCTION_GB * KB}
+    functions = [resource["Properties"] for resource in template.of_type("AWS::Lambda::Function").values()]
+    assert {function["MemorySize"] for function in functions} <= {FUNCTION_GB * KB, CPU_MB}
+    assert {function["MemorySize"] for function in functions if "SnapStart" in function} <= {FUNCTION_GB * KB}
     assert len(template.of_type("AWS::CloudWatch::Dashboard")) == 1

@@ -62,7 +62,7 @@ def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) 
     for module in BUSY:
         entries, function = rollback_alarm(prod, module)[1]["Metrics"], prod.functions()[module]
         metrics = {entry["Id"]: entry["MetricStat"]["Metric"] for entry in entries if "MetricStat" in entry}
-        assert {id_: (one["Namespace"], one["MetricName"]) for id_, one in metrics.items()} == {
+        assert {id_: (metric["Namespace"], metric["MetricName"]) for id_, metric in metrics.items()} == {
             "failed": ("Tally", "Failed"), "errors": ("AWS/Lambda", "Errors"), "calls": ("AWS/Lambda", "Invocations"),
         }  # fmt: skip
         assert dimensions(metrics["failed"]) == {"service": "Tally-prod", "version": f"{version}.{module}"}

@@ -574,7 +574,9 @@ def test_destroy_deletes_the_edge_first_and_names_the_resources_that_remain(
     assert run_destroy(["--yes", "-c", "stage=prod"]) == 0
     assert aws.deleted == ["id of Tally-prod-edge-eu-west-1", "id of Tally-prod"]
     before, _, after = capsys.readouterr().out.partition("deleted; in account 123456789012 remain")
-    retained = {id_: one for id_, one in behind_cdn.resources.items() if one.get("DeletionPolicy") == "Retain"}
+    retained = {
+        id_: resource for id_, resource in behind_cdn.resources.items() if resource.get("DeletionPolicy") == "Retain"
+    }
     kept = [_physical_name(id_, resource) for id_, resource in retained.items()]
     assert len(kept) >= 19
     for name in kept:

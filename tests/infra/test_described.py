@@ -67,23 +67,24 @@ def test_the_described_tables_mappings_schedules_and_cors_are_those_of_the_stack
     described = description()
     for name, arguments in described["tables"].items():
         properties = dev.resources[name]["Properties"]
-        assert {one: properties.get(one) for one in ("KeySchema", "BillingMode")} == {
-            one: arguments[one] for one in ("KeySchema", "BillingMode")
+        assert {key: properties.get(key) for key in ("KeySchema", "BillingMode")} == {
+            key: arguments[key] for key in ("KeySchema", "BillingMode")
         }
-        assert {one["AttributeName"] for one in properties["AttributeDefinitions"]} == {
-            one["AttributeName"] for one in arguments["AttributeDefinitions"]
+        assert {definition["AttributeName"] for definition in properties["AttributeDefinitions"]} == {
+            definition["AttributeName"] for definition in arguments["AttributeDefinitions"]
         }
         images = arguments.get("StreamSpecification", {}).get("StreamViewType")
         assert properties.get("StreamSpecification", {}).get("StreamViewType") == images
         assert properties["TimeToLiveSpecification"]["AttributeName"] == described["ttl_attribute"]
     described_mappings, deployed_mappings = (
-        {(one.function, one.table): one for one in some} for some in (parse(described).mappings, mappings(dev).values())
+        {(mapping.function, mapping.table): mapping for mapping in some}
+        for some in (parse(described).mappings, mappings(dev).values())
     )
     assert {which: vars(one) | {"name": ""} for which, one in described_mappings.items()} == {
         which: vars(one) | {"name": ""} for which, one in deployed_mappings.items()
     }
-    rules = [one["Properties"] for one in dev.of_type("AWS::Events::Rule").values()]
-    assert [one["ScheduleExpression"] for one in rules if "ScheduleExpression" in one] == [
+    rules = [rule["Properties"] for rule in dev.of_type("AWS::Events::Rule").values()]
+    assert [rule["ScheduleExpression"] for rule in rules if "ScheduleExpression" in rule] == [
         f"rate({every_s // 60} minute)" for _, every_s in described["schedules"]
     ]
     cors = dev.only("AWS::ApiGatewayV2::Api")["CorsConfiguration"]

@@ -30,7 +30,9 @@ def test_the_stack_makes_an_event_bus_or_uses_the_bus_of_the_option(dev: Templat
 def test_a_stack_without_thresholds_has_no_events_and_no_right_to_send_them() -> None:
     plain = {name: replace(counter, notify=None) for name, counter in DECLARED.counters.items()}
     without = replace(DECLARED, counters=plain)
-    place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS)
+    place = Surroundings(
+        "Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS
+    )
 
     def description(declared: Any) -> str:
         return str(deployment_document(declared, place, "", "")) + str(sorted(map(str, declared.needs.values())))

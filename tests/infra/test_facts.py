@@ -327,7 +327,7 @@ def expected_value(template: Template, context: str, value: Any) -> Any:
             name = template.only_name(value.type)
             return {"Fn::GetAtt": [name, value.attribute]} if value.attribute else {"Ref": name}
         case list():
-            return [expected_value(template, context, one) for one in value]
+            return [expected_value(template, context, item) for item in value]
         case dict():
             return {name: expected_value(template, context, one) for name, one in value.items()}
     return value

@@ -178,9 +178,10 @@ def test_each_metric_of_aws_that_is_read_exists_and_is_of_a_resource_of_the_stac
 ) -> None:
     template: Template = request.getfixturevalue(stack)
     [filter_metrics] = [
-        one["Properties"]["MetricTransformations"] for one in template.of_type("AWS::Logs::MetricFilter").values()
+        log_filter["Properties"]["MetricTransformations"]
+        for log_filter in template.of_type("AWS::Logs::MetricFilter").values()
     ]
-    by_filter = [(one["MetricNamespace"], one["MetricName"], frozenset()) for one in filter_metrics]
+    by_filter = [(metric["MetricNamespace"], metric["MetricName"], frozenset()) for metric in filter_metrics]
     for namespace, name, pairs in set(read_metrics(template)) - set(by_filter):
         if namespace == observe.NAMESPACE:
             continue
@@ -229,4 +230,4 @@ def expressions(template: Template) -> Iterator[tuple[str, set[str]]]:
         for row in widget["properties"].get("metrics", ()):
             if isinstance(row[-1], dict) and "expression" in row[-1]:
                 named = set(re.findall(r"[a-z_]\w*", row[-1]["expression"]))
-                yield row[-1]["expression"], named & {one[-1].get("id") for one in widget["properties"]["metrics"]}
+                yield row[-1]["expression"], named & {entry[-1].get("id") for entry in widget["properties"]["metrics"]}

@@ -137,9 +137,11 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
 def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, counters: Path) -> None:
     deployed = [mapping for mapping in mappings(shop).values() if mapping.function == "items"]
     assert {mapping.table.rstrip("0123456789ABCDEF") for mapping in deployed} == {"Orders", "Store"}
-    place = Surroundings("Tally", "v", {one: one.value for one in Table}, dict.fromkeys(Table, "s"), "bucket")
+    place = Surroundings("Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, "s"), "bucket")
     local = [
-        one for one in parse(deployment_document(Declarations.load(counters), place, "", "")).mappings if one.counters
+        mapping
+        for mapping in parse(deployment_document(Declarations.load(counters), place, "", "")).mappings
+        if mapping.counters
     ]
     assert {mapping.table: mapping.counters for mapping in local} == {
         "shop": {"orders": ("PK", "SK", True)},
@@ -151,14 +153,16 @@ def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, co
 
 def mapping_properties(template: Template) -> dict[str, Json]:
     """Returns the properties of the mappings, by their logical ids."""
-    return {name: one["Properties"] for name, one in template.of_type("AWS::Lambda::EventSourceMapping").items()}
+    return {
+        name: mapping["Properties"] for name, mapping in template.of_type("AWS::Lambda::EventSourceMapping").items()
+    }
 
 
 def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notifies(
     shop: Template, counters: Path, tmp_path: Path
 ) -> None:
     """CloudFormation changes the window in place. A new mapping would begin at the oldest record of the stream."""
-    seconds = {(one.function, one.batch_window_s) for one in mappings(shop).values()}
+    seconds = {(mapping.function, mapping.batch_window_s) for mapping in mappings(shop).values()}
     assert seconds == {("rollup", 1), ("bookkeeper", 30), ("items", 1)}
     notifying = tmp_path / "counters.py"
     notifying.write_text(
@@ -236,9 +240,10 @@ def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(s
         "sweep": {**streams, "Orders.Arn": SCAN, "Store.Arn": {*SCAN, "dynamodb:PutItem"}, "Key.Arn": SCAN},
     }
     [put] = [
-        one
-        for one in shop.statements(shop.functions()["sweep"])
-        if "Store" in as_text(as_list(one["Resource"])[0]) and as_list(one["Action"]) == ["dynamodb:PutItem"]
+        statement
+        for statement in shop.statements(shop.functions()["sweep"])
+        if "Store" in as_text(as_list(statement["Resource"])[0])
+        and as_list(statement["Action"]) == ["dynamodb:PutItem"]
     ]
     assert put["Condition"]["ForAllValues:StringLike"] == {"dynamodb:LeadingKeys": ["HEARTBEAT#*"]}
     assert put["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"}
@@ -254,9 +259,9 @@ def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(s
 def test_a_team_table_without_writes_sets_no_alarm_off(shop: Template) -> None:
     """Such a table may have no heartbeats. If nobody reads the stream, the alarm on the watermark's age goes off."""
     missing_data = {
-        name.partition("-Tally-")[2]: one["TreatMissingData"]
-        for one in (found["Properties"] for found in shop.of_type("AWS::CloudWatch::Alarm").values())
-        if (name := str(one["AlarmName"])).endswith("-items") or name.endswith("iterator-age-rollup")
+        name.partition("-Tally-")[2]: alarm["TreatMissingData"]
+        for alarm in (resource["Properties"] for resource in shop.of_type("AWS::CloudWatch::Alarm").values())
+        if (name := str(alarm["AlarmName"])).endswith("-items") or name.endswith("iterator-age-rollup")
     }
     assert missing_data == {
         "iterator-age-items": "notBreaching",
@@ -276,8 +281,8 @@ def test_the_sweep_goes_live_after_the_consumer_and_its_mappings(shop: Template)
     sweep = shop.resources[shop.alias_of(shop.functions()["sweep"])]
     mapped = [
         name
-        for name, one in shop.of_type("AWS::Lambda::EventSourceMapping").items()
-        if one["Properties"]["FunctionName"] == {"Ref": shop.alias_of(shop.functions()["items"])}
+        for name, mapping in shop.of_type("AWS::Lambda::EventSourceMapping").items()
+        if mapping["Properties"]["FunctionName"] == {"Ref": shop.alias_of(shop.functions()["items"])}
     ]
     assert len(mapped) == 2
     assert {shop.alias_of(shop.functions()["items"]), *mapped} <= set(sweep["DependsOn"])

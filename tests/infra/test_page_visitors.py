@@ -73,10 +73,10 @@ def test_the_local_stack_has_the_table_of_salts_and_visits_know_whether_there_is
     assert [schema for schema in schemas.values() if not schema.has_backups] == [SALTS_TABLE]
     for cdn in (False, True):
         place = Surroundings(
-            "Tally", "v", {one: one.value for one in schemas}, dict.fromkeys(schemas, ""), "bucket", has_cdn=cdn
+            "Tally", "v", {table: table.value for table in schemas}, dict.fromkeys(schemas, ""), "bucket", has_cdn=cdn
         )
         document = deployment_document(declared, place, "config", "console")
         assert document["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
-        environments = {name: one["environment"] for name, one in document["functions"].items()}
+        environments = {name: function["environment"] for name, function in document["functions"].items()}
         assert [name for name, one in environments.items() if "TALLY_CDN" in one] == ["visits"] * cdn
-        assert {one["TALLY_SALTS_TABLE"] for one in environments.values()} == {"salts"}
+        assert {variables["TALLY_SALTS_TABLE"] for variables in environments.values()} == {"salts"}

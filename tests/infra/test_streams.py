@@ -25,8 +25,10 @@ FILTERS = {  # written out a second time: the consumers depend on them
 
 def test_filters_let_heartbeats_through_and_to_the_rollup_only_spilled_changes(dev: Template) -> None:
     """test_described.py checks the other settings of the mappings."""
-    filters = {key: one.get("FilterCriteria", {"Filters": []})["Filters"] for key, one in properties(dev).items()}
-    assert {key: [json.loads(one["Pattern"]) for one in listed] for key, listed in filters.items()} == FILTERS
+    filters = {
+        key: mapping.get("FilterCriteria", {"Filters": []})["Filters"] for key, mapping in properties(dev).items()
+    }
+    assert {key: [json.loads(entry["Pattern"]) for entry in listed] for key, listed in filters.items()} == FILTERS
 
 
 SPILLED: Json = {"NewImage": {"rollup": {"BOOL": True}}}
@@ -71,7 +73,7 @@ def test_the_role_of_a_consumer_has_the_right_to_read_before_the_mapping_exists(
         function = dev.resources[dev.functions()[module]]
         role = dev.resources[function["Properties"]["Role"]["Fn::GetAtt"][0]]
         [policy] = role["Properties"]["Policies"]
-        allowed = [as_list(one["Action"]) for one in policy["PolicyDocument"]["Statement"]]
+        allowed = [as_list(statement["Action"]) for statement in policy["PolicyDocument"]["Statement"]]
         assert any("dynamodb:GetRecords" in actions for actions in allowed)
 
 

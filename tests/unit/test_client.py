@@ -37,7 +37,7 @@ from tally.errors import (
 
 LAMBDAS = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
-CLIENT_OPERATIONS = [one for one in OPERATIONS if hasattr(requests, one.name)]
+CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
 INTERNAL_ERRORS = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}  # no answer has them
 
 
@@ -112,7 +112,7 @@ def problem(error: TallyError) -> dict[str, Any]:
 
 def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
     """`make generate` writes the client's methods from the operations, and test_operations.py compares them."""
-    left_out = {one.name for one in OPERATIONS} - {one.name for one in CLIENT_OPERATIONS}
+    left_out = {operation.name for operation in OPERATIONS} - {operation.name for operation in CLIENT_OPERATIONS}
     assert left_out == {
         "get_client_file", "get_visits_badge", "get_counter_badge", "get_console", "get_console_config",
         "get_console_file", "get_openapi",
@@ -120,11 +120,11 @@ def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
     for operation in CLIENT_OPERATIONS:
         build: Callable[..., Request[Any]] = getattr(requests, operation.name)
         arguments = {
-            one.argument: [] if one.kind.list_max or one.name == "changes" else "x" for one in operation.fields
+            field.argument: [] if field.kind.list_max or field.name == "changes" else "x" for field in operation.fields
         }
         request = build(**arguments)
         assert (request.function, request.operation) == (operation.module, operation.name)
-        assert set(request.fields) == {one.name for one in operation.fields} - {"caller"}
+        assert set(request.fields) == {field.name for field in operation.fields} - {"caller"}
         assert getattr(Tally, operation.name).__wrapped__ is build
         if operation.leaves_receipt:
             assert inspect.signature(build).parameters["idempotency_key"].default is None
@@ -454,6 +454,6 @@ def test_a_batch_resends_only_the_requests_with_a_503_and_answers_in_order(pause
         [requests.increment("plays", f"v{number}", idempotency_key=f"k{number}") for number in range(4)]
     )
     assert [type(result).__name__ for result in results] == ["dict", "dict", "KeyReusedError", "dict"]
-    assert [isinstance(one, dict) and one["replayed"] for one in results] == [False, True, False, False]
+    assert [isinstance(result, dict) and result["replayed"] for result in results] == [False, True, False, False]
     sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events]
     assert sent == [["k0", "k1", "k2", "k3"], ["k1", "k3"], ["k3"]]

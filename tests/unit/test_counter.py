@@ -312,15 +312,15 @@ def test_counters_are_refused_if_and_only_if_the_keys_of_two_overlap(keys: list[
     is_free_of_overlaps = all(
         owner.child is None
         or not (
-            f"{one.sort_key}#".startswith(owner.child)
-            or one.sort_key.startswith(f"{owner.sort_key}.")
-            or (one is not owner and (one.child or "").startswith(owner.child))
+            f"{member.sort_key}#".startswith(owner.child)
+            or member.sort_key.startswith(f"{owner.sort_key}.")
+            or (member is not owner and (member.child or "").startswith(owner.child))
         )
         for owner in family
-        for one in family
+        for member in family
     )
     with contextlib.nullcontext() if is_free_of_overlaps else pytest.raises(ConfigurationError):
-        assert list(declared(family)) == [one.name for one in family]
+        assert list(declared(family)) == [member.name for member in family]
 
 
 @pytest.mark.parametrize("children", [False, True])
@@ -367,7 +367,8 @@ def test_team_numbers_may_have_names_that_begin_alike() -> None:
     like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
     assert (
-        list(declared(Watched(one, table="shop", attribute="n", items=like_items, at="META") for one in names)) == names
+        list(declared(Watched(name, table="shop", attribute="n", items=like_items, at="META") for name in names))
+        == names
     )
     for name, items in (("x", "shop"), (None, like_items)):
         with pytest.raises(ConfigurationError, match=r"must be Items\(…\)"):

@@ -111,7 +111,7 @@ def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> N
 
 def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
     other = Counter("d", prefix="D", sort_key="N", attribute="n")
-    stored = {one.name: forms.form(one) for one in (PLAIN, other)}
+    stored = {counter.name: forms.form(counter) for counter in (PLAIN, other)}
     refused = forms.refused(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
     assert {refusal.counter for refusal in refused if refusal.booked} == {"c", "d"}
 

@@ -27,7 +27,7 @@ from tally.counter import Counter, declared
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = document(OPERATIONS, COUNTERS)
-ROUTES = [route for one in OPERATIONS for route in one.routes(COUNTERS)]
+ROUTES = [route for operation in OPERATIONS for route in operation.routes(COUNTERS)]
 
 
 def documented_routes() -> Iterator[tuple[Route, dict[str, Any]]]:
@@ -92,7 +92,9 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
         assert bool(body) == any(field.source is Source.BODY or field.kind.body_name for field in route.fields)
         schema = resolved(next(iter(body.values()), {}).get("schema", {}))
         needed = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
-        if route.operation.name == "increment" and all(one.delta is None for one in route.served_counters(COUNTERS)):
+        if route.operation.name == "increment" and all(
+            counter.delta is None for counter in route.served_counters(COUNTERS)
+        ):
             needed.add("amount")
         assert not body or set(schema.get("required", [])) == needed, route.id
         beacons = route.operation.name in ("visit", "increment")
@@ -163,7 +165,7 @@ def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
 def test_a_schema_takes_the_values_that_the_check_takes(name: str, route: Route, field: Field, data: Any) -> None:
     schema = schema_of(route, field)
     value = data.draw(values_near(schema))
-    if any(isinstance(one, str) and one.endswith("\n") for one in (value if isinstance(value, list) else [value])):
+    if any(isinstance(text, str) and text.endswith("\n") for text in (value if isinstance(value, list) else [value])):
         return  # Python's `$` matches before a line break; the `$` of ECMA 262, for which the pattern is, does not
     is_taken = passes_check(route, field, value) and not _is_refused_by_operation(route, field, value)
     assert validator(schema).is_valid(value) == is_taken, value

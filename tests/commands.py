@@ -65,6 +65,6 @@ class Command:
         """Import the file, with a name and a reason."""
         return self("import", path, "--children" if counter == "likes" else "--counter", counter, *WRITE_OPTIONS, *more)
 
-    def said(self) -> tuple[str, str]:
+    def read_output(self) -> tuple[str, str]:
         """Returns the output and the errors since the last call."""
         return self.capsys.readouterr()

@@ -233,12 +233,12 @@ class World(EngineStreams):
     def sweep(self, client: Any = None) -> None:
         """Run the sweep, as operations/sweep does each minute."""
         store = self.with_client(client or self.wire)
-        seen = watermark.read(store)
+        current = watermark.read(store)
         now_s = CLOCK.now_s()
-        if not seen.is_too_fresh(store.settings, now_s):
+        if not current.is_too_fresh(store.settings, now_s):
             untimed = replace(store, clock=lambda: 0.0)  # a busy machine must not end the sweep early
-            watermark.advance(untimed, self.streams, seen, now_s)  # type: ignore[arg-type]
-            judge.judge(store, seen, now_s, until_s=float("inf"))
+            watermark.advance(untimed, self.streams, current, now_s)  # type: ignore[arg-type]
+            judge.judge(store, current, now_s, until_s=float("inf"))
         if self.series:
             hours.sum_up(store, watermark.last_judged_minute(store), until_s=float("inf"))
             deletion.sweep(store, counters.COUNTERS, float("inf"))

@@ -179,9 +179,9 @@ def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     assert min(int(item["expiration"]["N"]) for item in stored) > later_s
     for item in stored:
         store.client.delete_item(TableName=store.settings.receipts_table, Key={"id": item["id"]})
-    run.said()
+    run.read_output()
     assert run.import_(finished) == 0
-    assert "ended before: 120 rows, 0 refused" in run.said()[0]
+    assert "ended before: 120 rows, 0 refused" in run.read_output()[0]
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(CommandError, match="its receipts have expired, so it cannot go on"):
         run.import_(interrupted)
@@ -201,7 +201,7 @@ def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
         run.import_(path, "likes")
     deployment.like("u0", liked=False, post="p")  # the second start does not put this like again
     assert run.import_(path, "likes") == 0
-    assert "2 existed" in run.said()[0]
+    assert "2 existed" in run.read_output()[0]
     assert (value(store, LIKES, "p"), value(store, LIKES, "q")) == (70, 71)
     listed, _ = children.list_children(Call(store), LIKES, "q", 100, None)
     assert ("u69", 1_700_000_069) in listed
@@ -283,17 +283,17 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert [value(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
     assert (value(deployment.store, LIKES, "p"), value(deployment.store, counters.CONTEST, "y")) == (5, 97)
     deployment.assert_no_drift()
-    run_on_deployment.said()
+    run_on_deployment.read_output()
     assert run_on_deployment("history", "p") == 0
-    printed, _ = run_on_deployment.said()
+    printed, _ = run_on_deployment.read_output()
     assert f"likes p: +4 imported in this hour, into 2024-05-03 to {today}" in printed
     assert "--imports" in printed
     assert run_on_deployment("history", "w", "--json") == 0
-    [line] = map(json.loads, run_on_deployment.said()[0].splitlines())
+    [line] = map(json.loads, run_on_deployment.read_output()[0].splitlines())
     assert (line["counter"], line["id"], line["amount"], line["how"]) == ("plays", "w", 5, "import")
     assert (line["first"], line["last"], line["at"]) == (today, today, hour_s)
     assert run_on_deployment("history", "nothing") == 0
-    assert "has no repairs" in run_on_deployment.said()[0]
+    assert "has no repairs" in run_on_deployment.read_output()[0]
 
 
 def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, run: Command) -> None:
@@ -303,12 +303,12 @@ def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, 
         LIKES_HEADER, *(f"{row},{day}" for row, day in zip(("p,a", "nobody,b", "p,c", "nothing,d"), days, strict=True))
     )
     assert run.import_(path, "likes") == 2
-    _, errors = run.said()
+    _, errors = run.read_output()
     assert "line 3: there is no post nobody\n" in errors
     assert "line 5: there is no post nothing\n" in errors
     assert value(store, LIKES, "p") == 0
     assert run.import_(path, "likes", "--skip-bad") == 1  # the command names the rows that it leaves out
-    assert "imported 2 rows, 2 refused" in run.said()[0]
+    assert "imported 2 rows, 2 refused" in run.read_output()[0]
     assert value(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
@@ -339,7 +339,7 @@ def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run
     for header, option in (("id,child,at", "--children"), ("id,day,value", "--counter")):
         path = run.file(header, "a,45415,45415" if option == "--counter" else "a,ann,45415")
         assert run("import", path, option, "hearts" if option == "--children" else "plays", *WRITE_OPTIONS) == 2
-        assert "line 2: the time 45415, in seconds since 1970, is before 2000 or after May 2033" in run.said()[1]
+        assert "line 2: the time 45415, in seconds since 1970, is before 2000 or after May 2033" in run.read_output()[1]
 
 
 BAD_CSV = [NUMBERS_HEADER, "a,1", "b,x", "c#,3", "d", "e,1.5", "..,1", "f,-1", f"g,{10**37 + 1}"]
@@ -374,7 +374,7 @@ def test_the_command_names_bad_lines_and_imports_nothing_without_skip_bad(
     path = run.file(*lines, name=name)
     for options in ((), WRITE_OPTIONS):
         assert run("import", path, "--counter", "plays", *options) == 2
-        reasons = dict(line.split(": ", 2)[1:] for line in run.said()[1].splitlines() if ": line " in line)
+        reasons = dict(line.split(": ", 2)[1:] for line in run.read_output()[1].splitlines() if ": line " in line)
         assert list(reasons) == [f"line {number}" for number, _ in bad]
         for number, reason in bad:
             assert reason in reasons[f"line {number}"]
@@ -418,7 +418,7 @@ def test_a_wrong_row_does_not_make_the_command_leave_out_another_row(
     path = tmp_path / "numbers.csv"
     path.write_bytes(content)
     assert run("import", path, "--counter", "plays", "--skip-bad") == 0
-    printed, errors = run.said()
+    printed, errors = run.read_output()
     left_out = f", {files.format_rows(len(bad))} left out" if bad else ""
     assert re.match(rf"would import into plays: {files.format_rows(rows)}, \d+ in all{left_out}, as the run ", printed)
     assert named_lines(errors) == bad
@@ -465,7 +465,10 @@ def test_the_error_of_a_row_that_is_not_utf8_says_how_to_save_the_file(run: Comm
     )
     path.write_bytes(rows.encode("latin-1"))
     assert run("import", path, "--counter", "plays") == 2
-    assert "line 3: the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8" in run.said()[1]
+    assert (
+        "line 3: the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8"
+        in run.read_output()[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -484,7 +487,7 @@ def test_only_the_name_of_a_child_may_hold_line_breaks(
     path = tmp_path / "members.csv"
     path.write_text(content)
     assert run("import", path, "--children", "hearts", "--skip-bad") == 0
-    printed, errors = run.said()
+    printed, errors = run.read_output()
     assert printed.startswith(f"would import into hearts: {files.format_rows(rows)}")
     assert named_lines(errors) == bad
 
@@ -519,30 +522,30 @@ def test_a_file_without_the_names_of_the_columns_gets_one_error_and_nothing_is_i
 def test_a_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Command) -> None:
     path = run.file(NUMBERS_HEADER, "a,1", "b,2")
     assert run("import", path, "--counter", "plays") == 0
-    assert run.said()[0].startswith("would import into plays: 2 rows, 3 in all, as the run ")
+    assert run.read_output()[0].startswith("would import into plays: 2 rows, 3 in all, as the run ")
     assert all(store.client.scan(TableName=table)["Count"] == 0 for table in (
         store.settings.counts_table, store.settings.receipts_table, store.settings.ledger_table,
     ))  # fmt: skip
     assert run.import_(path, "plays", "--run", "first") == 0
-    run.said()
+    run.read_output()
     assert run("import", run.file(NUMBERS_HEADER, "a,1"), "--counter", "plays") == 0
-    assert "the run first imported 2 rows, by " in run.said()[1]
+    assert "the run first imported 2 rows, by " in run.read_output()[1]
 
 
 def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to_them(
     store: Store, run: Command
 ) -> None:
     assert run.import_(run.file(NUMBERS_HEADER, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
-    out, err = run.said()
+    out, err = run.read_output()
     assert "line 3: 0 left.\n" in err
     assert "line 5: 2 left." in err
     assert "imported 2 rows, 2 refused" in out
     assert run("history", "--imports") == 0
-    assert "imported 2 rows, 2 refused, by " in run.said()[0]
+    assert "imported 2 rows, 2 refused, by " in run.read_output()[0]
     assert (value(store, STOCK, "mug"), value(store, STOCK, "cup")) == (2, 0)
     path = run.file(NUMBERS_HEADER, "x,97", "y,0", "x,90")
     assert run.import_(path, "contest") == 1
-    assert "line 4: It is at version 1 now." in run.said()[1]
+    assert "line 4: It is at version 1 now." in run.read_output()[1]
     assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
     with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
         run("import", path, "--counter", "likes")
@@ -559,7 +562,7 @@ def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, ru
     """Such rows are not an error, because an export has them until DynamoDB removes their items."""
     today = periods.tally_id(counters.CALLS, "b", time.time())
     assert run.import_(run.file(NUMBERS_HEADER, "a#2020-01-01,5", f"{today},6"), "calls") == 0
-    out, err = run.said()
+    out, err = run.read_output()
     assert "1 row of periods that calls does not keep: nobody can read them\n" in err
     assert "imported 2 rows" in out
 
@@ -636,26 +639,26 @@ def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
     assert all(children.has_child(Call(other.store), counter, "home", name) for counter, name in stored_children)
     assert (tmp_path / "plays.csv").read_text() == f"id,value\nv,{big + 7}\nw,0\n"
     assert json.loads((tmp_path / "visits.jsonl").read_text()) == {"id": page, "value": 9}
-    run.said()
+    run.read_output()
     assert run("export", "stock") == 0
-    assert run.said()[0] == "id,value\nmug,4\n"
+    assert run.read_output()[0] == "id,value\nmug,4\n"
     assert posts.delete_post(Call(store, "author"), LIKES, "p")
     for of_children in ([], ["--children"]):
         assert run("export", "likes", *of_children) == 0
-        assert "\np," not in run.said()[0], "a deleted post has no number and no likes"
+        assert "\np," not in run.read_output()[0], "a deleted post has no number and no likes"
 
 
 def test_the_id_of_a_row_may_have_a_period(run: Command) -> None:
     today, tomorrow = (str(datetime.now(UTC).date() + timedelta(days=days)) for days in (0, 1))
     path = run.file(NUMBERS_HEADER, f"a#{today},5", f"a#{tomorrow},7", "b,1", "b#2026-11,1", "b##,1")
     assert run.import_(path, "calls", "--skip-bad") == 0
-    assert [line.split(": ")[1] for line in run.said()[1].splitlines()[:3]] == ["line 4", "line 5", "line 6"]
+    assert [line.split(": ")[1] for line in run.read_output()[1].splitlines()[:3]] == ["line 4", "line 5", "line 6"]
     assert run("export", "calls") == 0
-    head, *rows = run.said()[0].splitlines()
+    head, *rows = run.read_output()[0].splitlines()
     assert (head, sorted(rows)) == ("id,value", [f"a#{today},5", f"a#{tomorrow},7"])
     assert run("get", "calls", f"a#{today}") == 0
     line = f"calls a#{today}: 5, 995 left to its limit of 1000, until {tomorrow}T00:00:00+00:00\n"
-    assert run.said()[0] == line
+    assert run.read_output()[0] == line
 
 
 def test_ids_of_any_text_are_imported_and_their_export_can_be_imported(
@@ -663,7 +666,7 @@ def test_ids_of_any_text_are_imported_and_their_export_can_be_imported(
 ) -> None:
     rows = ["/posts/x/,5", "привет,7", "%D0%BF,1", "п,2", '"a, b",3', "a#b,4", "~2Fc~2F,6"]
     assert run.import_(run.file(NUMBERS_HEADER, *rows), "usage", "--skip-bad") == 0
-    assert "write # as ~23" in run.said()[1]
+    assert "write # as ~23" in run.read_output()[1]
     path, again = tmp_path / "usage.csv", tmp_path / "again.csv"
     assert run("export", "usage", path) == 0
     numbers = dict(line.split(",") for line in path.read_text().splitlines()[1:])

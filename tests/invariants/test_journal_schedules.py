@@ -261,12 +261,12 @@ class Schedule:
 
     def check(self) -> None:
         """Compare each drift row with the edits up to the last judged minute."""
-        seen = watermark.read(self.world.store)
-        judged = seen.judged
-        if judged < max(0, seen.resume_minute - 1):
+        current = watermark.read(self.world.store)
+        judged = current.judged
+        if judged < max(0, current.resume_minute - 1):
             return
-        if self.resume_minute != seen.resume_minute:
-            self._forget_lost_drift(seen)
+        if self.resume_minute != current.resume_minute:
+            self._forget_lost_drift(current)
         self.last_checked_minute = judged
         stored = {(row.counter, row.target): row for row in rows.all_rows(self.world.store)}
         for tally in {*stored, *self.truth.edits} - self._unpredictable() - self._edited_before_the_ledger():
@@ -282,17 +282,17 @@ class Schedule:
             else:
                 self.failures["drift is not confirmed"] += min(true_drifts) > 0 or max(true_drifts) < 0
 
-    def _forget_lost_drift(self, seen: Watermark) -> None:
+    def _forget_lost_drift(self, current: Watermark) -> None:
         """After a restart of the ledger, drop the edits that the ledger has lost from `truth`, and check its rows.
 
         A row may keep a part of the true drift, because confirmed drift stays.
         """
-        self.resume_minute, truth = seen.resume_minute, self.truth
+        self.resume_minute, truth = current.resume_minute, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read_row(self.world.store, *tally)
             true_drift = truth.drift(tally, self.last_checked_minute)
-            later = [edit for edit in truth.edits[tally] if edit[0] >= seen.resume_minute]
-            kept = row.drift - sum(amount for minute, amount in later if minute <= max(seen.judged, row.last_minute))
+            later = [edit for edit in truth.edits[tally] if edit[0] >= current.resume_minute]
+            kept = row.drift - sum(amount for minute, amount in later if minute <= max(current.judged, row.last_minute))
             if tally not in self._unpredictable():
                 is_wrong = kept != 0 and not 0 < kept / (true_drift or -kept) <= 1
                 self.failures["unproven drift kept after a restart"] += is_wrong

@@ -33,9 +33,8 @@ def build(
     options = Options.from_context(app.node.get_all_context())
     options.check_region(*map(os.environ.get, ("CDK_DEFAULT_REGION", "CDK_DEFAULT_ACCOUNT")))  # `cdk` sets them
     declarations = Declarations.load(counters)
-    bundle = Bundle(
-        LAMBDAS, declarations, options.likers_visible, cache_folder=Path(__file__).resolve().parent / ".build"
-    )
+    cache = Path(__file__).resolve().parent / ".build"
+    bundle = Bundle(LAMBDAS, declarations, options.likers_visible, cache_folder=cache)
     tally = TallyStack(app, "Tally", declarations=declarations, options=options, bundle=bundle)
     if options.cdn:
         edge = Edge(app, "TallyEdge", routes=declarations.routes, options=options)

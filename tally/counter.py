@@ -514,17 +514,14 @@ def _check_tables(counters: Iterable[Counter]) -> None:
         table, beats = counter.items.table, counter.items.heartbeats
         others = by_table.setdefault(table, [])
         if any(other.heartbeats is not beats for other in others):
-            raise ConfigurationError(
-                f"counter {counter.name!r}: heartbeats is {beats}, but must be the same in all counters of the table"
-                f" {table!r}: a counter without heartbeats would count them"
-            )
+            must = f"must be the same in all counters of the table {table!r}"
+            why = "a counter without heartbeats would count them"
+            raise ConfigurationError(f"counter {counter.name!r}: heartbeats is {beats}, but {must}: {why}")
         others.append(counter.items)
         if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
-            raise ConfigurationError(
-                f"counter {counter.name!r}: too many counters count items of the table {table!r}. One record moves all"
-                f" of their numbers in one transaction: declare at most {COUNTERS_PER_TABLE_MAX} for a table, or"
-                f" {WATCHED_MAX} that `Watched` makes"
-            )
+            why = f"too many counters count items of the table {table!r}. One record moves all of their numbers in one"
+            most = f"declare at most {COUNTERS_PER_TABLE_MAX} for a table, or {WATCHED_MAX} that `Watched` makes"
+            raise ConfigurationError(f"counter {counter.name!r}: {why} transaction: {most}")
 
 
 def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, str], Counter]) -> None:
@@ -547,10 +544,8 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
         for start in _starts(counter.child or "", "#"):
             owner = by_child.get((counter.prefix, start), counter)
             if owner is not counter:
-                key = f"child {counter.child!r} of {counter.prefix!r}"
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: {key} is among the children of {owner.name!r}: both would count them"
-                )
+                child = f"child {counter.child!r} of {counter.prefix!r} is among the children of {owner.name!r}"
+                raise ConfigurationError(f"counter {counter.name!r}: {child}: both would count them")
 
 
 def _starts(text: str, sign: str) -> list[str]:

@@ -84,24 +84,23 @@ def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> s
     """Returns an id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = string(value, field)
     if len(text) > longest or not ID_FORM.fullmatch(text):
-        allowed = f"1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -"
-        raise InvalidInputError(f"{field} must be {allowed}{_spelling(text, longest)}", field=field)
+        encoded = id_of(text)
+        detail = f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -"
+        if text in (".", ".."):
+            detail += ", and not a dot or two"
+        elif len(encoded) > longest:
+            detail += f": spelled with ~ and a code for each other character it has {len(encoded)} characters"
+        elif encoded != text:
+            detail += f": write {encoded}"
+        elif "#" in text:
+            detail += ": write # as ~23"
+        raise InvalidInputError(detail, field=field)
     return text
 
 
 def read_id(value: object, field: str) -> str:
     """Returns an id whose number is read. The id of a group of items may be longer than others."""
     return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
-
-
-def _spelling(text: str, longest: int) -> str:
-    """Returns how to write this text as an id, if that is possible."""
-    encoded = id_of(text)
-    if text in (".", ".."):
-        return ", and not a dot or two"
-    if len(encoded) > longest:
-        return f": spelled with ~ and a code for each other character it has {len(encoded)} characters"
-    return f": write {encoded}" if encoded != text else ": write # as ~23" if "#" in text else ""
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:

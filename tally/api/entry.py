@@ -122,13 +122,21 @@ class RequestHandler:
 
         With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
-        refusal = _batch_refusal(event)
+        entries = event["batch"]
+        refusal: CallerError | None = None
+        if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
+            detail = "batch must be a list of events, and the only field of its event besides on_failure."
+            refusal = InvalidInputError(detail, field="batch")
+        elif event.get("on_failure", "raise") != "raise":
+            refusal = InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
+        elif len(entries) > BATCH_ENTRIES_MAX:
+            refusal = PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
         if refusal:
             _log_and_meter(None, refusal)
             return _direct_response(refusal, request_id)
         answers: list[Outcome] = []
         slowest_s = 0.0
-        for entry in event["batch"]:
+        for entry in entries:
             began_s = self.store.clock()
             answers.append(self._answer(partial(self._direct_request, entry), deadline_s - slowest_s))
             slowest_s = max(slowest_s, self.store.clock() - began_s)
@@ -202,19 +210,6 @@ class RequestHandler:
 def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
     """Returns whether Tally failed, and not the caller: Lambda must send the event again, or keep it."""
     return isinstance(answer, TallyError) and not isinstance(answer, CallerError)
-
-
-def _batch_refusal(event: Mapping[str, Any]) -> CallerError | None:
-    """Returns the error that refuses a whole batch; None if the batch is accepted."""
-    entries = event["batch"]
-    if not event.keys() <= {"batch", "on_failure"} or not isinstance(entries, list) or not entries:
-        detail = "batch must be a list of events, and the only field of its event besides on_failure."
-        return InvalidInputError(detail, field="batch")
-    if event.get("on_failure", "raise") != "raise":
-        return InvalidInputError('on_failure must be "raise", or left out.', field="on_failure")
-    if len(entries) > BATCH_ENTRIES_MAX:
-        return PayloadTooLargeError(f"A batch holds at most {BATCH_ENTRIES_MAX} events.", field="batch")
-    return None
 
 
 def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:

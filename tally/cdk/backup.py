@@ -58,13 +58,10 @@ class Backup(Construct):
             lifecycle=_delete_after(LOCAL_RETENTION_DAYS),
             copy_actions=[copied],
         )
-        plan = backup.CfnBackupPlan(
-            self,
-            "Plan",
-            backup_plan=backup.CfnBackupPlan.BackupPlanResourceTypeProperty(
-                backup_plan_name=names.vault, backup_plan_rule=[rule]
-            ),
+        contents = backup.CfnBackupPlan.BackupPlanResourceTypeProperty(
+            backup_plan_name=names.vault, backup_plan_rule=[rule]
         )
+        plan = backup.CfnBackupPlan(self, "Plan", backup_plan=contents)
         role = iam.Role(
             self,
             "Role",

@@ -161,10 +161,8 @@ class Tally(Construct):
         if (path, variable) in self._claimed_variables:
             return False
         if function.node.try_find_child(marker):
-            raise OptionsError(
-                f"{path} already counts with another Tally by {variable}: give variable=… here, and the same to"
-                " from_environment(variable=…)"
-            )
+            instead = "give variable=… here, and the same to from_environment(variable=…)"
+            raise OptionsError(f"{path} already counts with another Tally by {variable}: {instead}")
         self._claimed_variables.add((path, variable))
         Construct(function, marker)
         return True
@@ -204,8 +202,7 @@ class Tally(Construct):
         self.functions = {name: alias for name, alias in aliases.items() if not name.endswith(OPEN_SUFFIX)}
         self._functions, self._streams = functions, streams
         self._configure_console(api)
-        self._output_deployment()
-        self._output_for_callers(api)
+        self._add_outputs(api)
         self._add_operations(Parts(tables, functions, api, failed_events), dead_letters)
 
     def _add_operations(self, parts: Parts, dead_letters: DeadLetters) -> None:
@@ -248,9 +245,10 @@ class Tally(Construct):
         for module, routes in self._declarations.routes_by_function.items():
             self._functions.add_variables(module, console_variables(module, routes, config, client))
 
-    def _output_deployment(self) -> None:
-        surroundings = self._functions.surroundings
-        self._output("Stage", self._options.stage, "The stage: any other than dev keeps its data")
+    def _add_outputs(self, api: Api) -> None:
+        """Adds the outputs that the command `tally` and callers read."""
+        options, surroundings = self._options, self._functions.surroundings
+        self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
         self._output("Version", self._functions.version, "The version of the functions' code, as in GET /health")
         self._output("Runtime", RUNTIME.name, "The runtime of the functions")
         self._output("Format", str(FORMAT), "The storage format: the command tally refuses a stack of another format")
@@ -259,9 +257,6 @@ class Tally(Construct):
             self._output("EventBusArn", surroundings.event_bus, "The event bus that gets the threshold events")
         if self._team_tables.by_name:
             self._output("TeamTables", team_tables_json(surroundings), "The team's tables whose items Tally counts")
-
-    def _output_for_callers(self, api: Api) -> None:
-        options = self._options
         self._output("ApiUrl", api.url, "The address of the HTTP API")
         self._output("ConsoleUrl", api.console_url, "The address of the console")
         if api.domain:

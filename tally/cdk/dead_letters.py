@@ -29,6 +29,7 @@ class DeadLetters(Construct):
 
     def __init__(self, scope: Construct, id: str, *, names: Names, keeps_data: bool, expires_days: int) -> None:
         super().__init__(scope, id)
+        expires = Duration.days(expires_days)
         self.bucket = s3.Bucket(
             self,
             "Bucket",
@@ -38,9 +39,7 @@ class DeadLetters(Construct):
             enforce_ssl=True,
             versioned=True,
             lifecycle_rules=[
-                s3.LifecycleRule(
-                    expiration=Duration.days(expires_days), noncurrent_version_expiration=NONCURRENT_RETENTION
-                ),
+                s3.LifecycleRule(expiration=expires, noncurrent_version_expiration=NONCURRENT_RETENTION),
                 s3.LifecycleRule(expired_object_delete_marker=True),
             ],
             removal_policy=RemovalPolicy.RETAIN if keeps_data else RemovalPolicy.DESTROY,
@@ -61,11 +60,8 @@ class DeadLetters(Construct):
         """Let a consumer put records under its own name. It may not read, delete, or write under another name."""
         role = alias.role
         assert isinstance(role, iam.Role)
-        role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["s3:PutObject"], resources=[self.bucket.arn_for_objects(f"{consumer.function}/*")]
-            )
-        )
+        objects = self.bucket.arn_for_objects(f"{consumer.function}/*")
+        role.add_to_policy(iam.PolicyStatement(actions=["s3:PutObject"], resources=[objects]))
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM5[Resource::<{self.logical_id}.Arn>/{consumer.function}/*]",

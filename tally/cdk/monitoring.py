@@ -72,15 +72,14 @@ class Monitoring(Construct):
         alarm_topic.grant_read_alarms(parts.functions.aliases["drift"])  # GET /status
         self.topic = alarm_topic.topic
         self.dashboard_name = names.dashboard_name
+        topics = dict.fromkeys(("on_alarm_topic", "on_ok_topic", "on_insufficient_data_topic"), self.topic)
         self._facade = MonitoringFacade(
             self,
             "Facade",
             alarm_factory_defaults=AlarmFactoryDefaults(
                 actions_enabled=True,
                 alarm_name_prefix=names.base,
-                action=SnsAlarmActionStrategy(
-                    on_alarm_topic=self.topic, on_ok_topic=self.topic, on_insufficient_data_topic=self.topic
-                ),
+                action=SnsAlarmActionStrategy(**topics),
             ),
             metric_factory_defaults=MetricFactoryDefaults(period=metrics.MINUTE),
             # `_add_dashboard` makes the dashboard: it begins with the alarms, which the sections make first.

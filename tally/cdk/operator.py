@@ -29,6 +29,7 @@ def runbook_statements(
 
     To invoke a function with a failed event, an operator also needs `InvokePolicy`.
     """
+    consumers = [arn for one in streams.consumers for arn in (one.function_arn, one.lambda_.function_arn)]
     return [
         iam.PolicyStatement(
             actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
@@ -40,13 +41,7 @@ def runbook_statements(
             actions=["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"],
             resources=[mapping.attr_event_source_mapping_arn for mapping in streams.mappings],
             # The function of the mapping, or the function that a request sets: nobody may set another function.
-            conditions={
-                "StringEqualsIfExists": {
-                    "lambda:FunctionArn": [
-                        arn for one in streams.consumers for arn in (one.function_arn, one.lambda_.function_arn)
-                    ]
-                }
-            },
+            conditions={"StringEqualsIfExists": {"lambda:FunctionArn": consumers}},
         ),
         iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[sweep.function_arn]),
         count_subscribers_statement(topic),
@@ -116,7 +111,8 @@ class Operator(Construct):
             resource_name=f"{stack.stack_name}/*",
             arn_format=ArnFormat.SLASH_RESOURCE_NAME,
         )
-        bucket = dead_letters.bucket
+        bucket, scanned = dead_letters.bucket, [tables.counts.table_arn, tables.receipts.table_arn]
+        objects = [bucket.arn_for_objects("*")]
         self.policy = iam.ManagedPolicy(
             self,
             "Policy",
@@ -126,12 +122,8 @@ class Operator(Construct):
                 iam.PolicyStatement(actions=["cloudformation:DescribeStacks"], resources=[by_name]),
                 *policy_statements(tables, needs),
                 # A scan names no key, so a condition on keys would refuse it.
-                iam.PolicyStatement(
-                    actions=["dynamodb:Scan"], resources=[tables.counts.table_arn, tables.receipts.table_arn]
-                ),
-                iam.PolicyStatement(
-                    actions=["s3:GetObject", "s3:DeleteObject"], resources=[bucket.arn_for_objects("*")]
-                ),
+                iam.PolicyStatement(actions=["dynamodb:Scan"], resources=scanned),
+                iam.PolicyStatement(actions=["s3:GetObject", "s3:DeleteObject"], resources=objects),
                 # Without this S3 answers "forbidden" for a missing object, and a redrive could not see that it is gone.
                 iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn]),
                 *extra_statements,

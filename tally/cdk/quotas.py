@@ -35,6 +35,8 @@ _IAM = "IAM/latest/UserGuide/reference_iam-quotas.html"
 _LAMBDA = "lambda/latest/dg/gettingstarted-limits.html"
 _CLOUDWATCH = "AmazonCloudWatch/latest/monitoring/cloudwatch_limits.html"
 _DASHBOARD = "AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html"
+_COGNITO = "cognito-user-identity-pools/latest/APIReference"
+_CLOUDFRONT = "AmazonCloudFront/latest/DeveloperGuide/cloudfront-limits.html"
 QUOTAS = {
     "resources of a stack": Quota(500, _CFN),
     "outputs of a stack": Quota(200, _CFN),
@@ -49,13 +51,9 @@ QUOTAS = {
     "bytes of a function's variables": Quota(4_096, _LAMBDA),
     "characters of a function's description": Quota(256, "lambda/latest/api/API_CreateFunction.html"),
     "bytes of the policy that says who may invoke an alias": Quota(20_480, _LAMBDA),
-    "characters of the domain of a user pool": Quota(
-        63, "cognito-user-identity-pools/latest/APIReference/API_CreateUserPoolDomain.html"
-    ),
+    "characters of the domain of a user pool": Quota(63, f"{_COGNITO}/API_CreateUserPoolDomain.html"),
     "readers of a table's stream": Quota(2, "amazondynamodb/latest/developerguide/ServiceQuotas.html"),
-    "cache behaviors of a distribution": Quota(
-        75, "AmazonCloudFront/latest/DeveloperGuide/cloudfront-limits.html#limits-web-distributions"
-    ),
+    "cache behaviors of a distribution": Quota(75, f"{_CLOUDFRONT}#limits-web-distributions"),
 }
 STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}

@@ -67,13 +67,13 @@ def _with_canonical_ids(given: dict[str, Any]) -> dict[str, Any]:
         spell["id"] = id_of
     if given.get("of") != "visit":  # the target is a page
         spell["target"] = target_of
-    more = {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
+    spelled = {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
     if isinstance(given.get("changes"), list):
-        more["changes"] = [
+        spelled["changes"] = [
             {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
             for one in given["changes"]
         ]
-    return {**given, **more}
+    return {**given, **spelled}
 
 
 def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:

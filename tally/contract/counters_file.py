@@ -71,18 +71,14 @@ class CountersFile:
         for counter in BUILTIN:
             given = self.counters.get(counter.name, counter)
             if replace(given, notify=counter.notify, lists=counter.lists) != counter:
-                raise ConfigurationError(
-                    f"counter {counter.name!r}: {self.path} must list the counter of tally.builtin,"
-                    " or give its own counter another name"
-                )
+                must = "must list the counter of tally.builtin, or give its own counter another name"
+                raise ConfigurationError(f"counter {counter.name!r}: {self.path} {must}")
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):
-            raise ConfigurationError(
-                f"counter {VISITS.name!r}: {self.path} must list {BOT_VISITS.name!r}, too, which counts crawlers"
-            )
+            must = f"must list {BOT_VISITS.name!r}, too, which counts crawlers"
+            raise ConfigurationError(f"counter {VISITS.name!r}: {self.path} {must}")
         if PAGE_VISITORS.name in self.counters and VISITS.name not in self.counters:
-            raise ConfigurationError(
-                f"counter {PAGE_VISITORS.name!r}: {self.path} must list {VISITS.name!r}, too, which counts the visits"
-            )
+            must = f"must list {VISITS.name!r}, too, which counts the visits"
+            raise ConfigurationError(f"counter {PAGE_VISITORS.name!r}: {self.path} {must}")
 
 
 def _why(path: Path, error: BaseException) -> str:

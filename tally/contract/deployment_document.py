@@ -24,7 +24,15 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
         "tables": {place.tables[table]: deployment.create_table_arguments(schema) for table, schema in schemas.items()},
         "ttl_attribute": deployment.TTL_ATTRIBUTE,
         "functions": dict(_functions(declared, place, config, client)),
-        "routes": list(_routes(declared, place)),
+        "routes": [
+            {
+                "method": method, "path": route.path, "function": name, "signed_in": route.needs_caller,
+                "scope": route.scope, "throttle": [route.throttle.rate_per_s, route.throttle.burst],
+            }
+            for name, routes in declared.routes_by_function.items()
+            for route in filter(None, (one.as_deployed(place.likers) for one in routes))
+            for method in route.methods
+        ],
         "cors": {
             "origins": ["*"],
             "methods": deployment.cors_methods(declared.routes),
@@ -38,7 +46,7 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
         "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
         "transact": deployment.transact_variable(batchable, place),
         "warnings": declared.warnings,
-    }
+    }  # fmt: skip
 
 
 def _functions(declared: Declarations, place: Surroundings, config: str, client: str) -> Iterator[tuple[str, Document]]:
@@ -56,20 +64,6 @@ def _functions(declared: Declarations, place: Surroundings, config: str, client:
     for reader in declared.readers:
         own = deployment.consumer_variables(reader, place)
         yield function(reader.function, deployment.CONSUMER_TIMEOUT_S, own)
-
-
-def _routes(declared: Declarations, place: Surroundings) -> Iterator[Document]:
-    for name, routes in declared.routes_by_function.items():
-        for route in filter(None, (one.as_deployed(place.likers) for one in routes)):
-            for method in route.methods:
-                yield {
-                    "method": method,
-                    "path": route.path,
-                    "function": name,
-                    "signed_in": route.needs_caller,
-                    "scope": route.scope,
-                    "throttle": [route.throttle.rate_per_s, route.throttle.burst],
-                }
 
 
 def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:

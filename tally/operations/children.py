@@ -138,6 +138,7 @@ def _needs_to_read(counters: Sequence[Counter]) -> needs.Needs:
     return needs.on_counts(counters, "BatchGetItem")
 
 
+CountersAndIds = Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)]
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
 _ACME = {"counter": "members", "id": "acme"}
 _MEMBER = {**_ACME, "child": "auth0|7c20"}
@@ -309,7 +310,7 @@ def get_mine(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Child]:
     needs=_needs_to_read,
     example={"mine": [{**_LIKE, "present": True}]},
 )
-def list_mine(call: Call, *, of: Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)]) -> Answer[Mine]:
+def list_mine(call: Call, *, of: CountersAndIds) -> Answer[Mine]:
     """Which of these count you
 
     Up to 100, in the order of the request. An id that does not exist does not count you. An id that is being removed
@@ -396,9 +397,7 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
     needs=_needs_to_read,
     example={"anonymous": [{**_HEART, "present": True}]},
 )
-def list_anonymous(
-    call: Call, *, of: Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)], secret: Secret
-) -> Answer[ListedOwn]:
+def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[ListedOwn]:
     """Which of these count this secret
 
     As `GET /mine`.

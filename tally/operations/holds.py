@@ -131,9 +131,8 @@ def change_hold(
     """
     if amount is None and ttl_s is None:
         raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
-    body, replayed = changing.change_hold(
-        call, counter, id, hold, amount, ttl_s, operation="change_hold", key=idempotency_key
-    )
+    key = idempotency_key
+    body, replayed = changing.change_hold(call, counter, id, hold, amount, ttl_s, operation="change_hold", key=key)
     return Answer(body, replayed=replayed)
 
 

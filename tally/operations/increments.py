@@ -216,9 +216,8 @@ def set_counter(
     Compare-and-set: `If-Match` must be the present `ETag` of the counter. A repeated request is a replay. A numbered
     counter moves forward only: Tally refuses (409) a value that would give its numbers out again.
     """
-    body, replayed = increments.set_value(
-        call, counter, id, value, version, operation="set_counter", key=idempotency_key
-    )
+    key = idempotency_key
+    body, replayed = increments.set_value(call, counter, id, value, version, operation="set_counter", key=key)
     return Answer(body, replayed=replayed)
 
 

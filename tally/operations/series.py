@@ -72,10 +72,9 @@ Zone = Annotated[str, ZONE]
 SeriesCounter = Annotated[Counter, COUNTER]
 Span = Annotated[str, SPAN]
 TopSize = Annotated[int, TOP_SIZE]
-_SERIES_NEEDS = needs.on_ledger(
-    {"PROGRESS": ["GetItem"], "SERIES#": ["Query"], "RUNNING#": ["Query"], "HISTORY#": ["Query"]}
-)
-_TOP_NEEDS = needs.on_ledger({"PROGRESS": ["GetItem"], "TOP#": ["Query"]})
+_PROGRESS = needs.on_ledger({"PROGRESS": ["GetItem"]})
+_SERIES_NEEDS = _PROGRESS | needs.on_ledger({"SERIES#": ["Query"], "RUNNING#": ["Query"], "HISTORY#": ["Query"]})
+_TOP_NEEDS = _PROGRESS | needs.on_ledger({"TOP#": ["Query"]})
 _SERIES_EXAMPLE = {
     "counter": "plays",
     "id": "9f3a",

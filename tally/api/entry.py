@@ -33,7 +33,7 @@ from tally.pages import Pages
 from tally.settings import Settings
 
 from . import http, texts
-from .kinds import FieldContext
+from .kind import FieldContext
 from .operation import Access, Answer, Operation, Route
 from .texts import Text
 

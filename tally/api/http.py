@@ -24,7 +24,8 @@ from tally.errors import (
     problem_document,
 )
 
-from .kinds import KEY, Source
+from .kind import Source
+from .kinds import KEY
 from .operation import Route
 
 PARAMETERS_MAX = 16  # in a query, besides the values of lists

@@ -31,7 +31,7 @@ from tally.counter import Counter
 from tally.dynamo.client import Call as Call
 from tally.errors import CallerError, TallyError
 
-from .kinds import Kind, Source
+from .kind import Kind, Source
 from .needs import NOTHING, Needs
 from .texts import Text
 

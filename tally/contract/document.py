@@ -12,7 +12,8 @@ from tally.counting.receipts import DAY_S, PENDING_KEPT_S
 from tally.settings import RECEIPT_TTL_DEFAULT_S
 
 from ..api.http import BEACON_MEDIA_TYPE, JSON_MEDIA_TYPE, media_types
-from ..api.kinds import AMOUNT, SchemaContext, Source
+from ..api.kind import SchemaContext, Source
+from ..api.kinds import AMOUNT
 from ..api.operation import Field, Operation, Route, UserVisibility
 from ..api.texts import Text
 from . import error_responses, schemas

@@ -8,7 +8,7 @@ from tally import errors
 from tally.errors import TallyError
 
 from ..api.http import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE
-from ..api.kinds import Source
+from ..api.kind import Source
 from ..api.operation import Route
 
 Schema = dict[str, Any]

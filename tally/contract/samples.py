@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from tally.counter import Counter
 from tally.streams import crossings, events
 
-from ..api.kinds import SchemaContext, Source
+from ..api.kind import SchemaContext, Source
 from ..api.operation import Route
 
 CALLER = "auth0|7c20"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import kinds, needs
+from tally.api import needs
+from tally.api.kind import list_of
 from tally.api.kinds import TALLY, ChildName, Cursor, DeclaredCounter, Id, IncludeValue, Key, PageSize, Secret
 from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
@@ -138,7 +139,7 @@ def _needs_to_read(counters: Sequence[Counter]) -> needs.Needs:
     return needs.on_counts(counters, "BatchGetItem")
 
 
-CountersAndIds = Annotated[list[tuple[str, str]], kinds.list_of(TALLY, 100)]
+CountersAndIds = Annotated[list[tuple[str, str]], list_of(TALLY, 100)]
 _ERRORS = (NotFoundError, CounterRetiredError, ParentRemovedError)
 _ACME = {"counter": "members", "id": "acme"}
 _MEMBER = {**_ACME, "child": "auth0|7c20"}

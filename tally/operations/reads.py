@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypedDict
 
 from tally import fields
 from tally.api import badge, kinds, needs
+from tally.api.kind import list_of
 from tally.api.kinds import TALLY_OF_LISTED_HOST, DeclaredCounter, Period, ReadId
 from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
@@ -26,7 +27,7 @@ from tally.streams import watermark
 from tally.team import scan_state
 
 CounterAndId = tuple[str, str]
-CountersAndIds = Annotated[list[CounterAndId], kinds.list_of(TALLY_OF_LISTED_HOST, 100)]
+CountersAndIds = Annotated[list[CounterAndId], list_of(TALLY_OF_LISTED_HOST, 100)]
 
 
 class Values(TypedDict):

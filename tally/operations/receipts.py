@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
-from tally.api import kinds, needs
+from tally.api import needs
+from tally.api.kind import choice, list_of
 from tally.api.kinds import CALLER, KEY_EXAMPLE, KEYS_IN_QUERY, RECEIPT_TARGET
 from tally.api.operation import READS, Access, Answer, Call, operation
 from tally.counting import receipts
@@ -37,10 +38,8 @@ class Receipts(TypedDict):
     receipts: list[Receipt]
 
 
-OperationOfKey = Annotated[
-    str, kinds.choice(*KEYED_OPERATIONS, description="The operation that the key was sent with.")
-]
-Targets = Annotated[list[str], kinds.list_of(RECEIPT_TARGET, 100)]
+OperationOfKey = Annotated[str, choice(*KEYED_OPERATIONS, description="The operation that the key was sent with.")]
+Targets = Annotated[list[str], list_of(RECEIPT_TARGET, 100)]
 Keys = Annotated[list[str], KEYS_IN_QUERY]
 _EXAMPLE = {"operation": "increment", "target": "plays/9f3a", "key": KEY_EXAMPLE}
 _ANSWER = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}

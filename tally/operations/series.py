@@ -4,7 +4,8 @@ from typing import Annotated, Literal, TypedDict
 
 from tally import fields
 from tally.api import needs
-from tally.api.kinds import COUNTER, SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE, choice
+from tally.api.kind import choice
+from tally.api.kinds import COUNTER, SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE
 from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
 from tally.counter import Counter

@@ -10,7 +10,7 @@ from aws_cdk import Stack, assertions
 from aws_cdk import aws_apigatewayv2 as http
 
 import app
-from tally.api.kinds import Source
+from tally.api.kind import Source
 from tally.api.operation import Access
 from tally.cdk.domain import create_custom_domain
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, Options, OptionsError

@@ -16,7 +16,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from counters import COUNTERS
-from tally.api.kinds import KEY_EXAMPLE, SchemaContext, Source
+from tally.api.kind import SchemaContext, Source
+from tally.api.kinds import KEY_EXAMPLE
 from tally.api.operation import Field, Operation, Route
 from tally.cli import smoke
 from tally.contract import __main__ as generated

@@ -19,7 +19,7 @@ from counters import COUNTERS, PAGES
 from tally import errors
 from tally.api import kinds
 from tally.api.http import media_types
-from tally.api.kinds import FieldContext, SchemaContext, Source
+from tally.api.kind import FieldContext, SchemaContext, Source
 from tally.api.operation import Field, Route, UserVisibility
 from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document, document_json

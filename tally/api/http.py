@@ -39,7 +39,7 @@ _QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RF
 
 
 def is_request(event: object) -> TypeGuard[Event]:
-    """Returns whether API Gateway sent the event. Others can invoke, too: each part that is read is checked."""
+    """Returns whether API Gateway sent the event. Others can invoke a function, too, so this checks what is read."""
     if not isinstance(event, Mapping) or "routeKey" not in event:
         return False
     context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")

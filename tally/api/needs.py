@@ -60,49 +60,51 @@ PING_STORE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
 def to_count(counters: Iterable[Counter]) -> Needs:
-    """A change puts a receipt, and moves the tally unless the rollup moves it."""
+    """Returns the needs of a change: it puts a receipt, and moves the tally unless the rollup moves it."""
     counting = list(counters)
     now = [counter for counter in counting if counter.visible == "now"]
     return (PUT_RECEIPT if counting else NOTHING) | on_counts(now, "UpdateItem") | to_read_limits(counting)
 
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:
-    """A change reads the override of an id, if the counter allows overrides."""
+    """Returns the needs to read the override of an id, if the counter allows overrides."""
     return on_counts((counter for counter in counters if counter.limit_overrides), "BatchGetItem")
 
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:
-    """A visitor is hashed with the secret of the stack. If visits are visible now, a receipt is looked for first."""
+    """Returns the needs to count a visitor, whom the secret of the stack hashes. If visits are visible now, a visit
+    looks for its receipt first."""
     unique = list(counters)
-    looks = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
-    return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | looks) if unique else NOTHING
+    find = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
+    return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | find) if unique else NOTHING
 
 
 def to_change_batch(counters: Iterable[Counter]) -> Needs:
-    """A batch looks for its receipt before it refuses a retired counter."""
+    """Returns the needs of a batch, which looks for its receipt before it refuses a retired counter."""
     changed = list(counters)
     return to_count(changed) | to_find_receipt_before_refusal(changed) | to_release_expired_holds(changed)
 
 
 def to_void(counters: Iterable[Counter]) -> Needs:
-    """A void reads and marks the receipt of the change."""
+    """Returns the needs of a void, which reads and marks the receipt of the change."""
     return to_change_batch(counters) | FIND_RECEIPT | MARK_RECEIPT
 
 
 def to_find_receipt_before_refusal(counters: Iterable[Counter]) -> Needs:
-    """If a counter was retired after a change, a retry of this change still gets its answer."""
+    """Returns the needs to answer a retry of a change whose counter was retired after the change."""
     return FIND_RECEIPT if any(counter.retired for counter in counters) else NOTHING
 
 
 def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
-    """Expired holds give back what they have taken: before a 409, and in the sweep."""
+    """Returns the needs to give back what expired holds have taken: before a 409, and in the sweep."""
     holding = [counter for counter in counters if counter.may_settle_holds]
     moved = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(holding, "UpdateItem")
     return (PUT_RECEIPT | moved | to_read_limits(holding)) if holding else NOTHING
 
 
 def to_change_child(counters: Iterable[Counter]) -> Needs:
-    """A change reads the child. It may read the parent, and create a shard beside it (tally/counting/children.py)."""
+    """Returns the needs to put or delete a child, which may read the parent and create a shard beside the parent
+    (tally/counting/children.py)."""
     families = list(counters)
     change = on_counts(families, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
     needing = [counter for counter in families if counter.parent_required]
@@ -110,7 +112,7 @@ def to_change_child(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_tallies(counters: Iterable[Counter]) -> Needs:
-    """Tallies of one item are read together. A tally with shards is read by itself."""
+    """Returns the needs to read tallies. Tallies of one item are read together, and a tally with shards by itself."""
     readable = list(counters)
     single = [counter for counter in readable if counter.has_version]
     spread = [counter for counter in readable if not counter.has_version]
@@ -118,19 +120,21 @@ def to_read_tallies(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_scan(counters: Iterable[Counter]) -> Needs:
-    """A counter of items shows its numbers only after its scan."""
+    """Returns the needs to read the scan of a counter of items, which shows its numbers only after its scan."""
     return READ_SCANS if any(counter.items is not None for counter in counters) else NOTHING
 
 
 def to_read_as_of(counters: Iterable[Counter]) -> Needs:
-    """A number that is visible soon has `as_of`. A number of items needs to know whether the items are counted."""
+    """Returns the needs to read `as_of`, which a number has that is visible soon. A number of items also needs its
+    scan."""
     soon = [counter for counter in counters if counter.visible == "soon"]
     judged = READ_WATERMARK if any(counter.items is None for counter in soon) else NOTHING
     return judged | to_read_scan(soon)
 
 
 def to_make_events(counters: Iterable[Counter]) -> Needs:
-    """Threshold crossings become events. For sums of shards, the consumer stores the last level, too."""
+    """Returns the needs to make events of threshold crossings. For sums of shards, a consumer also stores the last
+    level."""
     notifying = [counter for counter in counters if counter.notifies]
     sums = [counter for counter in notifying if not counter.has_version]
     written = {"EVENT#": ("PutItem",)} if notifying else {}
@@ -138,12 +142,13 @@ def to_make_events(counters: Iterable[Counter]) -> Needs:
 
 
 def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
-    """A sent event moves to the sent ones. `more`: further actions on events that are not sent."""
+    """Returns the needs to send events: each moves to the sent ones. `more`: actions on events that are not sent."""
     sent = {"EVENT#": ("DeleteItem", *more), "SENT#": ("PutItem",)}
     return on_ledger(sent) if any(counter.notifies for counter in counters) else NOTHING
 
 
 def to_consume(consumer: str) -> Needs:
-    """A consumer reads schema fingerprints, and writes its checkpoints and the markers of dead letters."""
+    """Returns the needs of a consumer: it reads schema fingerprints, and writes checkpoints and markers of dead
+    letters."""
     written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
     return on_ledger(written) | READ_FORMS

@@ -228,8 +228,8 @@ class Operation(OperationFacts):
 
     def serves(self, counter: Counter) -> bool:
         """Returns whether it works on this counter."""
-        own = not self.only_counters or counter.name in [one.name for one in self.only_counters]
-        return own and self.refusal_for(counter) is None
+        is_listed = not self.only_counters or counter.name in [one.name for one in self.only_counters]
+        return is_listed and self.refusal_for(counter) is None
 
     def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:
         """Returns the counters that it works on."""

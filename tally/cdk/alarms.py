@@ -210,18 +210,18 @@ class AlarmTopic(Construct):
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
 
     def grant_read_alarms(self, alias: lambda_.Alias) -> None:
-        """Let a function read the states of the stack's alarms. By the topic it knows them from others."""
+        """Let a function read the states of the stack's alarms, which it recognises by their topic."""
         function, role = alias.version.lambda_, alias.role
         assert isinstance(function, lambda_.Function)
         assert isinstance(role, iam.Role)
         function.add_environment("TALLY_ALARM_TOPIC", self.topic.topic_arn)
-        own = Stack.of(self).format_arn(
+        alarms = Stack.of(self).format_arn(
             service="cloudwatch",
             resource="alarm",
             resource_name=self._names.alarm("*"),
             arn_format=ArnFormat.COLON_RESOURCE_NAME,
         )
-        role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[own]))
+        role.add_to_policy(iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[alarms]))
         role.add_to_policy(count_subscribers_statement(self.topic))
         resource = f"arn:<AWS::Partition>:cloudwatch:<AWS::Region>:<AWS::AccountId>:alarm:{self._names.alarm('*')}"
         reason = "The function shows the states of the alarms whose names begin with the stack's name"

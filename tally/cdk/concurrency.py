@@ -31,7 +31,7 @@ def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Option
         for function, routes in functions.items()
         if any(not route.needs_caller for route in routes)
     }
-    wanted = {function: max(CONCURRENCY_MIN, math.ceil(CALL_S_MAX * rate)) for function, rate in busiest_per_s.items()}
+    needed = {function: max(CONCURRENCY_MIN, math.ceil(CALL_S_MAX * rate)) for function, rate in busiest_per_s.items()}
     if total is None:
-        return wanted
-    return {function: max(1, total * one // sum(wanted.values())) for function, one in wanted.items()}
+        return needed
+    return {function: max(1, total * need // sum(needed.values())) for function, need in needed.items()}

@@ -42,9 +42,22 @@ class Request(Generic[T_co]):
 
     @classmethod
     def of(cls, function: str, operation: str, arguments: Mapping[str, Any]) -> Request[T_co]:
-        """Returns the request with the given arguments. If the operation takes a key, makes the missing key."""
-        plain_fields = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
-        given = _with_canonical_ids(plain_fields)
+        """Returns the request with these arguments and canonical ids.
+
+        If the operation takes a key, makes a missing key. An id that is not text stays, and the function refuses it.
+        """
+        given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
+        spell = dict[str, Callable[[str], str]](of=tally_of)
+        if given.get("counter") not in PAGE_COUNTERS:
+            spell["id"] = id_of
+        if given.get("of") != "visit":  # the target is a page
+            spell["target"] = target_of
+        given |= {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
+        if isinstance(given.get("changes"), list):
+            given["changes"] = [
+                {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
+                for one in given["changes"]
+            ]
         if "idempotency_key" in arguments:
             given.setdefault("idempotency_key", secrets.token_urlsafe(18))  # cannot be guessed
         return cls(function, operation, given.pop("caller", None), given)
@@ -58,22 +71,6 @@ class Request(Generic[T_co]):
         """Returns the body of a reply. The body of a change with a key also has `replayed`."""
         more = {} if self.idempotency_key is None else {"replayed": reply.replayed}
         return cast(T_co, {**reply.body, **more})
-
-
-def _with_canonical_ids(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments with their ids spelled. A function refuses what is not text."""
-    spell = dict[str, Callable[[str], str]](of=tally_of)
-    if given.get("counter") not in PAGE_COUNTERS:
-        spell["id"] = id_of
-    if given.get("of") != "visit":  # the target is a page
-        spell["target"] = target_of
-    spelled = {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
-    if isinstance(given.get("changes"), list):
-        spelled["changes"] = [
-            {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
-            for one in given["changes"]
-        ]
-    return {**given, **spelled}
 
 
 def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:

@@ -67,7 +67,7 @@ class CountersFile:
 
     def check(self) -> None:
         """Raises ConfigurationError in two cases: a counter has the name of a built-in one and differs in more than
-        `notify` and `lists`, or a built-in counter lacks the one that it needs."""
+        `notify` and `lists`, or a built-in counter needs another counter that is not listed."""
         for counter in BUILTIN:
             given = self.counters.get(counter.name, counter)
             if replace(given, notify=counter.notify, lists=counter.lists) != counter:

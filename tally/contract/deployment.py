@@ -154,18 +154,19 @@ def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function that serves callers. The hosts may be long: few have them."""
-    knows = any(route.operation.uses_page_hosts for route in routes)
-    looks = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
+    """Returns more variables of a function that serves callers. The list of hosts may be long: few functions get it."""
+    uses_hosts = any(route.operation.uses_page_hosts for route in routes)
+    uses_address = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
     return {
-        **({"TALLY_PAGE_HOSTS": place.page_hosts} if knows and place.page_hosts else {}),
-        **({"TALLY_CDN": "true"} if looks and place.has_cdn else {}),
+        **({"TALLY_PAGE_HOSTS": place.page_hosts} if uses_hosts and place.page_hosts else {}),
+        **({"TALLY_CDN": "true"} if uses_address and place.has_cdn else {}),
     }
 
 
 def console_variables(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
-    """Returns further variables of such a function: the console has the answer of `/console/config.json`, and functions
-    with scopes have `client`. `client`: the id of the client with which people sign in; empty without a user pool."""
+    """Returns the console's variables of a function that serves callers. The console has `config`, the answer of
+    `/console/config.json`. A function with scopes has `client`, the id of the client with which people sign in; empty
+    without a user pool."""
     guarded = client and any(route.scope for route in routes)
     return {
         **({"TALLY_CONSOLE": config} if name == "console" else {}),
@@ -174,18 +175,18 @@ def console_variables(name: str, routes: Sequence[Route], config: str, client: s
 
 
 def consumer_variables(consumer: StreamReader, place: Surroundings) -> dict[str, str]:
-    """Returns further variables of a stream consumer."""
-    own = {"TALLY_TEAM_TABLES": team_tables_json(place)} if consumer.team_tables else {}
-    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **own, **_event_bus_variable(consumer, place)}
+    """Returns more variables of a stream consumer."""
+    tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if consumer.team_tables else {}
+    return {"TALLY_DEAD_LETTER_BUCKET": place.dead_letters, **tables, **_event_bus_variable(consumer, place)}
 
 
 def schedule_variables(schedule: Schedule, place: Surroundings) -> dict[str, str]:
-    """Returns further variables of a function on a schedule."""
-    own = {"TALLY_TEAM_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
-    own |= {"TALLY_SPOT_CHECK_UNITS": str(place.spot_check_units)} if own and place.spot_check_units else {}
+    """Returns more variables of a function on a schedule."""
+    tables = {"TALLY_TEAM_TABLES": team_tables_json(place)} if schedule.inspected_streams and place.team_tables else {}
+    tables |= {"TALLY_SPOT_CHECK_UNITS": str(place.spot_check_units)} if tables and place.spot_check_units else {}
     return {
         **{f"TALLY_{table.name}_STREAM": place.streams[table] for table in schedule.inspected_streams},
-        **own,
+        **tables,
         **_event_bus_variable(schedule, place),
     }
 
@@ -201,7 +202,8 @@ def team_tables_json(place: Surroundings) -> str:
 
 
 def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
-    """Yields the patterns of a mapping. It lets through each record that matches one; without patterns, every record.
+    """Yields the patterns of a mapping. The mapping lets through each record that matches a pattern, and without
+    patterns every record.
 
     A pattern compares `filter_attribute` with true, the only value that the consumer acts on. AWS cannot match an
     attribute of any type: `exists` looks at leaves only, and each type is a leaf of its own.

@@ -52,18 +52,18 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
 def _functions(declared: Declarations, place: Surroundings, config: str, client: str) -> Iterator[tuple[str, Document]]:
     common = deployment.common_variables(place)
 
-    def function(name: str, timeout_s: int, own: dict[str, str]) -> tuple[str, Document]:
-        return name, {"timeout_s": timeout_s, "memory_mb": deployment.MEMORY_MB, "environment": {**common, **own}}
+    def function(name: str, timeout_s: int, variables: dict[str, str]) -> tuple[str, Document]:
+        return name, {"timeout_s": timeout_s, "memory_mb": deployment.MEMORY_MB, "environment": {**common, **variables}}
 
     for name, routes in declared.routes_by_function.items():
-        own = deployment.console_variables(name, routes, config, client)
-        yield function(name, deployment.TIMEOUT_S, {**deployment.serving_variables(routes, place), **own})
+        variables = deployment.console_variables(name, routes, config, client)
+        yield function(name, deployment.TIMEOUT_S, {**deployment.serving_variables(routes, place), **variables})
     for schedule in declared.schedules:
-        own = deployment.schedule_variables(schedule, place)
-        yield function(schedule.function, deployment.SCHEDULED_TIMEOUT_S, own)
+        variables = deployment.schedule_variables(schedule, place)
+        yield function(schedule.function, deployment.SCHEDULED_TIMEOUT_S, variables)
     for reader in declared.readers:
-        own = deployment.consumer_variables(reader, place)
-        yield function(reader.function, deployment.CONSUMER_TIMEOUT_S, own)
+        variables = deployment.consumer_variables(reader, place)
+        yield function(reader.function, deployment.CONSUMER_TIMEOUT_S, variables)
 
 
 def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:
@@ -73,9 +73,9 @@ def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]
         for table in one.streams:
             name, filters = f"{one.function}{table.value.capitalize()}", list(deployment.filter_patterns(one, table))
             yield {"name": name, "table": place.tables[table], "function": one.function, "filters": filters, **delivery}
-        for own in one.team_tables:
-            keys = {"counters": declared.team_tables[own]}
+        for name in one.team_tables:
+            keys = {"counters": declared.team_tables[name]}
             yield {
-                "name": f"{one.function} of {own}", "table": own, "function": one.function, "filters": [], **keys,
+                "name": f"{one.function} of {name}", "table": name, "function": one.function, "filters": [], **keys,
                 **delivery,
             }  # fmt: skip

@@ -19,8 +19,8 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what it needs of the tables: it starts the ledger, reads which minutes are judged, stores schema
-    fingerprints, and makes events."""
+    """Returns what the bookkeeper needs of the tables: it starts the ledger, reads which minutes are judged, stores
+    schema fingerprints, and makes events."""
     every = list(counters)
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
     ledger = needs.on_ledger(written)

@@ -1,6 +1,6 @@
 """Tally itself: whether it reaches its store, and the document that describes its API.
 
-They share a function: to keep one ready costs about two dollars a month, and both have few calls.
+Both operations have few calls, so they share a function: to keep a function ready costs about two dollars a month.
 """
 
 from functools import cache

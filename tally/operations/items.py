@@ -16,7 +16,8 @@ def reader(counters: Iterable[Counter]) -> StreamReader | None:
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what it needs of Tally's tables: it moves tallies and recounts, reads scans, and keeps markers."""
+    """Returns what the consumer needs of Tally's tables: it moves tallies and recounts, reads scans, and keeps
+    markers."""
     counting = [one for one in counters if one.items is not None]
     ledger = {"ITEMS": ["Query", "UpdateItem"], "SEEN#": ["BatchGetItem", "UpdateItem", "PutItem"]}
     if any(one.watch for one in counting):

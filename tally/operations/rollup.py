@@ -19,5 +19,5 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what it needs of the tables."""
+    """Returns what the rollup needs of the tables."""
     return needs.to_consume("rollup") | needs.on_counts((one for one in counters if one.may_roll_up), "UpdateItem")

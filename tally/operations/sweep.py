@@ -43,8 +43,8 @@ SERIES_SHARE = 0.5  # of the time that is left then; the children of removed par
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what it needs: it writes heartbeats, reads checkpoints, judges, releases expired holds, and removes
-    children."""
+    """Returns what the sweep needs of the tables: it writes heartbeats, reads checkpoints, judges, releases expired
+    holds, and removes children."""
     every = list(counters)
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     streams = (Table.RECEIPTS, Table.COUNTS)
@@ -65,11 +65,11 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     with_children = [counter for counter in every if counter.counts_children]
     removing = needs.on_counts(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
     of_items = [counter for counter in every if counter.items is not None]
-    own = {counter.items.table for counter in of_items if counter.items is not None}
-    if own:
+    tables = {counter.items.table for counter in of_items if counter.items is not None}
+    if tables:
         judging |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
         judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
-        judging |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in own}
+        judging |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in tables}
     removing |= needs.on_counts(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:

@@ -141,7 +141,7 @@ def test_the_new_counter_operation_metric_and_fault_work(checkout: Path) -> None
         "tests/unit",
         "tests/integration/test_operations.py",
         "tests/integration/test_needs.py",
-        "tests/invariants/test_fault_proxy.py::test_each_fault_reaches_the_engine_or_not_and_the_client_as_it_says[unavailable]",
+        "tests/invariants/test_fault_proxy.py::test_each_fault_forwards_or_stops_the_request_and_gives_the_client_its_error[unavailable]",
     )
 
 

@@ -1,8 +1,8 @@
-/** Requests to Tally: the token, ETags, problem documents in plain words, and a lost connection that comes back. */
+/** Sends requests to Tally with the token and ETags. Puts errors into words, and notices a lost connection. */
 
 const ROOT = new URL("../", import.meta.url); // this file is /console/api.js
 const REQUEST_S_MAX = 15; // API Gateway answers within 30; a person has given up by then
-const AGAIN_S = [1, 2, 4, 8, 15]; // between two looks whether the connection is back
+const PAUSES_S = [1, 2, 4, 8, 15]; // between two checks whether the connection is back
 const WORDS = {
   400: "Tally rejected this request.",
   401: "Sign in to see this.",
@@ -13,20 +13,20 @@ const WORDS = {
   503: "Tally is busy. The page tries again.",
 };
 
-/** A request that was not answered as hoped. `words`: for people. `lost`: no answer at all. `refused`: sign in. */
+/** A failed request. `words`: the error for people. `lost`: no answer came. `refused`: a sign-in may help. */
 export class Failure extends Error {
   constructor(words, { status = 0, lost = false } = {}) {
     super(words);
     Object.assign(this, { words, status, lost, refused: status === 401 || status === 403 });
   }
 
-  /** From a status and a problem document, if there is one. API Gateway's own refusals have none. */
+  /** Returns the failure for a status and a problem document. Refusals of API Gateway have no document. */
   static of(status, problem) {
     const detail = typeof problem?.detail === "string" ? problem.detail : "";
-    const own = WORDS[status] ?? (status >= 500 ? `Tally failed (${status}).` : `Tally answered ${status}.`);
+    const standard = WORDS[status] ?? (status >= 500 ? `Tally failed (${status}).` : `Tally answered ${status}.`);
     const words =
       !detail || status === 401 || status === 429 || status === 503
-        ? own
+        ? standard
         : status === 400
           ? `Tally rejected this request: ${detail}`
           : detail;
@@ -34,34 +34,34 @@ export class Failure extends Error {
   }
 }
 
-/** The API of this stack. Events: `again` (load everything again), `connection` (lost, or back), `refused` (401, 403). */
+/** The API of this stack. Events: `reload` (pages load their data), `connection` (lost or back), `refused` (401, 403). */
 export class Api extends EventTarget {
   lost = false;
   seenAt = null; // when Tally last answered, epoch seconds
 
-  /** `token()` gives the token, or nothing. It is kept by the caller, in memory only. */
+  /** `token()` returns the token, or nothing. The caller keeps the token in memory only. */
   constructor(token) {
     super();
     this.token = token;
-    addEventListener("online", () => this.lost && this.#look(0));
+    addEventListener("online", () => this.lost && this.#check(0));
     addEventListener("offline", () => this.#lose());
   }
 
-  /** The body of `GET path`. Query values may be lists; null and undefined are left out. Throws Failure. */
+  /** Returns the body of `GET path`. Query values may be lists; null and undefined are left out. Throws Failure. */
   async get(path, query = {}, signal) {
     return (await this.fresh(path, query, undefined, signal)).body;
   }
 
-  /** The body of `GET path/any`, of any counter; without a token of `GET path`, if it is `open` to anyone. */
+  /** Returns the body of `GET path/any`; without a token of `GET path`, if the read is `open` to anyone. */
   async any(path, query, signal, open = true) {
     return this.get(this.token() || !open ? `${path}/any` : path, query, signal);
   }
 
-  /** `{body, tag}`; `{body: null, tag}` if nothing has changed since the answer with this ETag. Throws Failure. */
+  /** Returns `{body, tag}`; `{body: null, tag}` if the answer has the same ETag as before. Throws Failure. */
   async fresh(path, query = {}, tag, signal) {
     const url = new URL(path.replace(/^\//, ""), ROOT);
     for (const [name, value] of Object.entries(query))
-      for (const one of [value].flat()) if (one !== null && one !== undefined) url.searchParams.append(name, one);
+      for (const text of [value].flat()) if (text !== null && text !== undefined) url.searchParams.append(name, text);
     const answer = await this.#send(url, tag, signal);
     if (answer.status === 304) return { body: null, tag };
     const body = await answer.json().catch(() => null);
@@ -71,9 +71,9 @@ export class Api extends EventTarget {
     throw failure;
   }
 
-  /** Load everything again: after a sign-in, or when the connection is back. */
-  again() {
-    this.dispatchEvent(new Event("again"));
+  /** Makes pages load their data: after a sign-in, or when the connection is back. */
+  reload() {
+    this.dispatchEvent(new Event("reload"));
   }
 
   async #send(url, tag, signal) {
@@ -88,7 +88,7 @@ export class Api extends EventTarget {
         cache: "no-store",
         signal: signal ? AbortSignal.any([signal, limit]) : limit,
       });
-      this.#seen();
+      this.#noteAnswer();
       return answer;
     } catch (error) {
       if (signal?.aborted) throw error;
@@ -97,34 +97,34 @@ export class Api extends EventTarget {
     }
   }
 
-  #seen() {
+  #noteAnswer() {
     this.seenAt = Date.now() / 1000;
     if (!this.lost) return;
     this.lost = false;
     this.dispatchEvent(new Event("connection"));
-    this.again();
+    this.reload();
   }
 
   #lose() {
     if (this.lost) return;
     this.lost = true;
     this.dispatchEvent(new Event("connection"));
-    this.#look(0);
+    this.#check(0);
   }
 
-  /** Look until somebody answers. Any answer will do: the numbers are loaded after that. */
-  #look(times) {
-    clearTimeout(this.looking);
-    this.looking = setTimeout(
+  /** Asks for /health until any answer comes. The pages then load their data. */
+  #check(times) {
+    clearTimeout(this.checkTimer);
+    this.checkTimer = setTimeout(
       async () => {
         try {
           await fetch(new URL("health", ROOT), { cache: "no-store", signal: AbortSignal.timeout(5000) });
-          this.#seen();
+          this.#noteAnswer();
         } catch {
-          this.#look(times + 1);
+          this.#check(times + 1);
         }
       },
-      1000 * AGAIN_S[Math.min(times, AGAIN_S.length - 1)],
+      1000 * PAUSES_S[Math.min(times, PAUSES_S.length - 1)],
     );
   }
 }

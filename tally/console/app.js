@@ -1,11 +1,11 @@
-/** The console: shows the page that the hash names, keeps it through a sign-in and a lost connection. */
+/** The console. Shows the page that the hash names, also after a sign-in and after a lost connection. */
 
 import { Api } from "./api.js";
 import * as drift from "./drift.js";
 import { HERE, inUtc, showIn, timeText } from "./format.js";
 import * as overview from "./overview.js";
 import { make } from "./parts.js";
-import { finish, forget, name, signIn, signOut, token } from "./signin.js";
+import { finish, forget, name as userName, signIn, signOut, token } from "./signin.js";
 import * as tally from "./tally.js";
 import * as top from "./top.js";
 
@@ -16,31 +16,31 @@ const PAGES = {
   drift: { title: "Drift", load: () => drift },
   try: { title: "Try it", load: () => import("./tryit.js") },
 };
-const at = (id) => document.getElementById(id);
-const page = at("page");
+const element = (id) => document.getElementById(id);
+const page = element("page");
 const api = new Api(token);
 const zone = new EventTarget();
 let config;
 let counters = [];
-let leave = () => {};
-let shown = 0; // pages so far
-let again = false; // whether somebody was signed in before
+let leavePage = () => {};
+let pagesShown = 0;
+let wasSignedIn = false;
 
-/** What the pages know of the console. */
+/** Returns what a page gets from the console. `signal` aborts when the page is left. */
 function contextOf(signal) {
-  const names = () => (counters.length ? counters.map((counter) => counter.name) : config.counters);
-  const knows = (status) => (counters = status.counters);
-  const counter = (which) => counters.find((one) => one.name === which);
-  // What is declared, if somebody is signed in and it is not known yet. Returns whether it was asked for.
-  const learn = async () => {
+  const counterNames = () => (counters.length ? counters.map((counter) => counter.name) : config.counters);
+  const keepStatus = (status) => (counters = status.counters);
+  const counter = (name) => counters.find((declared) => declared.name === name);
+  // Reads the declared counters once a user is signed in. Returns whether this call has read them.
+  const loadCounters = async () => {
     if (counters.length || !token()) return false;
-    knows(await api.get("status", {}, signal));
+    keepStatus(await api.get("status", {}, signal));
     return true;
   };
-  return { config, api, zone, signal, counter, counterNames: names, knows, learn };
+  return { config, api, zone, signal, counter, counterNames, keepStatus, loadCounters };
 }
 
-/** Show the page that the hash names. A hash that is no address of ours is said to be none. */
+/** Shows the page that the hash names, or that there is no such page. */
 async function route() {
   let params;
   try {
@@ -48,73 +48,73 @@ async function route() {
   } catch {
     params = [null];
   }
-  const [which, ...rest] = params;
-  const found = Object.hasOwn(PAGES, which) && (which !== "try" || config.try_it) ? PAGES[which] : null;
-  leave();
-  const [turn, left] = [++shown, new AbortController()];
-  leave = () => left.abort();
+  const [name, ...rest] = params;
+  const known = Object.hasOwn(PAGES, name) && (name !== "try" || config.try_it) ? PAGES[name] : null;
+  leavePage();
+  const [turn, left] = [++pagesShown, new AbortController()];
+  leavePage = () => left.abort();
   page.replaceChildren();
-  navigation(which);
+  showNavigation(name);
   try {
-    if (found === null) {
+    if (known === null) {
       page.append(
         make("h1", { tabindex: -1 }, "There is no such page"),
         make("p", {}, make("a", { href: "#/" }, "To the overview")),
       );
     } else {
-      const stop = await (await found.load()).show(page, contextOf(left.signal), ...rest);
-      leave = () => (left.abort(), stop?.());
+      const stop = await (await known.load()).show(page, contextOf(left.signal), ...rest);
+      leavePage = () => (left.abort(), stop?.());
     }
   } catch (error) {
-    if (turn !== shown) return;
+    if (turn !== pagesShown) return;
     console.error(error);
     page.replaceChildren(
       make("h1", { tabindex: -1 }, "This page failed"),
       make("p.error", { role: "alert" }, error.words ?? "Load it again."),
     );
   }
-  document.title = [...rest.reverse(), found !== PAGES.tally && found?.title, "Tally"].filter(Boolean).join(" · ");
+  document.title = [...rest.reverse(), known !== PAGES.tally && known?.title, "Tally"].filter(Boolean).join(" · ");
   if (turn > 1) page.querySelector("h1")?.focus();
 }
 
-function navigation(current) {
+function showNavigation(current) {
   const listed = ["", "top", "drift", ...(config.try_it ? ["try"] : [])];
-  const link = (which) =>
+  const link = (name) =>
     make(
       "li",
       {},
-      make("a", { href: `#/${which}`, "aria-current": which === current ? "page" : null }, PAGES[which].title),
+      make("a", { href: `#/${name}`, "aria-current": name === current ? "page" : null }, PAGES[name].title),
     );
-  at("pages").replaceChildren(make("ul", {}, listed.map(link)));
+  element("pages").replaceChildren(make("ul", {}, listed.map(link)));
 }
 
-/** Who is signed in, or the button to. */
-function who() {
+/** Shows who is signed in and a button to sign out, or a button to sign in. */
+function showUser() {
   const out = () => {
     signOut(config);
     counters = [];
-    who();
-    route(); // from nothing: what this person saw is not for the next one
+    showUser();
+    route(); // the page loads again, so the next user sees nothing of this one
   };
-  at("who").replaceChildren(
+  element("who").replaceChildren(
     ...(token()
       ? [
-          make("span.name", { title: name() }, name()),
+          make("span.name", { title: userName() }, userName()),
           make("button.small", { type: "button", onclick: out }, "Sign out"),
         ]
       : [make("button.small", { type: "button", onclick: askToSignIn }, "Sign in")]),
   );
 }
 
-/** The way to sign in that this stack has, above the page, which stays. */
+/** Shows the form to sign in above the page. */
 function askToSignIn(event) {
-  if (!at("sign-in")) at("ask").replaceChildren(signInForm());
-  if (event?.type === "click") at("sign-in").querySelector("input, button").focus();
+  if (!element("sign-in")) element("ask").replaceChildren(signInForm());
+  if (event?.type === "click") element("sign-in").querySelector("input, button").focus();
 }
 
 function signInForm(reason = "") {
   const { kind } = config.sign_in;
-  const said = make("p.error", { role: "alert" }, reason);
+  const problem = make("p.error", { role: "alert" }, reason);
   const input = make("input", {
     id: "given",
     required: true,
@@ -122,31 +122,31 @@ function signInForm(reason = "") {
     spellcheck: "false",
     type: kind === "token" ? "password" : "text",
   });
-  const ask = {
+  const help = {
     name: "Any name will do: this stack runs on your machine.",
     token: "Paste a token of your issuer with the scope tally/read. It stays in the memory of this page.",
     pkce: "You sign in at your pool's page, and return to this page.",
   };
   const submit = async (event) => {
     event.preventDefault();
-    said.textContent = "";
+    problem.textContent = "";
     try {
       await signIn(config, input.value.trim());
     } catch (error) {
-      said.textContent = error.message;
+      problem.textContent = error.message;
       return;
     }
     if (!token()) return; // the browser is on its way to the pool
     section.remove();
-    who();
-    api.again();
+    showUser();
+    api.reload();
     page.querySelector("h1")?.focus();
   };
   const section = make(
     "section.card.sign-in",
     { id: "sign-in", "aria-labelledby": "sign-in-head" },
-    make("h2", { id: "sign-in-head" }, again ? "Sign in again" : "Sign in"),
-    make("p.quiet", {}, ask[kind]),
+    make("h2", { id: "sign-in-head" }, wasSignedIn ? "Sign in again" : "Sign in"),
+    make("p.quiet", {}, help[kind]),
     make(
       "form.row",
       { onsubmit: submit },
@@ -155,21 +155,21 @@ function signInForm(reason = "") {
         : make("p.wide", {}, make("label", { for: "given" }, kind === "token" ? "Token" : "Your name"), input),
       make("p", {}, make("button", {}, "Sign in")),
     ),
-    said,
+    problem,
   );
   return section;
 }
 
-/** Say that the connection is lost, and what the numbers are then. */
-function connection() {
+/** Shows whether the connection is lost, and from when the numbers are. */
+function showConnection() {
   document.documentElement.toggleAttribute("data-lost", api.lost);
   const since = api.seenAt ? ` The numbers are as of ${timeText(api.seenAt, "clock")}.` : "";
-  at("lost").replaceChildren(
+  element("lost").replaceChildren(
     ...(api.lost ? [make("p", {}, make("strong", {}, "No connection to Tally."), `${since} Trying again…`)] : []),
   );
 }
 
-function footer() {
+function showFooter() {
   const button = make("button.small", { type: "button", "aria-pressed": "false" }, "Times in UTC");
   const where = make("span.quiet", {}, `Times are in ${HERE}.`);
   button.addEventListener("click", () => {
@@ -189,31 +189,31 @@ async function begin() {
       make("h1", {}, "Tally"),
       make("p.error", { role: "alert" }, error.words ?? "The console failed."),
     );
-    api.addEventListener("again", begin, { once: true });
+    api.addEventListener("reload", begin, { once: true });
     return;
   }
   let refused = "";
   await finish(config).catch((error) => (refused = error.message));
-  at("stage").replaceChildren(
+  element("stage").replaceChildren(
     ...[config.stage, make("span", {}, config.region && ` · ${config.region}`)].filter(Boolean),
   );
-  who();
-  footer();
+  showUser();
+  showFooter();
   addEventListener("hashchange", route);
   api.addEventListener("refused", ({ detail }) => {
-    again ||= Boolean(name());
+    wasSignedIn ||= Boolean(userName());
     if (detail.status === 401) forget();
-    who();
+    showUser();
     askToSignIn();
-    if (detail.status === 403) at("sign-in").querySelector("[role=alert]").textContent = `${name()}: ${detail.words}`;
+    if (detail.status === 403) element("sign-in").querySelector("[role=alert]").textContent = `${userName()}: ${detail.words}`;
   });
   await route();
-  if (refused) at("ask").replaceChildren(signInForm(refused));
+  if (refused) element("ask").replaceChildren(signInForm(refused));
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the hash names the page
-  at("main").focus();
+  element("main").focus();
 });
-api.addEventListener("connection", connection);
+api.addEventListener("connection", showConnection);
 begin();

@@ -1,35 +1,35 @@
-/** Charts by uPlot: bars of a series, large with axes or small without. Colours are those of the style sheet. */
+/** Draws charts with uPlot: the bars of a series, large with axes or small without. The style sheet has the colours. */
 
 import { count, DAY_S, HOUR_S, inUtc, number, short, signed, sumOf, timeText } from "./format.js";
 import { make } from "./parts.js";
 import uPlot from "./uPlot.esm.js";
 
-const WHOLE = Array.from({ length: 40 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // between two lines
-const charts = new Set(); // those on the page
+const GRID_STEPS = Array.from({ length: 40 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // whole numbers
+const charts = new Set(); // the charts of the page
 
 function everyChart(change) {
-  for (const one of charts) one.root.isConnected ? change(one) : (one.destroy(), charts.delete(one));
+  for (const chart of charts) chart.root.isConnected ? change(chart) : (chart.destroy(), charts.delete(chart));
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => everyChart((one) => one.redraw()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => everyChart((chart) => chart.redraw()));
 const sizes = new ResizeObserver((changed) => {
   for (const { target, contentRect } of changed)
     everyChart(
-      (one) => one.root.parentElement === target && one.setSize({ width: contentRect.width, height: one.height }),
+      (chart) => chart.root.parentElement === target && chart.setSize({ width: contentRect.width, height: chart.height }),
     );
 });
 
 const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const midnight = (at) => !(inUtc() ? new Date(at * 1000).getUTCHours() : new Date(at * 1000).getHours());
+const isMidnight = (at) => !(inUtc() ? new Date(at * 1000).getUTCHours() : new Date(at * 1000).getHours());
 
 /**
- * Bars of a series. `points`: `[{from, value}]`. `by`: hour or day. `asOf`: the bar that it is in is still running.
- * `from`: where the chart begins, if that is before the first bar: nothing is known of that time. `repairs`:
- * `[{at, value}]`, marked above the bars. `small`: without axes. `hovered(point)`: follows the pointer.
+ * Draws the bars of a series. `points`: `[{from, value}]`. `by`: hour or day. `asOf`: the time up to which the series is
+ * known; a bar that ends later is drawn lighter. `from`: where the chart begins, if that is before the first bar.
+ * `repairs`: `[{at, value}]`, marked above the bars. `small`: without axes. `hovered(point)`: follows the pointer.
  */
 export function bars(points, { by = "hour", asOf = null, from, repairs = [], small = false, hovered } = {}) {
   const length = by === "hour" ? HOUR_S : DAY_S;
-  const runs = (at) => asOf !== null && at === points.length - 1 && asOf < points[at].from + length;
-  const only = (which) => points.map((point, at) => (runs(at) === which ? point.value : null));
+  const isRunning = (at) => asOf !== null && at === points.length - 1 && asOf < points[at].from + length;
+  const only = (running) => points.map((point, at) => (isRunning(at) === running ? point.value : null));
   const data = [points.map((point) => point.from), only(false), only(true)];
   const series = (stroke, fill) => ({
     stroke: colour(stroke),
@@ -38,7 +38,7 @@ export function bars(points, { by = "hour", asOf = null, from, repairs = [], sma
     points: { show: false },
     paths: uPlot.paths.bars({ size: [small ? 0.7 : 0.8, 48], align: 1, radius: 0.12 }),
   });
-  const root = make(small ? "div.spark" : "div.chart", { role: "img", "aria-label": spoken(points, by) });
+  const root = make(small ? "div.spark" : "div.chart", { role: "img", "aria-label": inWords(points, by) });
   const options = {
     width: 300,
     height: small ? 56 : 260,
@@ -54,7 +54,7 @@ export function bars(points, { by = "hour", asOf = null, from, repairs = [], sma
     series: [{}, series("--accent", "--accent"), series("--accent", "--accent-soft")],
     hooks: small
       ? {}
-      : { draw: [(plot) => marks(plot, repairs)], setCursor: [(plot) => hovered?.(points[plot.cursor.idx] ?? null)] },
+      : { draw: [(plot) => drawRepairs(plot, repairs)], setCursor: [(plot) => hovered?.(points[plot.cursor.idx] ?? null)] },
   };
   const plot = new uPlot(options, data, root);
   charts.add(plot);
@@ -65,7 +65,7 @@ export function bars(points, { by = "hour", asOf = null, from, repairs = [], sma
 function axes(by) {
   const ink = { stroke: colour("--muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
   const words = (plot, splits) =>
-    splits.map((at) => (at >= plot.scales.x.max ? "" : timeText(at, by === "day" || midnight(at) ? "date" : "hours")));
+    splits.map((at) => (at >= plot.scales.x.max ? "" : timeText(at, by === "day" || isMidnight(at) ? "date" : "hours")));
   return [
     {
       ...ink,
@@ -81,14 +81,14 @@ function axes(by) {
       ...ink,
       grid: { stroke: colour("--line"), width: 1 },
       size: 44,
-      incrs: WHOLE,
+      incrs: GRID_STEPS,
       values: (_, splits) => splits.map(short),
     },
   ];
 }
 
-/** A diamond for each repair, at its time, above the bars. */
-function marks(plot, repairs) {
+/** Draws a diamond above the bars for each repair, at its time. */
+function drawRepairs(plot, repairs) {
   const { ctx, bbox } = plot;
   const size = 5 * devicePixelRatio;
   ctx.save();
@@ -107,8 +107,8 @@ function marks(plot, repairs) {
   ctx.restore();
 }
 
-/** The chart in a sentence. */
-function spoken(points, by) {
+/** Returns the chart in a sentence. */
+function inWords(points, by) {
   if (!points.length) return "An empty chart.";
   const most = points.reduce((best, point) => (point.value > best.value ? point : best));
   return `Bar chart of ${count(points.length, by)}: ${number(sumOf(points))} in all, most of them ${timeText(most.from, by)} (${signed(most.value)}).`;

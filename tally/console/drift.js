@@ -1,4 +1,4 @@
-/** The numbers that drift: by how much, since when, judged up to when, and the command that repairs each. */
+/** The page of numbers that drift: by how much, since when, and the command that repairs each number. */
 
 import { count, signed, time } from "./format.js";
 import { command, empty, fullId, make, panel, repairCommand, state, tallyLink } from "./parts.js";
@@ -14,17 +14,17 @@ export async function show(root, context) {
       {},
       "A number drifts if the stored value differs from the accepted changes. Either the item was edited by hand, or there is a bug.",
     ),
-    judged(context),
+    checkedPanel(context),
     list(context),
   );
 }
 
-/** Up to when everything was judged: without it, an empty list says nothing. */
-function judged(context) {
-  const draw = (found) => {
-    const part = found.parts.find((one) => one.name === "judged");
-    const until = found.judged_up_to
-      ? ["Up to ", time(found.judged_up_to, "minute"), ". Drift of later changes does not show yet."]
+/** Shows up to when everything was judged. Without this time an empty list proves nothing. */
+function checkedPanel(context) {
+  const draw = (status) => {
+    const part = status.parts.find(({ name }) => name === "judged");
+    const until = status.judged_up_to
+      ? ["Up to ", time(status.judged_up_to, "minute"), ". Drift of later changes does not show yet."]
       : "Nothing is checked yet: a new stack needs some minutes. Until then an empty list proves nothing.";
     return make("p", {}, state(part?.state), until);
   };
@@ -43,16 +43,16 @@ function list(context) {
     const rows = [];
     let cursor = null;
     for (let page = 0; page < pages; page++) {
-      const found = await api.get("drift", { limit: PAGE_SIZE, cursor }, signal);
-      rows.push(...found.drift);
-      cursor = found.cursor;
+      const body = await api.get("drift", { limit: PAGE_SIZE, cursor }, signal);
+      rows.push(...body.drift);
+      cursor = body.cursor;
       if (!cursor) break;
     }
     return { rows, more: cursor !== null };
   };
   const more = () => {
     pages += 1;
-    made.run();
+    card.run();
   };
   const draw = ({ rows, more: isMore }) => {
     if (!rows.length)
@@ -72,8 +72,8 @@ function list(context) {
       isMore && make("p", {}, make("button", { type: "button", onclick: more }, "Show more")),
     ];
   };
-  const made = panel(context, { title: "Numbers that drift", everyS: DRIFT_S, load, draw });
-  return made;
+  const card = panel(context, { title: "Numbers that drift", everyS: DRIFT_S, load, draw });
+  return card;
 }
 
 function item(context, row) {

@@ -1,6 +1,6 @@
-/** Numbers and times for people. Times are in the viewer's zone; a switch in the footer shows them all in UTC. */
+/** Formats numbers and times for people. Times are in the viewer's zone; a button in the footer shows them in UTC. */
 
-// Chromium on a system without a language says `en-US@posix`, which uPlot would not survive. It is loaded after this.
+// On a system without a language the language of Chromium is `en-US@posix`, which makes uPlot fail. uPlot loads later.
 try {
   Intl.getCanonicalLocales(navigator.language);
 } catch {
@@ -26,48 +26,48 @@ export const HOUR_S = 3600;
 export const DAY_S = 24 * HOUR_S;
 
 export const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-// JSON has each number, and JavaScript rounds those beyond 2^53.
-const about = (value) => (Math.abs(value) > Number.MAX_SAFE_INTEGER ? "≈ " : "");
-export const number = (value) => about(value) + NUMBER.format(value);
-export const signed = (value) => about(value) + SIGNED.format(value);
+// JavaScript rounds numbers beyond 2^53.
+const roundedSign = (value) => (Math.abs(value) > Number.MAX_SAFE_INTEGER ? "≈ " : "");
+export const number = (value) => roundedSign(value) + NUMBER.format(value);
+export const signed = (value) => roundedSign(value) + SIGNED.format(value);
 export const short = (value) => SHORT.format(value);
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
 export const sumOf = (points) => points.reduce((all, point) => all + point.value, 0);
 export const inUtc = () => zone.utc;
 
-/** The zone in which times are shown now, by its name. */
+/** Returns the name of the zone in which times are shown. */
 export const zoneName = () => (zone.utc ? "UTC" : HERE);
 
-/** The zone for days: series know no zone whose days begin within an hour of UTC. */
+/** Returns the zone for days. A series cannot have days of a zone whose offset has minutes; then this is UTC. */
 export function dayZone() {
   return new Date().getTimezoneOffset() % 60 ? "UTC" : zoneName();
 }
 
-/** A time as text. `at`: epoch seconds. `style`: a name in STYLES. `timeZone`: that of the viewer by default. */
+/** Returns a time as text. `at`: seconds since 1970. `style`: a name in STYLES. `timeZone`: default: the viewer's zone. */
 export function timeText(at, style = "moment", timeZone = zoneName()) {
   return new Intl.DateTimeFormat(undefined, { ...STYLES[style], timeZone }).format(new Date(at * 1000));
 }
 
-/** The same time in UTC, as ISO 8601 has it. */
+/** Returns the time in UTC, as in ISO 8601. */
 export const utc = (at) => new Date(at * 1000).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
-/** A `time` element: the viewer's zone as text, UTC on hover. */
+/** Returns a `time` element: the time in the shown zone, and on hover in the other zone. */
 export function time(at, style = "moment") {
-  const made = document.createElement("time");
-  made.dateTime = new Date(at * 1000).toISOString();
-  made.dataset.style = style;
-  return shown(made, at, style);
+  const element = document.createElement("time");
+  element.dateTime = new Date(at * 1000).toISOString();
+  element.dataset.style = style;
+  return fill(element, at, style);
 }
 
-function shown(made, at, style) {
-  made.textContent = timeText(at, style);
-  made.title = zone.utc ? `${timeText(at, style, HERE)} (${HERE})` : utc(at);
-  return made;
+function fill(element, at, style) {
+  element.textContent = timeText(at, style);
+  element.title = zone.utc ? `${timeText(at, style, HERE)} (${HERE})` : utc(at);
+  return element;
 }
 
-/** Show every time on the page, and those that follow, in UTC or in the viewer's zone. */
+/** Shows every time, also on later pages, in UTC or in the viewer's zone. */
 export function showIn(useUtc) {
   zone.utc = useUtc;
-  for (const made of document.querySelectorAll("time[data-style]"))
-    shown(made, Date.parse(made.dateTime) / 1000, made.dataset.style);
+  for (const element of document.querySelectorAll("time[data-style]"))
+    fill(element, Date.parse(element.dateTime) / 1000, element.dataset.style);
 }

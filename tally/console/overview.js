@@ -1,4 +1,4 @@
-/** The overview: whether all is well, each counter's last day, and a form that opens any number. */
+/** The overview: the health of the stack, each counter's last day, and a form that opens any number. */
 
 import { bars } from "./chart.js";
 import { count, HOUR_S, number, signed, sumOf, time } from "./format.js";
@@ -7,61 +7,64 @@ import { fullIdOf } from "./ids.js";
 import { command, fullId, make, panel, share, spansOf, state, tallyLink } from "./parts.js";
 
 const API = new URL("..", import.meta.url).href; // this file is /console/overview.js
-const KEY = crypto.randomUUID(); // one for the page: the panel is drawn again and again
+const KEY = crypto.randomUUID(); // the command keeps its key when the panel is drawn again
 const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
 const EVENTS = 10;
-const SHARED_MAX = 12; // characters that every id of a list may begin with, and a phone still tells them apart
+const SHARED_MAX = 12; // ids of a list may begin with this many equal characters; a phone still tells them apart
 const HEADS = { true: "All is well", false: "Action needed", null: "Some checks gave no answer" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
 export async function show(root, context) {
   const { api, signal } = context;
-  const [grid, still] = [make("div.grid"), make("p.quiet")];
+  const [grid, unmovedLine] = [make("div.grid"), make("p.quiet")];
   const cards = make(
     "section",
     { "aria-labelledby": "counters", hidden: true },
     make("h2", { id: "counters" }, "Counters, the last 24 hours"),
     grid,
-    still,
+    unmovedLine,
   );
-  const unmoved = new Map(); // the counters that did not move, and up to when that is known (null: not yet)
-  const moves = (name, moved, asOf) => {
+  const unmoved = new Map(); // the counters without a change, with the time up to which that is known (null: unknown)
+  const noteMoved = (name, moved, asOf) => {
     if (moved) unmoved.delete(name);
     else unmoved.set(name, asOf);
-    still.replaceChildren(...resting(unmoved));
+    unmovedLine.replaceChildren(...unmovedWords(unmoved));
   };
   let names = "";
-  let crossed; // the panel of events, where a counter makes some
+  let eventsPanel; // exists if a counter has thresholds
   const status = panel(context, {
     title: "Health",
     kind: "status",
     everyS: STATUS_S,
     load: () => api.get("status", {}, signal),
-    draw: (found) => {
-      context.knows(found);
-      const moving = found.counters.filter((counter) => counter.counts !== "items"); // the others have no series
-      const now = moving.map((counter) => counter.name).join();
-      if (now !== names) {
-        names = now;
+    draw: (status) => {
+      context.keepStatus(status);
+      const withSeries = status.counters.filter((counter) => counter.counts !== "items");
+      const newNames = withSeries.map((counter) => counter.name).join();
+      if (newNames !== names) {
+        names = newNames;
         cards.hidden = false;
         unmoved.clear();
-        grid.replaceChildren(...moving.map((counter) => card(context, counter, moves)));
+        grid.replaceChildren(...withSeries.map((counter) => card(context, counter, noteMoved)));
       }
-      if (!crossed && found.counters.some((counter) => counter.notifies)) cards.after((crossed = crossings(context)));
-      return [...health(context, found), isNew(found) && first(context, found)];
+      if (!eventsPanel && status.counters.some((counter) => counter.notifies))
+        cards.after((eventsPanel = crossings(context)));
+      return [...health(context, status), isNew(status) && firstChange(context, status)];
     },
   });
   root.append(make("h1", { tabindex: -1 }, "Overview"), status, cards, opener(context));
 }
 
-/** Whether nothing is known yet, and nothing is wrong. */
-const isNew = (found) => !found.judged_up_to && found.well !== false;
+/** Returns whether no minute is judged, and no check is wrong. */
+const isNew = (status) => !status.judged_up_to && status.well !== false;
 
-/** What to do while nothing is known: count something. */
-function first(context, { counters }) {
-  const open = counters.find((one) => one.changes === "anyone" && one.counts === "changes" && one.delta !== null && !one.retired);
+/** Shows on a new stack how to count something. */
+function firstChange(context, { counters }) {
+  const open = counters.find(
+    ({ changes, counts, delta, retired }) => changes === "anyone" && counts === "changes" && delta !== null && !retired,
+  );
   const path = open && `counters/${open.name}/first/increments`;
   const curl = open && `curl -X POST ${API}${path} -H 'Idempotency-Key: ${KEY}'`;
   const tryIt = context.config.try_it && ["Or ", make("a", { href: "#/try" }, "try it"), " here."];
@@ -75,8 +78,8 @@ function first(context, { counters }) {
   );
 }
 
-/** The counters that did not move, in a sentence that says up to when: what was counted since is not known yet. */
-function resting(unmoved) {
+/** Returns a sentence with the counters that have no change, and with the time up to which that is known. */
+function unmovedWords(unmoved) {
   if (!unmoved.size) return [];
   const names = [...unmoved.keys()].flatMap((name, place) => [
     place ? ", " : "",
@@ -87,21 +90,21 @@ function resting(unmoved) {
   return ["No change up to ", time(Math.min(...known), "hours"), " in: ", ...names, "."];
 }
 
-/** The line that says whether all is well, and the parts behind it. */
-function health(context, found) {
-  const wrong = found.parts.filter((part) => part.state === "wrong");
-  const unknown = found.parts.filter((part) => part.state === "unknown");
-  const named = (words, parts) =>
+/** Shows whether all is well, and the checks. */
+function health(context, status) {
+  const wrong = status.parts.filter((part) => part.state === "wrong");
+  const unknown = status.parts.filter((part) => part.state === "unknown");
+  const listed = (words, parts) =>
     parts.length
       ? [` ${words}: `, ...parts.flatMap((part, place) => [place ? ", " : "", partLink(part), " (", section(context, part), ")"]), "."]
       : [];
-  const why = [...named("Action needed", wrong), ...named("No answer", unknown)];
-  const alarms = found.parts.find((part) => part.name === "alarms");
-  const calm = [
-    found.judged_up_to ? ["Checked up to ", time(found.judged_up_to, "hours")] : "Nothing is checked yet",
-    found.as_of ? ["rolled up as of ", time(found.as_of, "clock")] : "nothing is rolled up yet",
+  const reasons = [...listed("Action needed", wrong), ...listed("No answer", unknown)];
+  const alarms = status.parts.find((part) => part.name === "alarms");
+  const times = [
+    status.judged_up_to ? ["Checked up to ", time(status.judged_up_to, "hours")] : "Nothing is checked yet",
+    status.as_of ? ["rolled up as of ", time(status.as_of, "clock")] : "nothing is rolled up yet",
     alarms && `alarms: ${alarms.line}`,
-    ["status of ", time(found.at, "clock")],
+    ["status of ", time(status.at, "clock")],
   ];
   const row = (part) =>
     make("li", {}, state(part.state), make("strong", {}, part.name), make("span.quiet", {}, part.line));
@@ -114,28 +117,28 @@ function health(context, found) {
       make(
         "span",
         {},
-        make("strong", {}, isNew(found) ? "This stack is new" : (HEADS[String(found.well)] ?? HEADS.null)),
-        isNew(found) ? " Nothing is checked yet: a new stack needs some minutes." : why,
+        make("strong", {}, isNew(status) ? "This stack is new" : (HEADS[String(status.well)] ?? HEADS.null)),
+        isNew(status) ? " Nothing is checked yet: a new stack needs some minutes." : reasons,
       ),
     ),
     make(
       "p.quiet.calm",
       {},
-      calm.filter(Boolean).flatMap((words, place) => [place ? " · " : "", words].flat()),
+      times.filter(Boolean).flatMap((words, place) => [place ? " · " : "", words].flat()),
     ),
     make(
       "details",
       { "data-name": "parts" },
-      make("summary", {}, `${count(found.parts.length, "check")}`),
-      make("ul.parts", {}, found.parts.map(row)),
+      make("summary", {}, `${count(status.parts.length, "check")}`),
+      make("ul.parts", {}, status.parts.map(row)),
     ),
   ];
 }
 
-/** A part's name, as a link if a page of the console says more of it. */
+/** Returns a check's name, with a link if the console has a page about it. */
 const partLink = ({ name }) => (name === "drift" ? make("a", { href: "#/drift" }, name) : name);
 
-/** The section of the docs that says what to do about a part: as a link, if the deployment says where people read it. */
+/** Returns the section of the docs about a check: a link if the deployment gives the address of the docs. */
 function section({ config }, { see }) {
   const place = `${config.docs}/${see}`;
   return config.docs.startsWith("https://")
@@ -143,8 +146,8 @@ function section({ config }, { see }) {
     : make("code.id", {}, place);
 }
 
-/** A counter: what moved in the last day, hour by hour, and the tallies that moved most. It shows once it has moved. */
-function card(context, counter, moves) {
+/** The card of a counter: its changes in the last day, and the tallies that moved most. Hidden without a change. */
+function card(context, counter, noteMoved) {
   const { api, signal } = context;
   const name = encodeURIComponent(counter.name);
   const by = spansOf(counter).day ? "day" : "hour";
@@ -156,12 +159,12 @@ function card(context, counter, moves) {
     return { total, top };
   };
   const draw = ({ total, top }) => {
-    const empty = !total.series.some((point) => point.value);
-    const moved = !empty || top.top.length > 0;
-    made.classList.toggle("still", !moved);
-    moves(counter.name, moved, total.as_of);
+    const hasChanges = total.series.some((point) => point.value);
+    const moved = hasChanges || top.top.length > 0;
+    section.classList.toggle("still", !moved);
+    noteMoved(counter.name, moved, total.as_of);
     const spark =
-      total.series.length && !empty
+      total.series.length && hasChanges
         ? bars(total.series, { small: true, asOf: total.as_of, from: total.series.at(-1).from - 23 * HOUR_S })
         : make(
             "p.spark.none.quiet",
@@ -182,7 +185,7 @@ function card(context, counter, moves) {
     ];
   };
   const about = `${SHOWN[counter.visible]}${counter.retired ? ", retired" : ""}`;
-  const made = panel(context, {
+  const section = panel(context, {
     title: make("a", { href: `#/top/${name}` }, counter.name),
     level: 3,
     kind: "counter still",
@@ -191,56 +194,56 @@ function card(context, counter, moves) {
     draw,
     tools: make("span.quiet.kind", {}, about),
   });
-  return made;
+  return section;
 }
 
-/** The newest events: which numbers crossed a threshold, and whether the bus has each. It shows once there is one. */
+/** The newest threshold crossings, and whether the event bus has them. Hidden without a crossing. */
 function crossings(context) {
-  const row = (one) =>
+  const row = (event) =>
     make(
       "li",
       {},
-      make("a", { href: tallyLink(one.counter, fullId(one)) }, `${one.counter} ${fullId(one)}`),
-      ` ${one.direction === "up" ? "reached" : "fell below"} ${number(one.threshold)}`,
-      one.percent === undefined ? "" : ` (${one.percent} % of ${number(one.limit)})`,
-      make("span.quiet", {}, " ", time(one.at, "minute"), one.sent ? "" : ", not sent yet"),
+      make("a", { href: tallyLink(event.counter, fullId(event)) }, `${event.counter} ${fullId(event)}`),
+      ` ${event.direction === "up" ? "reached" : "fell below"} ${number(event.threshold)}`,
+      event.percent === undefined ? "" : ` (${event.percent} % of ${number(event.limit)})`,
+      make("span.quiet", {}, " ", time(event.at, "minute"), event.sent ? "" : ", not sent yet"),
     );
   const draw = ({ events }) => {
-    made.hidden = !events.length;
+    section.hidden = !events.length;
     return make("ul", {}, events.map(row));
   };
   const load = () => context.api.get("events", { limit: EVENTS }, context.signal);
-  const made = panel(context, { title: "Thresholds crossed", everyS: STATUS_S, load, draw });
-  made.hidden = true;
-  return made;
+  const section = panel(context, { title: "Thresholds crossed", everyS: STATUS_S, load, draw });
+  section.hidden = true;
+  return section;
 }
 
 function leaders(name, top) {
   if (!top.top.length) return make("p.quiet", {}, `The list of this ${top.by} is empty.`);
   const most = top.top[0].value;
-  const shared = beginning(top.top.map(fullId));
-  const row = (one) =>
+  const shared = sharedLength(top.top.map(fullId));
+  const row = (entry) =>
     make(
       "li",
       {},
       make(
         "a",
-        { href: tallyLink(name, fullId(one)), title: fullId(one), "aria-label": fullId(one) },
-        shared ? `…${fullId(one).slice(shared)}` : fullId(one),
+        { href: tallyLink(name, fullId(entry)), title: fullId(entry), "aria-label": fullId(entry) },
+        shared ? `…${fullId(entry).slice(shared)}` : fullId(entry),
       ),
-      make("span.figure", {}, number(one.value)),
-      share(one.value / most),
+      make("span.figure", {}, number(entry.value)),
+      share(entry.value / most),
     );
   const list = make("ol.leaders", { "aria-label": `Top ${TOP} of ${name}, ${top.span}` }, top.top.slice(0, TOP).map(row));
   return top.by === "day" ? list : make("div", {}, make("p.quiet", {}, "In the newest hour:"), list);
 }
 
 /**
- * How much of these ids a narrow card leaves out: the parts that all begin with, if they are long.
+ * Returns how many characters a narrow card leaves out of these ids: the parts that all ids begin with, if they are long.
  *
- * The sign between two parts stays: the page of a whole site is `…/`.
+ * The sign between two parts stays, so the page of a whole site is `…/`.
  */
-function beginning(ids) {
+function sharedLength(ids) {
   let same = 0;
   while (ids.length > 1 && same < ids[0].length && ids.every((id) => id[same] === ids[0][same])) same++;
   const parts = ids[0].slice(0, same).search(/[/:#._~@-][^/:#._~@-]*$/);
@@ -265,8 +268,8 @@ function opener(context) {
   );
   const open = (event) => {
     event.preventDefault();
-    const [named, written] = [counter.value.trim(), id.value.trim()];
-    location.hash = tallyLink(named, isOfPages(named) ? written : fullIdOf(written));
+    const [name, text] = [counter.value.trim(), id.value.trim()];
+    location.hash = tallyLink(name, isOfPages(name) ? text : fullIdOf(text));
   };
   return make(
     "section.card",

@@ -1,29 +1,29 @@
-/** What every page is made of: elements, panels, polling. Text goes in as text: nothing here takes markup. */
+/** The building blocks of pages: elements, panels, polling. Text stays text: no function takes markup. */
 
 import { timeText } from "./format.js";
 
-/** An element. `tag`: `div.card.wide`. Attributes that begin with `on` are listeners; null and false leave one out. */
+/** Makes an element. `tag`: `div.card.wide`. An attribute `on…` is a listener; null and false leave an attribute out. */
 export function make(tag, attributes = {}, ...children) {
   const [name, ...classes] = tag.split(".");
-  const made = document.createElement(name);
-  if (classes.length) made.className = classes.join(" ");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (value !== null && value !== undefined && value !== false)
-      made.setAttribute(key, value === true ? "" : value);
+      element.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
-  return made;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
 }
 
-/** Whether an id is a page's address. Who is not signed in does not know what a counter counts; no other id has a slash. */
+/** Returns whether an id is a page's address. Without a declaration a slash decides: no other id has a slash. */
 export const isPage = (declared, id) => declared?.counts.startsWith("page") ?? id.includes("/");
 export const countsVisitors = (declared) => declared?.counts.endsWith("visitors") ?? false;
 
 /**
- * The spans of which a counter has lists, and their names for people. Lists are those of UTC.
+ * Returns the spans of a counter's top lists, with their names for people. Spans are in UTC.
  *
- * No span holds two periods of a counter of visitors: that would count some of them twice.
+ * A span has only one period of a counter of visitors: two periods would count some visitors twice.
  */
 export function spansOf(declared) {
   const { period, timezone } = declared ?? {};
@@ -32,32 +32,32 @@ export function spansOf(declared) {
   return { hour: "Hour", day: "Day", ...(unique && ["day", "week"].includes(period) ? {} : { month: "Month" }) };
 }
 
-/** The address of a number's page. */
+/** Returns the address of a number's page. */
 export const tallyLink = (counter, id) => `#/tally/${encodeURIComponent(counter)}/${encodeURIComponent(id)}`;
 
-/** The id of a row as links name it: with its period, if it has one. */
+/** Returns the id of a row as in links: with its period, if it has one. */
 export const fullId = (row) => (row.period ? `${row.id}#${row.period}` : row.id);
 
 const STATES = { ok: "ok", wrong: "action needed", unknown: "no answer" };
 
-/** How a part of the stack is, in a word. `state`: as `GET /status` says it. */
+/** Shows the state of a check in words. `state`: as in `GET /status`. */
 export const state = (state = "unknown") => make("span", { class: `state ${state}` }, STATES[state] ?? state, " ");
 
-/** What a card says that has nothing to show. */
+/** The content of an empty card. */
 export const empty = (head, words) =>
   make("p.empty", {}, make("strong", {}, head), make("br"), make("span.quiet", {}, words));
 
-/** What a page shows whose address does not say of which `what` it is. */
-export const which = (what) => [
+/** The content of a page whose address does not name its counter or number. `what`: "counter" or "number". */
+export const askWhich = (what) => [
   make("h1", { tabindex: -1 }, `Which ${what}?`),
   make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
 ];
 
-/** A bar behind a row: its part of the largest one, by the style of that side. */
+/** A bar behind a row. `part`: the row's value divided by the largest value. */
 export function share(part) {
-  const made = make("span.share", { "aria-hidden": "true" });
-  made.style.inlineSize = `${100 * part}%`;
-  return made;
+  const bar = make("span.share", { "aria-hidden": "true" });
+  bar.style.inlineSize = `${100 * part}%`;
+  return bar;
 }
 
 /** A table with a caption. `heads`: text, or `[text, class]`. Cells are text or elements. */
@@ -86,36 +86,36 @@ export function table(caption, heads, rows, name = "table") {
   );
 }
 
-/** Radio buttons side by side. `options`: `{value: label}`. `chosen(value)` follows a choice. */
+/** Radio buttons side by side. `options`: `{value: label}`. `chosen(value)` is called after a choice. */
 export function choice(label, name, options, value, chosen) {
-  const one = ([option, text]) => {
+  const radio = ([option, text]) => {
     const input = make("input", { type: "radio", name, value: option, checked: option === value });
     input.addEventListener("change", () => chosen(option));
     return make("label", {}, input, make("span", {}, text));
   };
-  return make("fieldset.choice", {}, make("legend.quiet", {}, label), Object.entries(options).map(one));
+  return make("fieldset.choice", {}, make("legend.quiet", {}, label), Object.entries(options).map(radio));
 }
 
-/** A button of a row of tools. One that is off keeps the focus, which `disabled` would take away. */
+/** A button in a row of tools. `turn(on)` enables it. A button that is off keeps the focus, unlike with `disabled`. */
 export function tool(label, pressed) {
-  const made = make("button.small", { type: "button", "aria-disabled": "true" }, label);
-  made.addEventListener("click", () => made.ariaDisabled === "true" || pressed());
-  made.turn = (on) => (made.ariaDisabled = on ? null : "true");
-  return made;
+  const button = make("button.small", { type: "button", "aria-disabled": "true" }, label);
+  button.addEventListener("click", () => button.ariaDisabled === "true" || pressed());
+  button.turn = (on) => (button.ariaDisabled = on ? null : "true");
+  return button;
 }
 
 /** A command with a button that copies it. */
 export function command(text, label) {
-  const said = make("span.said", { role: "status" });
+  const result = make("span.said", { role: "status" });
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(text);
-      said.textContent = "Copied";
+      result.textContent = "Copied";
     } catch {
       getSelection().selectAllChildren(code);
-      said.textContent = "Selected: press Ctrl or ⌘ and C";
+      result.textContent = "Selected: press Ctrl or ⌘ and C";
     }
-    setTimeout(() => (said.textContent = ""), 4000);
+    setTimeout(() => (result.textContent = ""), 4000);
   };
   const code = make("code", {}, text);
   const button = make("button.small", { type: "button", "aria-label": `Copy: ${label}`, onclick: copy }, "Copy");
@@ -123,44 +123,44 @@ export function command(text, label) {
     "div.command",
     {},
     make("pre", { tabindex: 0, role: "group", "aria-label": label }, code),
-    make("p", {}, button, said),
+    make("p", {}, button, result),
   );
 }
 
-/** Text as one word of a shell. Ids may hold anything: pages do. */
+/** Quotes a text as one word of a shell. */
 const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** The command that repairs a number of this stack. */
+/** Returns the command that repairs a number of this stack. */
 export function repairCommand(config, counter, id, watched) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
-  if (watched) return `tally check --only drift ${where}`; // it prints the command: Tally writes no number of the team's
+  if (watched) return `tally check --only drift ${where}`; // prints the repair: Tally does not write a team number
   const dashes = id.startsWith("-") ? "-- " : "";
   return `tally repair ${where} --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }
 
 /**
- * Run `task` now and every `everyS` seconds while the page is visible and connected. Returns a function that runs it now.
+ * Runs `task` now and every `everyS` seconds while the page is visible and connected. Returns a function that runs it.
  *
- * A task that answers false stops it until everything is loaded again.
+ * If the task returns false, polling stops until the event `reload`.
  */
 export function poll(context, everyS, task) {
   let timer,
     running = false,
-    again = false;
+    runAgain = false;
   async function run() {
     clearTimeout(timer);
     if (context.signal.aborted || document.hidden || context.api.lost) return;
-    if (running) return void (again = true);
+    if (running) return void (runAgain = true);
     running = true;
-    const goesOn = await task();
+    const continues = await task();
     running = false;
-    if (again) return void ((again = false), run());
-    if (goesOn !== false) timer = setTimeout(run, everyS * 1000);
+    if (runAgain) return void ((runAgain = false), run());
+    if (continues !== false) timer = setTimeout(run, everyS * 1000);
   }
   context.signal.addEventListener("abort", () => clearTimeout(timer));
   document.addEventListener("visibilitychange", run, { signal: context.signal });
-  context.api.addEventListener("again", run, { signal: context.signal });
+  context.api.addEventListener("reload", run, { signal: context.signal });
   run();
   return run;
 }
@@ -168,10 +168,10 @@ export function poll(context, everyS, task) {
 let panels = 0;
 
 /**
- * A card that loads itself, keeps what it had while it cannot, and says so.
+ * A card that loads its own data. If a load fails, the card keeps the old data and shows that they are old.
  *
- * `load()` gives the data. `draw(data)` gives the elements, or null if the card draws itself; it is called when the data
- * has changed. `everyS`: seconds between two loads. `tools`: elements beside the title.
+ * `load()` returns the data. `draw(data)` returns the elements, or null if it draws itself; it is called when the data
+ * have changed. `everyS`: seconds between two loads. `tools`: elements beside the title.
  */
 export function panel(context, { title, kind = "", level = 2, everyS = 60, load, draw, tools = null }) {
   const id = `panel-${++panels}`;
@@ -188,10 +188,10 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
     body,
   );
   let last,
-    has = false,
+    hasData = false,
     refused = false;
   async function task() {
-    if (refused) note.replaceChildren(loading()); // somebody may be signed in by now
+    if (refused) note.replaceChildren(loading()); // a user may have signed in
     refused = false;
     try {
       const data = await load();
@@ -200,33 +200,33 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
       note.replaceChildren();
       delete section.dataset.old;
       aged.textContent = `old: from ${timeText(Date.now() / 1000, "clock")}`;
-      if (!has || text !== last) redraw(body, draw(data));
-      [last, has] = [text, true];
+      if (!hasData || text !== last) redraw(body, draw(data));
+      [last, hasData] = [text, true];
       return true;
     } catch (error) {
       if (context.signal.aborted) return false;
       if (!error.words) console.error(error);
       refused = error.refused;
-      if (has) section.dataset.old = "";
-      if (error.lost && has) return true; // the page says it once
+      if (hasData) section.dataset.old = "";
+      if (error.lost && hasData) return true; // the page shows the lost connection once
       note.replaceChildren(
         make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
         error.refused ? "" : make("p", {}, make("button.small", { type: "button", onclick: () => section.run() }, "Try again")),
       );
-      return !(error.status >= 400 && error.status < 500 && error.status !== 429); // the same again gets the same answer
+      return !(error.status >= 400 && error.status < 500 && error.status !== 429); // the same request would get the same answer
     }
   }
   section.run = poll(context, everyS, task);
   return section;
 }
 
-/** Put new elements in, with what was open still open and what had the focus still with it. */
-function redraw(body, made) {
-  if (made === null) return;
-  const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.name));
+/** Replaces the elements of a card. Open details stay open, and the focus stays in its place. */
+function redraw(body, elements) {
+  if (elements === null) return;
+  const open = new Set([...body.querySelectorAll("details[open]")].map((details) => details.dataset.name));
   const focus = body.contains(document.activeElement) ? document.activeElement : null;
   const place = focus && [...body.querySelectorAll(focus.localName)].indexOf(focus);
-  body.replaceChildren(...[made].flat().filter(Boolean));
-  for (const one of body.querySelectorAll("details")) if (open.has(one.dataset.name)) one.open = true;
+  body.replaceChildren(...[elements].flat().filter(Boolean));
+  for (const details of body.querySelectorAll("details")) if (open.has(details.dataset.name)) details.open = true;
   if (focus && !body.contains(document.activeElement)) body.querySelectorAll(focus.localName)[place]?.focus();
 }

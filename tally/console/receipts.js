@@ -1,25 +1,25 @@
-/** A form that looks up an idempotency key: every counted change leaves a receipt. */
+/** A form that looks up an idempotency key. Each change under a key has a receipt. */
 
 import { number } from "./format.js";
 import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
-const MANY = "change"; // its receipts are named by no number: one key, many changes
+const MANY = "change"; // many changes under one key: its receipt names no number
 const OF_OTHERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
 
-/** The operations that change a counter under a key. `declared`: what `GET /status` says of it. */
+/** Returns the operations that change a counter under a key. `declared`: the counter in `GET /status`. */
 function operationsOf(declared, id) {
   if (isPage(declared, id)) return ["visit"];
   return declared?.counts === "children" ? OF_CHILDREN : OF_OTHERS;
 }
 
-/** Why the changes of a counter have no key; "" if they have one. */
-function keyless(declared) {
+/** Returns why the changes of a counter have no key; "" if they have keys. */
+function reasonForNoKey(declared) {
   if (declared?.counts === "items") return "This counter counts items of your own table: its changes have no key.";
   return declared?.counts === "visitors" ? "This counter counts visitors, not keys. Send the visit again: the answer says whether the visitor is new." : "";
 }
 
-/** The form, and the answer: the receipt, or that there is no receipt. */
+/** The form, and below it the receipt or the note that there is no receipt. */
 export function receipts(context, counter, id) {
   const { api, signal } = context;
   const key = make("input", { id: "key", name: "key", required: true, autocomplete: "off", spellcheck: "false" });
@@ -28,31 +28,31 @@ export function receipts(context, counter, id) {
   const callers = make("p", {}, make("label", { for: "caller" }, "Caller"), caller);
   const choice = make("p", {}, make("label", { for: "operation" }, "Sent with"), operation);
   const whose = make("span", {}, "Each caller has keys of their own. Name the caller (the sub of the token), or leave the field empty for your own keys.");
-  const asks = make("span", {}, "Paste the idempotency key of a change. ", whose);
-  const none = make("span");
+  const prompt = make("span", {}, "Paste the idempotency key of a change. ", whose);
+  const noKey = make("span");
   const answer = make("div.answer", { role: "status" });
-  let named; // false: it takes no token, so anyone may ask for its receipts
+  let hasCallers; // false: the counter takes no token, so anyone may ask for its receipts
   const adapt = () => {
     const declared = context.counter(counter);
     const operations = operationsOf(declared, id);
-    named = declared ? declared.changes !== "anyone" : Boolean(api.token());
+    hasCallers = declared ? declared.changes !== "anyone" : Boolean(api.token());
     operation.replaceChildren(...operations.map((name) => make("option", { value: name }, name)));
-    [callers.hidden, whose.hidden, choice.hidden] = [!named, !named, operations.length === 1];
-    none.textContent = keyless(declared);
-    asks.hidden = form.hidden = Boolean(none.textContent);
+    [callers.hidden, whose.hidden, choice.hidden] = [!hasCallers, !hasCallers, operations.length === 1];
+    noKey.textContent = reasonForNoKey(declared);
+    prompt.hidden = form.hidden = Boolean(noKey.textContent);
   };
-  const know = async () => (await context.learn()) && adapt();
+  const load = async () => (await context.loadCounters()) && adapt();
   const ask = async (event) => {
     event.preventDefault();
     answer.replaceChildren(make("p.quiet", {}, "Loading…"));
     try {
-      await know();
+      await load();
       const pages = isPage(context.counter(counter), id);
       const target = operation.value === MANY ? "changes" : pages ? id : `${counter}/${id.split("#")[0]}`;
-      const of = (named && caller.value.trim()) || null;
-      const path = of ? "receipts/any" : named ? "receipts/own" : "receipts";
-      const query = { of: operation.value, target, key: key.value.trim(), caller: of };
-      answer.replaceChildren(...told((await api.get(path, query, signal)).receipts[0], of));
+      const name = (hasCallers && caller.value.trim()) || null;
+      const path = name ? "receipts/any" : hasCallers ? "receipts/own" : "receipts";
+      const query = { of: operation.value, target, key: key.value.trim(), caller: name };
+      answer.replaceChildren(...receiptWords((await api.get(path, query, signal)).receipts[0], name));
     } catch (error) {
       if (!signal.aborted) answer.replaceChildren(make("p.error", {}, error.words ?? "The page failed."));
     }
@@ -65,23 +65,23 @@ export function receipts(context, counter, id) {
     choice,
     make("p", {}, make("button", {}, "Look up")),
   );
-  const learn = () => know().catch(() => {}); // a caller that may not read it is asked to sign in
-  api.addEventListener("again", learn, { signal });
+  const tryLoad = () => load().catch(() => {}); // a user who may not read the status is asked to sign in
+  api.addEventListener("reload", tryLoad, { signal });
   adapt();
-  learn();
+  tryLoad();
   return make(
     "section.card",
     { "aria-labelledby": "receipts" },
     make("div.head", {}, make("h2", { id: "receipts" }, "Look up a change")),
-    make("p.quiet", {}, asks, none),
+    make("p.quiet", {}, prompt, noKey),
     form,
     answer,
   );
 }
 
-/** What a receipt says, or that there is no receipt. `caller`: the caller that the form names, or null. */
-function told(found, caller) {
-  if (found.state !== "counted")
+/** Shows a receipt, or that there is no receipt. `caller`: the caller that the form names, or null. */
+function receiptWords(receipt, caller) {
+  if (receipt.state !== "counted")
     return [
       make("p", {}, make("strong", {}, "Not found. ")),
       make(
@@ -92,9 +92,9 @@ function told(found, caller) {
         "or its receipt has expired.",
       ),
     ];
-  const facts = Object.entries(found.answer ?? {}).map(([name, value]) =>
+  const facts = Object.entries(receipt.answer ?? {}).map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "number" ? number(value) : String(value))),
   );
-  const counted = found.voided ? "Counted once, and voided later. " : "Counted once. ";
+  const counted = receipt.voided ? "Counted once, and voided later. " : "Counted once. ";
   return [make("p", {}, make("strong", {}, counted), "The answer was:"), make("dl.facts", {}, facts)];
 }

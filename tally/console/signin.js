@@ -1,45 +1,45 @@
-// Signing in, in the way that /console/config.json says. The token is in this module's memory only: it is never stored,
-// and never a part of an address. A page that is loaded again asks to sign in again.
+// Signs in as /console/config.json says. Only this module's memory has the token: the token is never stored, and never part
+// of an address. After a reload the user has to sign in again.
 
-const KEPT = "tally-sign-in";
+const REDIRECT_ITEM = "tally-sign-in";
 const EARLY_S = 30; // a token that is about to expire counts as expired
 
-let held = null; // {token, name, endsAt}: endsAt in milliseconds since 1970
+let session = null; // {token, name, endsAt}: endsAt in milliseconds since 1970
 
 export class SignInError extends Error {}
 
-/** The token; null if nobody is signed in, or if it has expired. */
+/** Returns the token; null if no user is signed in, or if the token has expired. */
 export function token() {
-  return held && Date.now() < held.endsAt ? held.token : null;
+  return session && Date.now() < session.endsAt ? session.token : null;
 }
 
-/** Who is signed in, to show; "" if nobody is. It stays after the token has expired. */
+/** Returns the name of the user to show; "" if no user is signed in. The name stays after the token has expired. */
 export function name() {
-  return held ? held.name : "";
+  return session ? session.name : "";
 }
 
-/** Forget the token: the API refused it, or the person leaves. */
+/** Forgets the token: the API refused it, or the user signs out. */
 export function forget() {
-  held = null;
+  session = null;
 }
 
 /**
- * Begin signing in. `given` is the name (kind "name") or a token (kind "token"). With the kind "pkce" the browser leaves
- * for the pool's page, and comes back to `finish`. Throws SignInError.
+ * Begins a sign-in. `given`: the name (kind "name") or a token (kind "token"). With the kind "pkce" the browser goes to
+ * the pool's page, and `finish` handles its return. Throws SignInError.
  */
 export async function signIn(config, given = "") {
   const way = config.sign_in;
   if (way.kind === "name") {
     const body = JSON.stringify({ sub: given, scope: "tally/read", groups: ["operators"] });
-    hold(await answer(fetch("/dev/token", { method: "POST", body })));
+    keep(await answerOf(fetch("/dev/token", { method: "POST", body })));
   } else if (way.kind === "token") {
-    hold({ access_token: given.trim() });
+    keep({ access_token: given.trim() });
   } else {
-    await leave(way);
+    await redirectToPool(way);
   }
 }
 
-/** Sign out. The pool forgets its own session too, or the next person at this browser would be signed in at once. */
+/** Signs out, also at the pool: otherwise the next person at this browser would be signed in at once. */
 export function signOut(config) {
   forget();
   const { kind, domain, client_id, redirect } = config.sign_in;
@@ -47,54 +47,54 @@ export function signOut(config) {
 }
 
 /**
- * End what `signIn` began, if the pool has just sent the browser back. Call it once, before anything reads the address.
- * Throws SignInError if the answer is not to a request of this tab, or the pool refuses the code.
+ * Completes a sign-in if the pool has just redirected the browser to this page. Call it once, before the address is read.
+ * Throws SignInError if this tab did not begin the sign-in, or if the pool refuses the code.
  */
 export async function finish(config) {
-  const given = new URLSearchParams(location.search);
-  if (config.sign_in.kind !== "pkce" || !(given.has("code") || given.has("error"))) return;
-  // Only these three outlive the redirect, in this tab only. They are used once, and are no token.
-  const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
-  sessionStorage.removeItem(KEPT);
-  history.replaceState(null, "", location.pathname + (kept.hash || "")); // the code leaves the address at once
-  if (!kept.state || given.get("state") !== kept.state)
+  const answer = new URLSearchParams(location.search);
+  if (config.sign_in.kind !== "pkce" || !(answer.has("code") || answer.has("error"))) return;
+  // The state, the verifier and the hash survive the redirect in this tab. They are used once, and are not a token.
+  const stored = JSON.parse(sessionStorage.getItem(REDIRECT_ITEM) || "{}");
+  sessionStorage.removeItem(REDIRECT_ITEM);
+  history.replaceState(null, "", location.pathname + (stored.hash || "")); // removes the code from the address
+  if (!stored.state || answer.get("state") !== stored.state)
     throw new SignInError("This sign-in was not started on this page. Try again.");
-  if (given.has("error")) throw new SignInError(given.get("error_description") || given.get("error"));
+  if (answer.has("error")) throw new SignInError(answer.get("error_description") || answer.get("error"));
   const { domain, client_id, redirect } = config.sign_in;
   const form = { grant_type: "authorization_code", client_id, redirect_uri: redirect };
-  const body = new URLSearchParams({ ...form, code: given.get("code"), code_verifier: kept.verifier });
-  hold(await answer(fetch(`${domain}/oauth2/token`, { method: "POST", body })));
+  const body = new URLSearchParams({ ...form, code: answer.get("code"), code_verifier: stored.verifier });
+  keep(await answerOf(fetch(`${domain}/oauth2/token`, { method: "POST", body })));
 }
 
-async function leave({ domain, client_id, redirect }) {
+async function redirectToPool({ domain, client_id, redirect }) {
   const [state, verifier] = [random(), random()];
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
-  sessionStorage.setItem(KEPT, JSON.stringify({ state, verifier, hash: location.hash }));
+  sessionStorage.setItem(REDIRECT_ITEM, JSON.stringify({ state, verifier, hash: location.hash }));
   const form = { response_type: "code", client_id, redirect_uri: redirect, scope: "openid tally/read", state };
   const query = new URLSearchParams({ ...form, code_challenge: base64url(digest), code_challenge_method: "S256" });
   location.assign(`${domain}/oauth2/authorize?${query}`);
 }
 
-/** The JSON of a token endpoint's answer. Throws SignInError with its reason. */
-async function answer(asked) {
-  let response, said;
+/** Returns the JSON of a token endpoint's answer. Throws SignInError with the endpoint's reason. */
+async function answerOf(request) {
+  let response, body;
   try {
-    response = await asked;
-    said = await response.json();
+    response = await request;
+    body = await response.json();
   } catch {
     throw new SignInError("The sign-in service does not answer. Try again.");
   }
-  if (!response.ok) throw new SignInError(said.error_description || said.message || said.error || "Signing in failed.");
-  return said;
+  if (!response.ok) throw new SignInError(body.error_description || body.message || body.error || "Signing in failed.");
+  return body;
 }
 
-function hold({ access_token, expires_in }) {
+function keep({ access_token, expires_in }) {
   const claims = claimsOf(access_token);
   const endsAt = expires_in ? Date.now() + expires_in * 1000 : (claims.exp || Infinity) * 1000;
-  held = { token: access_token, name: String(claims.username || claims.sub || ""), endsAt: endsAt - EARLY_S * 1000 };
+  session = { token: access_token, name: String(claims.username || claims.sub || ""), endsAt: endsAt - EARLY_S * 1000 };
 }
 
-/** The claims of a token, to show. Whether they are true, the API decides. Throws SignInError. */
+/** Returns the claims of a token, to show them. Only the API checks the token. Throws SignInError. */
 function claimsOf(jwt) {
   try {
     const text = atob(jwt.split(".")[1].replaceAll("-", "+").replaceAll("_", "/"));
@@ -104,7 +104,7 @@ function claimsOf(jwt) {
   }
 }
 
-/** 32 random bytes, as RFC 7636 wants a verifier. */
+/** Returns 32 random bytes, as RFC 7636 asks for a verifier. */
 function random() {
   return base64url(crypto.getRandomValues(new Uint8Array(32)).buffer);
 }

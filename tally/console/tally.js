@@ -1,11 +1,11 @@
-/** One number: its live value, its chart, its shards, what became of a key, its drift and its repairs. */
+/** The page of one number: its live value, its chart, its shards, the receipt of a key, its drift and its repairs. */
 
 import { Failure } from "./api.js";
 import { bars } from "./chart.js";
 import { count, DAY_S, dayZone, HOUR_S, inUtc, number, signed, sumOf, time, timeText, zoneName } from "./format.js";
 import { nameOf } from "./ids.js";
 import { receipts } from "./receipts.js";
-import { choice, command, countsVisitors, isPage, make, panel, repairCommand, table, tool, which } from "./parts.js";
+import { askWhich, choice, command, countsVisitors, isPage, make, panel, repairCommand, table, tool } from "./parts.js";
 
 const VALUE_S = 2;
 const DETAILS_S = 15;
@@ -15,47 +15,49 @@ const WINDOWS = { hour: 24 * HOUR_S, day: 30 * DAY_S };
 const HOW = { ledger: "by its drift", recount: "by its children", rebuild: "by its receipts" };
 
 export async function show(root, context, counter, id) {
-  if (!counter || !id) return root.append(...which("number"));
-  const [now, knows] = live(context, counter, id);
+  if (!counter || !id) return root.append(...askWhich("number"));
+  const [now, keepDetails] = live(context, counter, id);
   root.append(
     make("p.eyebrow", {}, make("a", { href: `#/top/${encodeURIComponent(counter)}` }, counter)),
     make("h1.id", { tabindex: -1, title: id }, nameOf(id)),
     make("div.columns", {}, now, receipts(context, counter, id)),
     context.counter(counter)?.counts === "items" ? "" : chart(context, counter, id), // items have no series
-    behind(context, counter, id, knows),
+    detailsPanel(context, counter, id, keepDetails),
   );
 }
 
-/** The id and the period of a number that links name together. The id of a page has no period. */
+/** Splits `ID#PERIOD` of a link. The id of a page has no period. */
 const parts = (context, counter, id) => (isPage(context.counter(counter), id) ? [id] : id.split("#"));
 
 /**
- * The number itself, and the function that gets its details when they are known. It is read every two seconds while
- * somebody looks, and costs little while it stays.
+ * Returns the card of the live number, and the function that takes the details of the number. The card reads the number
+ * every two seconds while the page is visible. An ETag makes a read without a change cheap.
  */
 function live(context, counter, id) {
   const { api, signal } = context;
   const [figure, used, note, moved] = [make("p.live"), make("p.used"), make("p.quiet"), make("p.quiet")];
-  const said = make("p.hidden", { "aria-live": "polite" });
-  let [tag, first, last, details, saidAt] = [undefined, undefined, undefined, null, 0];
-  const tell = () => last && note.replaceChildren(...right(last.value, details, context.counter(counter)?.watched), ...dated(last.as_of));
-  const knows = (found) => {
-    details = found;
-    tell();
+  const announcement = make("p.hidden", { "aria-live": "polite" });
+  let [tag, first, last, details, announcedAt] = [undefined, undefined, undefined, null, 0];
+  const showNote = () => {
+    if (last) note.replaceChildren(...verdict(last.value, details, context.counter(counter)?.watched), ...completeUpTo(last.as_of));
+  };
+  const keepDetails = (newDetails) => {
+    details = newDetails;
+    showNote();
   };
   const load = async () => {
     const [bare, period] = parts(context, counter, id);
     const path = `counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}`;
     const [where, query] = isPage(context.counter(counter), id) ? ["tallies", { of: `${counter}:${id}` }] : [path, { period }];
-    const found = await api.fresh(where, query, tag, signal);
-    tag = found.tag ?? undefined;
-    if (found.body) last = found.body.tallies ? found.body.tallies[0] : found.body;
+    const answer = await api.fresh(where, query, tag, signal);
+    tag = answer.tag ?? undefined;
+    if (answer.body) last = answer.body.tallies ? answer.body.tallies[0] : answer.body;
     if (last.error) throw Failure.of(last.error.status, last.error);
     return last;
   };
-  const draw = (found) => {
-    const { value } = found;
-    if ("limit" in found) used.replaceChildren(...meter(found, context.counter(counter)));
+  const draw = (tally) => {
+    const { value } = tally;
+    if ("limit" in tally) used.replaceChildren(...meter(tally, context.counter(counter)));
     if (figure.textContent !== number(value)) {
       if (first !== undefined) figure.classList.toggle("moved", true);
       figure.textContent = number(value);
@@ -63,51 +65,51 @@ function live(context, counter, id) {
       first ??= value;
       moved.textContent = value === first ? "" : `${signed(value - first)} since you opened this page`;
       const now = Date.now() / 1000;
-      if (now - saidAt >= SPOKEN_S) {
-        said.textContent = `${counter}: ${number(value)}`;
-        saidAt = now;
+      if (now - announcedAt >= SPOKEN_S) {
+        announcement.textContent = `${counter}: ${number(value)}`;
+        announcedAt = now;
       }
     }
-    tell();
+    showNote();
     return null;
   };
   figure.addEventListener("animationend", () => figure.classList.remove("moved"));
   const card = panel(context, { title: "Now", kind: "now", everyS: VALUE_S, load, draw });
-  card.querySelector(".body").append(figure, used, moved, note, said);
-  return [card, knows];
+  card.querySelector(".body").append(figure, used, moved, note, announcement);
+  return [card, keepDetails];
 }
 
-/** How much of the limit of an id is used and left. Of a counter without a ceiling the limit is its floor. */
+/** Returns how much of an id's limit is used and left. If a counter has no ceiling, the limit is its floor. */
 function meter({ value, limit, left, resets_at: ends }, declared) {
   const rest = left < 0 ? `${number(-left)} beyond the limit` : `${number(left)} left`;
   const until = [" ", rest, ...(ends ? [" until ", time(ends, "minute")] : []), "."];
   if (declared && declared.ceiling === null) return [`The floor is ${number(limit)}.`, ...until];
   const words = `${number(value)} of ${number(limit)} used`;
-  const drawn = make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words });
-  return [drawn, ` ${words}.`, ...until];
+  const bar = make("meter", { max: Math.max(limit, 1), value: Math.max(value, 0), "aria-label": words });
+  return [bar, ` ${words}.`, ...until];
 }
 
 /**
- * Whether the number is right, by its details. Without them nobody knows: then it is what is stored. `watched`: the number
- * of the team's own that drifts, if one is held against it.
+ * Returns whether the number is right. `details`: null: unknown. `watched`: the team number that the counter is compared
+ * with, if there is one; then the team number drifts.
  */
-function right(value, details, watched) {
+function verdict(value, details, watched) {
   if (!details) return ["The stored number. Sign in to see whether it is right."];
   const { drift, shards, judged_up_to: until } = details;
   if (drift && watched) return [make("strong.alert", {}, `${watched} differs from its items by ${signed(drift.drift)}.`)];
   if (drift) {
     const sizes = `${number(value)} stored, ${number(value - drift.drift)} accepted`;
-    const passing = drift.confirmed ? "" : ", not confirmed yet";
-    return [make("strong.alert", {}, `${sizes}: drifts by ${signed(drift.drift)}${passing}.`)];
+    const unconfirmed = drift.confirmed ? "" : ", not confirmed yet";
+    return [make("strong.alert", {}, `${sizes}: drifts by ${signed(drift.drift)}${unconfirmed}.`)];
   }
   if (!shards.length) return ["Never counted, or removed: nothing is stored under this id."];
   return until ? ["Right, checked up to ", time(until, "minute"), "."] : ["The stored number: nothing is checked yet."];
 }
 
-/** Up to when a number that shows soon is complete. */
-const dated = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock"), " is in it."] : []);
+/** Returns the time up to which the number has every change; nothing if each change is visible at once. */
+const completeUpTo = (asOf) => (asOf ? [" Every change accepted by ", time(asOf, "clock"), " is in it."] : []);
 
-/** The chart by hour and by day, with the same numbers as a table. */
+/** The chart by hour or by day, and the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
   let [by, back] = ["hour", 0]; // how many windows before now
@@ -115,11 +117,11 @@ function chart(context, counter, id) {
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
-    const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the day that runs is one of them
+    const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the current day is one of the days
     const of = `${counter}:${parts(context, counter, id)[0]}`;
-    const tz = by === "day" && !visitors ? dayZone() : null; // days of another zone would hold some visitors twice
+    const tz = by === "day" && !visitors ? dayZone() : null; // days of another zone would count some visitors twice
     const found = await api.any("series", { of, by, from, to: end, tz }, signal);
-    return { ...found, from, zone: zoneName() }; // another zone is another drawing
+    return { ...found, from, zone: zoneName() }; // the panel is drawn again if the zone changes
   };
   const draw = (found) => {
     const sum = sumOf(found.series);
@@ -227,7 +229,7 @@ function numbers(found, by) {
   );
 }
 
-/** The days that rows were imported into, as a table. */
+/** The table of the days into which rows were imported. */
 const imports = (days) =>
   table(
     "Imports by day, the newest last: they are not traffic",
@@ -235,12 +237,12 @@ const imports = (days) =>
     days.map((one) => [timeText(one.from, "day", "UTC"), signed(one.value)]),
   );
 
-/** Shards, drift, imports and repairs: where the number comes from. */
-function behind(context, counter, id, knows) {
+/** The details of a number: shards, drift, imports and repairs. */
+function detailsPanel(context, counter, id, keepDetails) {
   const [bare, period] = parts(context, counter, id);
   const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
   const draw = (found) => {
-    knows(found);
+    keepDetails(found);
     return [
       make(
         "div.columns",
@@ -298,7 +300,7 @@ function drift(context, counter, id, found) {
   ];
 }
 
-/** How much of the number was imported, and up to when that is known. */
+/** Returns how much of the number was imported, and up to when that is known. */
 function imported({ imported: found }, period) {
   const unknown = period ? "The series includes the imports of all periods." : "Not known yet: no hour is written.";
   if (!found) return make("span.quiet", {}, unknown);

@@ -1,31 +1,31 @@
-/** The numbers of a counter that moved most in an hour, a day or a month. */
+/** The page of a counter's numbers that went up most in an hour, a day or a month. */
 
 import { number, time, timeText } from "./format.js";
-import { choice, empty, fullId, make, panel, share, spansOf, table, tallyLink, tool, which } from "./parts.js";
+import { askWhich, choice, empty, fullId, make, panel, share, spansOf, table, tallyLink, tool } from "./parts.js";
 
 const TOP_S = 60;
 const LIMIT = 100;
 const LENGTHS = { hour: 13, day: 10, month: 7 };
 
-/** When a span begins, in epoch seconds, and its name by its beginning. Spans are those of UTC. */
-const begins = (span) =>
+/** Returns when a span in UTC begins, in seconds since 1970; `spanAt` returns the span that begins at a time. */
+const beginOf = (span) =>
   Date.parse(span.length === 13 ? `${span}:00Z` : `${span}${span.length === 7 ? "-01" : ""}T00:00Z`) / 1000;
-const named = (at, by) => new Date(at * 1000).toISOString().slice(0, LENGTHS[by]);
+const spanAt = (at, by) => new Date(at * 1000).toISOString().slice(0, LENGTHS[by]);
 
-function moved(span, by, steps) {
-  const at = new Date(begins(span) * 1000);
+function spanAfter(span, by, steps) {
+  const at = new Date(beginOf(span) * 1000);
   if (by === "hour") at.setUTCHours(at.getUTCHours() + steps);
   else if (by === "day") at.setUTCDate(at.getUTCDate() + steps);
   else at.setUTCMonth(at.getUTCMonth() + steps);
-  return named(at / 1000, by);
+  return spanAt(at / 1000, by);
 }
 
 export async function show(root, context, counter = context.counterNames()[0]) {
-  if (!counter) return root.append(...which("counter"));
+  if (!counter) return root.append(...askWhich("counter"));
   const { api, signal } = context;
   let [by, span, newest] = ["day", null, null];
   const load = async () => {
-    if (await context.learn()) offer();
+    if (await context.loadCounters()) showTools();
     return api.any("top", { counter, by, span, limit: LIMIT }, signal, context.config.listed.includes(counter));
   };
   const where = make("p.span", { role: "status" });
@@ -44,10 +44,10 @@ export async function show(root, context, counter = context.counterNames()[0]) {
         asOf(found),
       ];
     const most = found.top[0].value;
-    const row = (one, rank) => [
+    const row = (entry, rank) => [
       number(rank + 1),
-      make("a.id", { href: tallyLink(counter, fullId(one)) }, fullId(one)),
-      [share(one.value / most), number(one.value)],
+      make("a.id", { href: tallyLink(counter, fullId(entry)) }, fullId(entry)),
+      [share(entry.value / most), number(entry.value)],
     ];
     return [
       make("p", {}, error(found.error_max)),
@@ -62,7 +62,7 @@ export async function show(root, context, counter = context.counterNames()[0]) {
   };
   let at = null;
   const go = (steps) => {
-    span = moved(at, by, steps);
+    span = spanAfter(at, by, steps);
     if (span >= newest) span = null;
     card.run();
   };
@@ -73,12 +73,12 @@ export async function show(root, context, counter = context.counterNames()[0]) {
     card.run();
   };
   const tools = make("div.tools");
-  const offer = () => {
+  const showTools = () => {
     const spans = spansOf(context.counter(counter));
     if (!spans[by]) by = "hour";
     tools.replaceChildren(choice("Span", "span", spans, by, chosen), earlier, later);
   };
-  offer();
+  showTools();
   const card = panel(context, { title: counter, kind: "tops", everyS: TOP_S, load, draw, tools });
   card.querySelector(".head").after(where);
   root.append(make("h1", { tabindex: -1 }, "Top"), counters(context, counter), card);
@@ -96,12 +96,12 @@ function counters(context, chosen) {
 }
 
 function words(span, by) {
-  const from = begins(span);
+  const from = beginOf(span);
   if (by === "hour") return ["The hour from ", time(from, "hour")];
   return [timeText(from, by, "UTC"), make("span.quiet", {}, ` (a ${by} of UTC)`)];
 }
 
-/** `error_max` in words. */
+/** Returns `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
   const off = `A value may be off by ${number(most)} at most, and a number that is not listed may be that much above the last one`;

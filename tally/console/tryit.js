@@ -1,19 +1,19 @@
-/** Try it: three things that go wrong elsewhere, done for real on this machine. Served by `make dev` only. */
+/** The page "Try it": three experiments with real requests on this machine. Only `make dev` serves it. */
 
 import { count, number, signed, time } from "./format.js";
 import { command, make, repairCommand, table, tallyLink } from "./parts.js";
 
 const VIDEO = "try-it";
 const PLAYS = `/videos/${VIDEO}/plays`;
-const LOST = "/dev/lost"; // `make dev` does the work of a path behind this, and hangs up instead of answering
+const LOST = "/dev/lost"; // `make dev` runs the request for the path after this prefix, and hangs up without an answer
 const IN_STOCK = 20;
 const BUYERS = 50;
-const TRIES_MAX = 5; // a buyer's, for one and the same key: the pause before the last is 0.8 s
+const TRIES_MAX = 5; // tries of a buyer, all with the same key; the pause before the last try is 0.8 s
 const PAUSE_MS = 100;
-const EDIT = "/dev/edit"; // `make dev` adds to a stored number, around Tally
+const EDIT = "/dev/edit"; // `make dev` adds to a stored number without Tally
 const EDITED_BY = 50;
 const ACCEPTED = 5; // plays before the edit
-const LOOK_MS = 2000;
+const POLL_MS = 2000;
 const OUTCOMES = { 200: "sold", 409: "refused: nothing is left" };
 
 export async function show(root, { config, signal }) {
@@ -38,7 +38,7 @@ export async function show(root, { config, signal }) {
       title: "A number that is edited by hand",
       about: `A video is played ${ACCEPTED} times. Then a script adds ${EDITED_BY} in the database, without Tally. Tally finds the drift, and you repair it.`,
       button: `Edit a number by ${EDITED_BY}`,
-      run: (say) => edited(say, config, signal),
+      run: (say) => editByHand(say, config, signal),
       signal,
     }),
     make(
@@ -51,7 +51,7 @@ export async function show(root, { config, signal }) {
   );
 }
 
-/** A card with a button and the steps of its last run. `run(say)` calls `say(sentence, …more)` for each step. */
+/** A card with a button and the steps of its last run. `run(say)` calls `say(sentence, …elements)` for each step. */
 function experiment({ title, about, button, run, signal }) {
   const steps = make("ol.steps", { "aria-live": "polite", "aria-label": `Steps: ${title}` });
   const say = (...children) => signal.aborted || steps.append(make("li", {}, children));
@@ -82,14 +82,14 @@ async function loseAnAnswer(say, signal) {
   say("The page sends a play with an idempotency key, and the connection breaks. The page cannot know whether it counted.", sent("POST", LOST + PLAYS, play.key, "no answer"));
   say("The number is now ", strong(await plays()), ": the play was counted, but the page got no answer.");
 
-  const again = await send("POST", PLAYS, play);
-  await answered(again);
-  const replayed = again.headers.get("idempotency-replayed") === "true";
+  const retry = await send("POST", PLAYS, play);
+  await answered(retry);
+  const replayed = retry.headers.get("idempotency-replayed") === "true";
   say(
     replayed
       ? "The page sends the same play with the same key. Tally finds its receipt, and gives the stored answer without counting."
       : "The page sends the same play with the same key. Tally has no receipt of it, so it counts.",
-    sent("POST", PLAYS, play.key, `${again.status}, Idempotency-Replayed: ${replayed}`),
+    sent("POST", PLAYS, play.key, `${retry.status}, Idempotency-Replayed: ${replayed}`),
   );
 
   const after = await plays();
@@ -110,7 +110,7 @@ async function sellOut(say, signal) {
   say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, sent("POST", `${stock}/increments`, "a different one for each", "amount −1"), results);
   const outcomes = {};
   const buy = async () => {
-    const outcome = await bought(stock, token, signal);
+    const outcome = await buyOne(stock, token, signal);
     outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
     results.replaceChildren(outcomeTable(outcomes));
   };
@@ -122,18 +122,18 @@ async function sellOut(say, signal) {
   say("The number ends at ", strong(left), right ? `: ${count(sold, "buyer")} got one, and no buyer got an item that was not there. ` : ". ", link("stock", item));
 }
 
-/** One buyer. Returns the status of the answer. A busy service or a lost answer: the same again, with the same key. */
-async function bought(stock, token, signal) {
+/** Buys one. If the service is busy or the answer is lost, tries again with the same key. Returns the status; 0: none. */
+async function buyOne(stock, token, signal) {
   const order = { token, key: crypto.randomUUID(), body: { amount: -1 }, signal };
   for (let tries = 1; ; tries++) {
     const answer = await send("POST", `${stock}/increments`, order);
-    const passing = !answer || answer.status === 429 || answer.status >= 500;
-    if (!passing || tries === TRIES_MAX) return answer ? answer.status : 0;
+    const mayRetry = !answer || answer.status === 429 || answer.status >= 500;
+    if (!mayRetry || tries === TRIES_MAX) return answer ? answer.status : 0;
     await new Promise((done) => setTimeout(done, PAUSE_MS * 2 ** (tries - 1)));
   }
 }
 
-async function edited(say, config, signal) {
+async function editByHand(say, config, signal) {
   const token = await signIn(signal);
   const video = `try-it-${crypto.randomUUID().slice(0, 8)}`;
   const plays = `/videos/${video}/plays`;
@@ -155,7 +155,7 @@ async function edited(say, config, signal) {
         const found = await answered(answer);
         if (until(found)) return found;
       }
-      await new Promise((done) => setTimeout(done, LOOK_MS));
+      await new Promise((done) => setTimeout(done, POLL_MS));
       signal.throwIfAborted();
     }
   };
@@ -173,7 +173,7 @@ async function edited(say, config, signal) {
   say("The number is ", strong(repaired.value), " again. Its history keeps who repaired it and why:", history(repaired.repairs));
 }
 
-/** The repairs of a number. */
+/** The table of a number's repairs. */
 const history = (repairs) =>
   table(
     "History",
@@ -181,7 +181,7 @@ const history = (repairs) =>
     repairs.map((one) => [time(one.at, "minute"), signed(one.amount), one.who, one.why]),
   );
 
-/** A table of how many got which answer. `outcomes`: counts by status, 0 for no answer. */
+/** A table of the answers. `outcomes`: the number of buyers by status; 0: no answer. */
 function outcomeTable(outcomes) {
   const rows = Object.entries(outcomes).map(([status, buyers]) => [
     [Number(status) || "no answer", OUTCOMES[status]].filter(Boolean).join(", "),
@@ -190,7 +190,7 @@ function outcomeTable(outcomes) {
   return table("Answers", ["Answer", ["Buyers", "figure"]], rows);
 }
 
-/** A token that may change counters, which only `make dev` gives away. */
+/** Returns a token that may change counters. Only `make dev` gives such a token to anyone. */
 async function signIn(signal) {
   const body = { sub: "try-it", scope: "tally/read tally/write" };
   return (await answered(await send("POST", "/dev/token", { body, signal }))).access_token;
@@ -203,7 +203,7 @@ class Stopped extends Error {
   }
 }
 
-/** The answer to one request, or null if there is none. */
+/** Sends a request. Returns the answer, or null if no answer came. */
 async function send(method, path, { token, key, match, body, signal }) {
   const headers = {};
   if (token) headers.Authorization = `Bearer ${token}`;
@@ -218,7 +218,7 @@ async function send(method, path, { token, key, match, body, signal }) {
   }
 }
 
-/** The body of an answer. Throws Stopped with a sentence if there is none, or if it is no success. */
+/** Returns the body of an answer. Throws Stopped if no answer came, or if the answer is not a success. */
 async function answered(answer) {
   if (!answer) throw new Stopped("No answer. Check that `make dev` runs.");
   const body = await answer.json().catch(() => ({}));

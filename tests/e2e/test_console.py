@@ -1,4 +1,4 @@
-"""The console in real Chromium, on `make dev`: people see what is stored, safely, and on any screen."""
+"""Tests the console in Chromium, on `make dev`: it shows what is stored, safely, and on any screen."""
 
 from __future__ import annotations
 
@@ -46,26 +46,25 @@ PAGES = {
     "drift": "#/drift",
     "try it": "#/try",
 }
-# A page decides by these whether somebody looks. The headless shell shows every page for ever.
-LOOKED_AT = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
-LOOK = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
-# Axe's findings in a line each.
-# What a browser tells of an answer that is no success: for people who debug, and no error of the page.
+# The headless shell never hides a page, so these scripts do.
+HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+# The browser's line for an answer that is not a success. It is not an error of the page.
 NETWORK_LINE = "Failed to load resource"
 
 
 @dataclass
 class Console:
-    """A person with a browser and the console in it; what went wrong there, and what it asked for."""
+    """A browser with the console, its errors, and its requests."""
 
     dev: Dev
     context: BrowserContext
     page: Page
     errors: list[str] = field(default_factory=list)
-    asked: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
 
     def open(self, hash_: str = "#/", *, name: str = "") -> Page:
-        """Load a page of the console, and sign in if there is a name."""
+        """Loads a page of the console, and signs in if a name is given."""
         self.page.goto(f"{self.dev.url}/console{hash_}")
         expect(self.page.locator("h1")).to_be_visible()
         if name:
@@ -74,38 +73,38 @@ class Console:
         return self.page
 
     def sign_in(self, name: str) -> None:
-        """Give a name. The answer is not there yet."""
+        """Sends the sign-in form, and does not wait for the answer."""
         self.page.get_by_role("banner").get_by_role("button", name="Sign in").click()
         self.page.get_by_label("Your name").fill(name)
         self.page.get_by_label("Your name").press("Enter")
 
     def go(self, hash_: str) -> None:
-        """Follow a link of the console: the page is not loaded again."""
+        """Follows a link of the console. The browser does not load the document again."""
         self.page.evaluate("hash => { location.hash = hash }", hash_)
         expect(self.page.locator("h1")).to_be_focused()
 
     def settled(self) -> None:
-        """Wait until no card loads any more."""
+        """Waits until every card has loaded."""
         expect(self.page.locator(".loading")).to_have_count(0)
 
-    def asked_for(self, part: str) -> int:
-        """How many requests went to an address with this in it."""
-        return sum(part in request.url for request in self.asked)
+    def requests_for(self, part: str) -> int:
+        """Returns how many requests had this text in their address."""
+        return sum(part in request.url for request in self.requests)
 
 
 @pytest.fixture
 def console(browser: Browser, dev: Dev) -> Iterator[Console]:
-    """The console. Its pages must have no error, violate no policy, and load nothing from elsewhere."""
+    """The console. Its pages must have no error, violate no policy, and load nothing from another origin."""
     with chromium.visitor(browser, viewport=WIDE) as context:
-        context.add_init_script(LOOKED_AT)
+        context.add_init_script(HIDDEN_IF_AWAY)
         made = Console(dev, context, context.new_page())
         made.page.on("pageerror", lambda error: made.errors.append(str(error)))
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
-        made.page.on("request", lambda request: made.asked.append(request))
+        made.page.on("request", lambda request: made.requests.append(request))
         yield made
-        made.page.unroute_all(behavior="ignoreErrors")  # a page asks again each few seconds, also as it closes
+        made.page.unroute_all(behavior="ignoreErrors")  # a page polls also while it closes
     assert [line for line in made.errors if not line.startswith(NETWORK_LINE)] == []
-    assert [request.url for request in made.asked if not request.url.startswith((made.dev.url, "data:"))] == []
+    assert [request.url for request in made.requests if not request.url.startswith((made.dev.url, "data:"))] == []
 
 
 HOSTILE = (
@@ -153,7 +152,7 @@ def history(dev: Dev) -> Iterator[None]:
 
 
 def begun(store: Store) -> bool:
-    """Let the series begin 20 hours ago. False if the sweep wrote at the same time."""
+    """Makes the series begin 20 hours ago. Returns False if the sweep wrote at the same time."""
     seen, hour = progress.read(store), int(time.time()) // 3600
     since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute_of(time.time()) - 1, hour)
@@ -170,7 +169,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     leader = plays.get_by_role("listitem").first
     expect(leader).to_contain_text(VIDEO)
     expect(leader).to_contain_text("1,234")
-    assert int(re.sub(r"\D", "", plays.locator(".sum strong").inner_text())) >= 1294  # and what other tests played
+    assert int(re.sub(r"\D", "", plays.locator(".sum strong").inner_text())) >= 1294  # other tests play, too
     expect(page.locator(".status")).to_contain_text("status of")
     expect(page.locator(".verdict").get_by_role("link", name="drift")).to_have_attribute("href", "#/drift")
     leader.get_by_role("link").click()
@@ -198,7 +197,7 @@ def test_the_pages_show_what_is_stored(console: Console, history: None) -> None:
     expect(drift.locator("pre")).to_have_text(re.compile("tally repair .*--by"))
 
 
-def test_a_part_that_is_wrong_leads_to_its_section_of_the_runbook(console: Console, history: None) -> None:
+def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, history: None) -> None:
     page = console.open(name="ann")
     expect(page.locator(".verdict code").filter(has_text="docs/runbook.md#drift")).to_have_count(1)
 
@@ -213,7 +212,9 @@ def test_a_part_that_is_wrong_leads_to_its_section_of_the_runbook(console: Conso
     expect(links.and_(page.locator("[href='https://git.example.com/docs/runbook.md#drift']"))).to_have_count(1)
 
 
-def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console: Console, history: None) -> None:
+def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with_changes(
+    console: Console, history: None
+) -> None:
     def new(route: Route) -> None:
         answer = route.fetch()
         parts = [{"name": "judged", "state": "unknown", "line": "nothing yet", "see": "runbook.md#unjudged"}]
@@ -229,7 +230,7 @@ def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console:
     )
     console.go("#/top/plays")
     console.go("#/")
-    expect(page.get_by_role("group", name="a first change")).to_have_text(curl)  # copied twice, it counts once
+    expect(page.get_by_role("group", name="a first change")).to_have_text(curl)  # the command keeps its key
     before = int(console.dev.call("GET", "/counters/plays/first").body["value"])
     subprocess.run(shlex.split(curl), check=True, capture_output=True)
     assert console.dev.call("GET", "/counters/plays/first").body["value"] == before + 1
@@ -237,12 +238,12 @@ def test_the_first_screen_says_what_to_do_and_shows_counters_that_moved(console:
     expect(page.get_by_role("heading", level=3, name="plays", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", level=3, name="contest")).to_be_hidden()
     still = page.get_by_role("region", name="Counters, the last").locator("p", has_text="contest")
-    expect(still).to_have_text(re.compile(r"No change up to .*\d+.* in: .*contest"))  # later ones are not known yet
+    expect(still).to_have_text(re.compile(r"No change up to .*\d+.* in: .*contest"))  # later changes are not known
     page.get_by_role("link", name="try it", exact=True).click()
     expect(page.locator("h1")).to_have_text("Try it")
 
 
-def test_names_full_of_markup_are_text(console: Console, history: None) -> None:
+def test_names_with_markup_are_shown_as_text(console: Console, history: None) -> None:
     page = console.open("#/top/plays", name=HOSTILE[0])
     for id_ in HOSTILE:
         link = page.get_by_role("link", name=id_, exact=True)
@@ -262,11 +263,11 @@ def test_names_full_of_markup_are_text(console: Console, history: None) -> None:
         console.settled()
         assert page.locator("img, iframe, [onerror], main script").count() == 0
     assert page.evaluate("window.pwned") is None
-    assert not any("/dev/token" in request.url and request.method == "GET" for request in console.asked)
+    assert not any("/dev/token" in request.url and request.method == "GET" for request in console.requests)
 
 
-def played(dev: Dev, times: int = 1, video: str = "") -> str:
-    """Play a video, a new one unless it is named. Returns its id."""
+def play(dev: Dev, times: int = 1, video: str = "") -> str:
+    """Plays a video, a new video without a name. Returns its id."""
     video = video or f"console-{secrets.token_hex(4)}"
     for _ in range(times):
         dev.play(video, secrets.token_urlsafe(24))
@@ -275,7 +276,7 @@ def played(dev: Dev, times: int = 1, video: str = "") -> str:
 
 @contextmanager
 def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
-    """A row of drift, as the judge wrote it an hour ago."""
+    """Stores a drift row, as if the judge had written it an hour ago."""
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     commit_writes(
         Call(store),
@@ -286,7 +287,7 @@ def drifting(dev: Dev, counter: str, id_: str, by: int) -> Iterator[None]:
 
 
 def test_the_sentence_under_a_number_follows_from_its_details(console: Console) -> None:
-    video = played(console.dev, 3)
+    video = play(console.dev, 3)
     page = console.open(f"#/tally/plays/{video}")
     expect(page.locator(".live")).to_have_text("3")
     expect(page.locator(".now")).to_contain_text("The stored number.")  # without a token the page cannot know
@@ -301,14 +302,17 @@ def test_the_sentence_under_a_number_follows_from_its_details(console: Console) 
         expect(page.locator(".now")).to_contain_text("Never counted")
 
 
-def test_a_drift_of_the_teams_own_number_is_not_said_of_the_count(console: Console) -> None:
-    """`tally repair` would refuse it: Tally never writes that number."""
-    video = played(console.dev, 3)
+def test_a_drift_of_a_team_number_is_shown_as_the_team_numbers(console: Console) -> None:
+    """`tally repair` would refuse, because Tally never writes a team number."""
+    video = play(console.dev, 3)
 
     def watched(route: Route) -> None:
         answer = route.fetch()
         body = answer.json()
-        counters = [{**one, "watched": "playTally"} if one["name"] == "plays" else one for one in body["counters"]]
+        counters = [
+            {**counter, "watched": "playTally"} if counter["name"] == "plays" else counter
+            for counter in body["counters"]
+        ]
         route.fulfill(response=answer, json={**body, "counters": counters})
 
     console.page.route("**/status", watched)
@@ -357,14 +361,14 @@ def test_a_change_of_another_caller_is_found_with_the_callers_name(console: Cons
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
     page = console.open("#/tally/usage/u", name="ann")
     form = page.get_by_role("region", name="Look up a change")
-    for caller, said in (("", "another caller sent it"), ("shop", "Counted once."), ("shop2", "never sent by shop2")):
+    for caller, text in (("", "another caller sent it"), ("shop", "Counted once."), ("shop2", "never sent by shop2")):
         form.get_by_label("Key").fill(key)
         form.get_by_label("Caller").fill(caller)
         form.get_by_role("button", name="Look up").click()
-        expect(form.get_by_role("status")).to_contain_text(said)
+        expect(form.get_by_role("status")).to_contain_text(text)
 
 
-def test_a_change_that_was_taken_back_says_so(console: Console) -> None:
+def test_a_voided_change_is_shown_as_voided(console: Console) -> None:
     shop, key = console.dev.token("shop", scope="tally/write"), secrets.token_hex(8)
     console.dev.call("POST", "/counters/usage/u/increments", {"amount": 7}, token=shop, idempotency_key=key)
     console.dev.call("POST", "/counters/usage/u/voids", {"key": key}, token=shop)
@@ -382,8 +386,8 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
-def test_an_anonymous_play_is_found_on_a_page_that_is_opened_first(console: Console, name: str) -> None:
-    """Of its counter nothing is known yet: the form asked for the plays of ann, and there are none."""
+def test_an_anonymous_play_is_found_on_the_first_page_that_opens(console: Console, name: str) -> None:
+    """The page does not know the counter when it opens. It once asked for the plays of ann instead."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -394,27 +398,27 @@ def test_an_anonymous_play_is_found_on_a_page_that_is_opened_first(console: Cons
     expect(form.get_by_role("status")).to_contain_text("Counted once.")
 
 
-def test_a_number_follows_its_plays_while_somebody_looks(console: Console) -> None:
-    video = played(console.dev, 2)
+def test_a_number_updates_while_its_page_is_visible(console: Console) -> None:
+    video = play(console.dev, 2)
     console.page.clock.install()
     live = console.open(f"#/tally/plays/{video}").locator(".live")
     expect(live).to_have_text("2")
-    played(console.dev, 1, video)
+    play(console.dev, 1, video)
     console.page.clock.fast_forward(2_100)
     expect(live).to_have_text("3")
-    console.page.evaluate(LOOK, True)
-    played(console.dev, 1, video)
-    before = console.asked_for(f"/counters/plays/{video}")
+    console.page.evaluate(SET_AWAY, True)
+    play(console.dev, 1, video)
+    before = console.requests_for(f"/counters/plays/{video}")
     for _ in range(5):
         console.page.clock.fast_forward(10_000)
-    assert console.asked_for(f"/counters/plays/{video}") == before
-    console.page.evaluate(LOOK, False)
+    assert console.requests_for(f"/counters/plays/{video}") == before
+    console.page.evaluate(SET_AWAY, False)
     expect(live).to_have_text("4")
 
 
-def test_a_number_is_opened_by_the_path_or_the_text_that_it_counts(console: Console) -> None:
+def test_the_form_opens_a_number_by_its_path_its_encoded_path_or_its_id(console: Console) -> None:
     text = f"/films/привет {secrets.token_hex(4)}/"
-    video = played(console.dev, 1, id_of(text))
+    video = play(console.dev, 1, id_of(text))
     page = console.open()
     for written in (text, quote(text), video):
         page.get_by_label("Counter", exact=True).fill("plays")
@@ -425,25 +429,24 @@ def test_a_number_is_opened_by_the_path_or_the_text_that_it_counts(console: Cons
         console.go("#/")
 
 
-def test_a_lost_connection_is_said_and_comes_back(console: Console) -> None:
-    video = played(console.dev)
+def test_a_lost_connection_is_shown_until_it_is_back(console: Console) -> None:
+    video = play(console.dev)
     page = console.open(f"#/tally/plays/{video}")
     expect(page.locator(".live")).to_have_text("1")
     console.context.set_offline(True)
     expect(page.locator("#lost")).to_contain_text("No connection to Tally.")
     expect(page.locator(".live")).to_have_text("1")
-    played(console.dev, 1, video)
+    play(console.dev, 1, video)
     console.context.set_offline(False)
     expect(page.locator(".live")).to_have_text("2")
     expect(page.locator("#lost")).to_be_empty()
 
 
 def with_token(console: Console, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Let `make dev` answer with another token than the page has asked for."""
+    """Answers the page's request for a token with `change(request)`."""
 
     def answer(route: Route) -> None:
-        asked = json.loads(route.request.post_data or "{}")
-        route.fulfill(json=change(asked))
+        route.fulfill(json=change(json.loads(route.request.post_data or "{}")))
 
     console.page.route("**/dev/token", answer)
 
@@ -455,7 +458,7 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     page = console.open("#/tally/usage/private")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     console.settled()
-    expect(page.get_by_role("button", name="Sign in")).to_have_count(2)  # in the banner, and in the form
+    expect(page.get_by_role("button", name="Sign in")).to_have_count(2)  # one in the banner and one in the form
     stranger = {"access_token": console.dev.token("mallory"), "expires_in": 3600}  # without tally/read
     with_token(console, lambda _: stranger)
     page.get_by_label("Your name").fill("mallory")
@@ -471,7 +474,7 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
 
 @pytest.mark.parametrize("counter", ["visits", "bot_visits"])
 def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Console) -> None:
-    """Before and after the sign-in the console asks for a page, never for an id of another counter."""
+    """The console asks for the page's address, before and after the sign-in, and never for an id of another counter."""
     url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
     browser = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
     console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=browser)
@@ -489,7 +492,7 @@ def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Con
     expect(console.page.locator(".now")).to_contain_text(re.compile("Right|nothing is checked"))
     expect(live).to_have_text("1")
     expect(console.page.locator(".error")).to_have_count(0)
-    assert console.asked_for(f"counters/{counter}") == 0
+    assert console.requests_for(f"counters/{counter}") == 0
 
 
 PARIS = """from tally.counter import Counter, declared
@@ -502,17 +505,18 @@ COUNTERS = declared([UTC, PARIS])
 """
 
 
-def test_no_card_asks_for_a_span_that_would_count_visitors_twice(
+def test_no_card_reads_a_span_that_would_count_visitors_twice(
     console: Console, start: Callable[..., Dev], tmp_path: Path
 ) -> None:
-    """Days and months of a list are those of UTC. The periods of guests are months of Paris, those of members days."""
+    """A list has days and months of UTC. The periods of guests are months of Paris. The periods of members are days."""
     (tmp_path / "counters.py").write_text(PARIS)
     console.dev = start(app=tmp_path, PYTHONPATH=str(ROOT), TALLY_MINUTE_S="1").wait_until_ready()
     writer = console.dev.token(scope="tally/read tally/write")
     for counter in ("members", "guests"):
-        sent, asked = {"visitor": "ann"}, f"/top/any?counter={counter}&by=hour"
-        assert console.dev.call("POST", f"/counters/{counter}/a/visitors", sent, token=writer).status == 200
-        wait_for(lambda asked=asked: console.dev.call("GET", asked, token=writer).body["top"])  # type: ignore[misc]
+        path = f"/top/any?counter={counter}&by=hour"
+        visitor = {"visitor": "ann"}
+        assert console.dev.call("POST", f"/counters/{counter}/a/visitors", visitor, token=writer).status == 200
+        wait_for(lambda path=path: console.dev.call("GET", path, token=writer).body["top"])  # type: ignore[misc]
     page = console.open(name="ann")
     cards = page.locator(".counter:not(.still)")
     expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])
@@ -545,15 +549,15 @@ def test_strangers_see_the_list_of_a_counter_that_anyone_may_list_and_of_no_othe
     expect(page.get_by_role("row").nth(1)).to_contain_text("of-anyone")
 
 
-def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Console, history: None) -> None:
+def test_signing_in_and_out_removes_what_the_page_showed_before(console: Console, history: None) -> None:
     page = console.open("#/drift")
     expect(page.locator(".note", has_text="Sign in to see this")).to_have_count(2)
-    held: list[Route] = []
-    page.route(re.compile(r"/(status|drift\?.*)$"), lambda route: held.append(route))  # a slow network
+    unanswered: list[Route] = []
+    page.route(re.compile(r"/(status|drift\?.*)$"), lambda route: unanswered.append(route))  # a slow network
     console.sign_in("ann")
     expect(page.locator(".loading")).to_have_count(2)
     expect(page.locator("main")).not_to_contain_text("Sign in to see this")
-    for route in held:
+    for route in unanswered:
         route.continue_()
     page.unroute_all()
     expect(page.locator(".drifts")).to_contain_text(VIDEO)
@@ -565,9 +569,9 @@ def test_signing_in_and_out_takes_away_what_the_page_said_before(console: Consol
 def test_the_overview_lists_the_thresholds_that_were_crossed(console: Console) -> None:
     console.page.add_init_script(path=AXE)
     token = console.dev.token("gateway", scope="tally/write")
-    taken = {"amount": 850}
+    change = {"amount": 850}
     path = "/counters/calls/heavy-user/increments"
-    assert console.dev.call("POST", path, taken, token=token, idempotency_key=secrets.token_hex(12)).status == 200
+    assert console.dev.call("POST", path, change, token=token, idempotency_key=secrets.token_hex(12)).status == 200
     page = console.open(name="ann")
     line = page.get_by_role("region", name="Thresholds crossed").get_by_role("listitem").filter(has_text="heavy-user")
     expect(line).to_contain_text("reached 800 (80 % of 1,000)")
@@ -578,7 +582,7 @@ def test_the_overview_lists_the_thresholds_that_were_crossed(console: Console) -
     assert complaints(page) == []
 
 
-def test_a_narrow_overview_tells_long_ids_apart(console: Console) -> None:
+def test_a_narrow_overview_shows_the_ends_of_long_ids(console: Console) -> None:
     ids = [f"https://example.com/a/long/way/into/the/site/{name}.html" for name in ("first", "second", "fifth")]
     ids.append("https://example.com/a/long/way/into/the/site/")
     found = {"counter": "visits", "span": "2026-01-01", "as_of": 1_800_000_000, "error_max": 0, "cursor": None}
@@ -596,7 +600,7 @@ def test_a_narrow_overview_tells_long_ids_apart(console: Console) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
-def test_a_token_that_expires_ends_in_the_sign_in(console: Console) -> None:
+def test_the_console_asks_for_sign_in_after_the_token_expires(console: Console) -> None:
     console.page.clock.install()
     page = console.open("#/drift", name="ann")
     console.settled()
@@ -604,22 +608,22 @@ def test_a_token_that_expires_ends_in_the_sign_in(console: Console) -> None:
     expect(page.get_by_role("heading", name="Sign in again")).to_be_visible()
 
 
-def test_a_token_that_the_api_refuses_ends_in_the_sign_in(console: Console) -> None:
+def test_the_console_asks_for_sign_in_after_the_api_refuses_the_token(console: Console) -> None:
     good = console.dev.token("ann", scope="tally/read")
     with_token(console, lambda _: {"access_token": good[:-8] + "AAAAAAAA", "expires_in": 3600})
     page = console.open("#/drift")
-    console.sign_in("ann")  # its name may be gone again before a look at it
+    console.sign_in("ann")  # the test does not check the banner: the name may disappear at once
     expect(page.get_by_role("heading", name="Sign in again")).to_be_visible()
     expect(page.locator("main li")).to_have_count(0)
 
 
-# --- On any screen, by keyboard, for everybody
+# --- Accessibility
 
 
-def test_every_page_is_accessible_and_fits_in_light_and_dark_narrow_and_wide(console: Console, history: None) -> None:
+def test_every_page_is_accessible_and_fits_on_narrow_and_wide_screens(console: Console, history: None) -> None:
     console.page.add_init_script(path=AXE)
     page = console.open(name="ann")
-    found = {}
+    violations = {}
     for name, hash_ in PAGES.items():
         console.go(hash_)
         console.settled()
@@ -627,8 +631,8 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark_narrow_and_wide(con
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             if broken := complaints(page):
-                found[f"{name}, {scheme}, {size['width']} px"] = broken
-    assert found == {}
+                violations[f"{name}, {scheme}, {size['width']} px"] = broken
+    assert violations == {}
 
 
 def test_the_keyboard_reaches_every_page(console: Console) -> None:
@@ -648,16 +652,16 @@ def test_the_keyboard_reaches_every_page(console: Console) -> None:
         expect(link).to_have_attribute("aria-current", "page")
     page.keyboard.press("Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline not in ("none", "")  # one sees where one is
+    assert outline not in ("none", "")  # the focus is visible
 
 
-def test_all_that_it_loads_is_small(console: Console) -> None:
+def test_the_files_of_the_console_are_small(console: Console) -> None:
     page = console.open(name="ann")
     for hash_ in PAGES.values():
         console.go(hash_)
         console.settled()
     page.wait_for_load_state("networkidle")
-    files = [request for request in console.asked if "/console" in request.url]
+    files = [request for request in console.requests if "/console" in request.url]
     sizes = {request.url: request.sizes()["responseBodySize"] for request in files}
     assert {Path(url).name for url in sizes} >= {"app.js", "tryit.js", "uPlot.esm.js", "console.css"}
     assert 0 < sum(sizes.values()) <= LOADED_BYTES_MAX, sizes
@@ -675,7 +679,7 @@ def pool(browser: Browser, dev: Dev) -> Iterator[Pool]:
 
 @pytest.fixture
 def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
-    """The console as a stack with a user pool serves it: the configuration, and the policy that follows from it."""
+    """The console of a stack with a user pool, with its configuration and its content security policy."""
     sign_in = {"kind": "pkce", "domain": pool.server.origin, "client_id": pool.client, "redirect": f"{dev.url}/console"}
     config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in}
     config |= {"try_it": False, "docs": "docs", "counters": ["plays"], "listed": []}
@@ -687,11 +691,11 @@ def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
             headers={**answer.headers, "content-security-policy": served.content_security_policy(pool.server.origin)},
         )
 
-    # Chromium takes a page that a test has changed for one of the internet: it may not call this machine by itself.
+    # Chromium treats a page that a test fulfils as a page of the internet, which needs permission to call this machine.
     with chromium.visitor(browser, viewport=WIDE, permissions=["local-network-access"]) as context:
         made = Console(dev, context, context.new_page())
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
-        made.page.on("request", lambda request: made.asked.append(request))
+        made.page.on("request", lambda request: made.requests.append(request))
         made.page.route(f"{dev.url}/console/config.json", lambda route: route.fulfill(json=config))
         made.page.route(re.compile(rf"^{re.escape(dev.url)}/console(\?.*)?$"), page)
         yield made
@@ -706,7 +710,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
     with_pool.settled()
     assert pool.tokens_given == 1
-    tokens = {request.headers["authorization"] for request in with_pool.asked if "authorization" in request.headers}
+    tokens = {request.headers["authorization"] for request in with_pool.requests if "authorization" in request.headers}
     [token] = [header.removeprefix("Bearer ") for header in tokens]
     assert page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]") == [
         {},
@@ -714,11 +718,13 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
         "",
         None,
     ]
-    assert not any(token in request.url for request in with_pool.asked)
-    assert "try" not in page.locator("nav#pages").inner_text().lower()  # it writes: only `make dev` has it
+    assert not any(token in request.url for request in with_pool.requests)
+    assert (
+        "try" not in page.locator("nav#pages").inner_text().lower()
+    )  # only `make dev` has the page "Try it", because it writes
 
 
-def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, pool: Pool) -> None:
+def test_pkce_refuses_an_answer_to_a_sign_in_that_another_tab_began(with_pool: Console, pool: Pool) -> None:
     pool.state = "of-somebody-else"
     page = with_pool.open("#/drift")
     page.locator("#sign-in").get_by_role("button", name="Sign in").click()
@@ -733,7 +739,7 @@ def test_pkce_refuses_an_answer_to_no_question_of_its_own(with_pool: Console, po
 # --- Try it
 
 
-def test_an_edit_by_hand_shows_its_drift_its_repair_and_its_history(console: Console) -> None:
+def test_the_experiment_with_an_edit_shows_the_drift_the_repair_and_the_history(console: Console) -> None:
     page = console.open("#/try")
     page.get_by_role("button", name="Edit a number by 50").click()
     steps = page.get_by_role("list", name="Steps: A number that is edited").locator("> li")
@@ -756,7 +762,7 @@ def test_an_edit_by_hand_shows_its_drift_its_repair_and_its_history(console: Con
         ([], 400),
     ],
 )
-def test_an_edit_of_nothing_is_refused(dev: Dev, body: object, status: int) -> None:
+def test_an_edit_of_a_missing_item_is_refused(dev: Dev, body: object, status: int) -> None:
     assert dev.call("PATCH", "/dev/edit", body).status == status
 
 

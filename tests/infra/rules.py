@@ -66,7 +66,7 @@ def metrics_name_their_stack(template: Template) -> Iterator[str]:
 
 
 def global_names_have_the_region(template: Template) -> Iterator[str]:
-    """Else a stage in a second region would use a name of the first region, and its deploy would roll back."""
+    """Without the region, a stage in a second region would use a name of the first region, and roll back."""
     for id_, name in global_names(template).items():
         if REGION not in name and not A_REGION.search(name):
             yield f"{id_}: {name} has no region"

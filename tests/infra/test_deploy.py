@@ -334,7 +334,7 @@ def test_a_deploy_may_add_and_remove_the_table_of_salts(aws: Aws, dev: Template,
 def test_a_deploy_of_code_with_another_format_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused even if the stack adopts tables."""
+    """Such a deploy is refused even if the stack adopts tables."""
     aws.add_stack("Tally-dev", dev)
     aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
@@ -568,7 +568,7 @@ def test_protected_stacks_give_an_error_of_one_line_with_the_commands(
 def test_destroy_deletes_the_edge_first_and_names_the_resources_that_remain(
     aws: Aws, behind_cdn: Template, edge: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names each kept resource before the question and after the deletion."""
+    """The command names each kept resource before the question and after the deletion."""
     aws.add_stack("Tally-prod", behind_cdn)
     aws.add_stack("Tally-prod-edge-eu-west-1", edge, "us-east-1")
     assert run_destroy(["--yes", "-c", "stage=prod"]) == 0

@@ -56,7 +56,7 @@ def exceeded_quotas(template: Template) -> list[str]:
 
 
 def test_too_many_counters_are_refused_at_synth_in_one_line_beside_the_findings_of_cdk_nag(tmp_path: Path) -> None:
-    """Else the deploy would fail halfway. The policy of operators is full first, also with 100 page hosts."""
+    """Without this check the deploy would fail halfway. The policy of operators is full first, even with 100 hosts."""
     (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(more=112))
     context = {**context_of_cdk_json(), **UNBUNDLED, "stage": "prod", "pageHosts": HOSTS}
     made = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")

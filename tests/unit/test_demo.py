@@ -41,11 +41,11 @@ class FakeTally:
     health: dict[str, Any] = field(default_factory=lambda: dict(HEALTHY))
     counts_a_key_once: bool = True
     refuses_every: int = 0
-    """It refuses each request whose number is a multiple of this one; 0: none."""
+    """The server refuses each request whose number is a multiple of this number; 0: it refuses no request."""
     dies_after: int = 0
-    """The number of requests after which it closes each connection; 0: it never does."""
+    """The number of requests after which the server closes each connection; 0: it closes no connection."""
     status: int = 202
-    """The status of its answers to visits."""
+    """The status of the answers to visits."""
     visits: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
     requests: int = 0

@@ -41,9 +41,7 @@ def texts() -> Iterator[str]:
                 yield node.name
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield node.target.id
-                yield re.sub(
-                    "_(.)", lambda letter: letter[1].upper(), node.target.id
-                )  # the name of the option in a deployment's context
+                yield re.sub("_(.)", lambda letter: letter[1].upper(), node.target.id)  # the spelling in cdk.json
 
 
 def log_messages() -> set[str]:

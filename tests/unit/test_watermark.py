@@ -150,7 +150,7 @@ def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
 def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
     stack: Stack, consumer: str, shard: str
 ) -> None:
-    """It has passed the heartbeats in the other shards."""
+    """The consumer has passed the heartbeats in the other shards."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     stack.streams.answers = {shard: [[RECORD]]}
     for number in range(3):
@@ -180,7 +180,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
 def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_record_for_it(
     stack: Stack, checkpoints: list[tuple[str, str, int, int]], lag_s: int
 ) -> None:
-    """Else one leaf without records for the rollup stops `as_of`, judging, series and repairs of the whole stack."""
+    """If the rollup had to read every leaf, a leaf without records for it would stop `as_of` and judging."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400)
@@ -194,7 +194,7 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_reco
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
     stack: Stack, after_min: int, lag_s: int
 ) -> None:
-    """The rollup was off for more than a day, and no newer record for it came. Else judging would stop for ever."""
+    """If the rollup was off for more than a day, such a record can never be read, and judging would stop for ever."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400, consumer="rollup", sequence=9)
@@ -281,7 +281,7 @@ def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monk
 def test_a_failed_heartbeat_stops_no_other_and_its_leaf_counts_as_a_leaf_without_a_key(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
-    """Else one throttled key would keep the heartbeats from every shard."""
+    """If it did, one throttled key would keep the heartbeats from every shard."""
     stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(3)]
     stack.checkpoint("r")
     for number in range(3):
@@ -415,7 +415,7 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
 def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
     stack: Stack, stalled: int, restored_ago: int | None
 ) -> None:
-    """It starts with the first minute of the tables' life, so that an early edit is found. A stall only delays it."""
+    """Judging begins with the first minute of the tables, so that an early edit is found. A stall only delays it."""
     if restored_ago is not None:
         restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)

@@ -1,4 +1,4 @@
-"""Records with atomic counters: the promises of the Java enhanced client, and where an option must ask for its way."""
+"""Records with atomic counters: the promises of the Java enhanced client, and the differences from it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_put_resets_counters_only_with_reset_counters(customers: Records[Custome
 
 
 def test_the_check_of_put_is_a_condition_of_the_write(recorder: Any, customers: Records[Customer]) -> None:
-    """So it also holds in a transaction, and if another write comes first."""
+    """A condition also holds in a transaction, and if another write comes first."""
     writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
     for write in writes:
         recorder.transact_write_items(TransactItems=[write])
@@ -153,7 +153,7 @@ def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
 def test_an_update_makes_a_missing_record_unless_it_only_removes(
     store: Store, notes: Records[Note], table: str, exact: bool
 ) -> None:
-    """DynamoDB makes none then (aws-sdk-java-v2 issue 2761). The embedded engine does, so the test gives the answer."""
+    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761). The embedded engine does, so its answer is faked."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
     unanswered: Any = RecordingClient(
         store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}]
@@ -304,7 +304,7 @@ def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_
 
 
 def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once(store: Store, table: str) -> None:
-    """docs/records.md says both, and how to make a retry safe."""
+    """docs/records.md says so, and how a condition makes a retry safe."""
 
     def losing_an_answer() -> Records[Customer]:
         losing_client: Any = RecordingClient(store, transact_write_items=[LOST])

@@ -7,11 +7,11 @@ ledger names the parent to the sweep. Each sweep continues by what it finds:
 
     1. It marks the shards that are not marked, in case the removal died before.
     2. It removes the children, each as its own removal does, up to one on every shard in one transaction.
-    3. When nothing is left, it waits for TOMBSTONE_KEPT_S and looks again: a late copy of a child that was
-       written alone may have come. If it finds something, it waits again.
-    4. It brings each shard to 0 in one transaction. Another transaction removes all shards, and the row.
+    3. When no child is left, the removal waits for TOMBSTONE_KEPT_S, because a late copy of a child that was written
+       alone may come. If the next sweep finds a child, the removal waits again.
+    4. One transaction brings each shard to 0. Another transaction removes all shards, and the row.
 
-Until then the id is taken: nothing that arrives late finds a new parent under it.
+Until the row is removed, the id is taken. So a late write does not find a new parent under the id.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _ANY: Expected = {}
 def remove_parent(
     call: Call, counter: Counter, parent: str, *, expected: Expected = _ANY, extra_writes: Sequence[Write] = ()
 ) -> bool:
-    """Removes a parent with its children. Returns whether this call did it: False if the parent is removed already, or
-    if it has neither a tally nor a child.
+    """Removes a parent with its children. Returns whether this call removed it: False if another call did before, or if
+    the parent has neither a tally nor a child.
 
-    From now on its number is 0, its list of children is empty, and it takes no child until the sweep has removed them
-    all. 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `expected`: what the parent's
-    own item must be; `extra_writes`: writes that belong to it. Raises CounterRetiredError, StoreBusyError if the parent
-    keeps changing, and the errors of transactions.commit_change.
+    From now on its number is 0, its list of children is empty, and it takes no child until the sweep has removed all
+    children. Costs 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `expected`: what the
+    parent's own item must be. `extra_writes`: writes of the same transaction. Raises CounterRetiredError,
+    StoreBusyError if the parent keeps changing, and the errors of transactions.commit_change.
     """
     if counter.retired:
         raise retired_error(counter)
@@ -93,7 +93,7 @@ def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extr
 def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing: bool) -> Write:
     """Returns the write of a removed parent's row. `found_nothing`: whether the last sweep found nothing to do."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
-    values: items.Values = {"counter": tally.counter.name, "target": tally.id, "calm": {"BOOL": found_nothing}}
+    values: items.Values = {"counter": tally.counter.name, "target": tally.id, "found_nothing": {"BOOL": found_nothing}}
     return items.put_write(store.settings.ledger_table, row_key, values)
 
 
@@ -176,7 +176,7 @@ class _ParentsSweep:
 
     def _removal(self, row: Item) -> Iterator[None]:
         """Continues with one parent, a step at a time."""
-        name, calm = row["counter"]["S"], row["calm"]["BOOL"]
+        name, found_nothing = row["counter"]["S"], row["found_nothing"]["BOOL"]
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
         tally = Tally(self.counters[name], row["target"]["S"])
@@ -188,17 +188,17 @@ class _ParentsSweep:
         every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more
         unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
-        calm = calm and not unmarked
+        found_nothing = found_nothing and not unmarked
         yield
         many, child_range = min(tally.counter.max_shards, TOGETHER_MAX), tally.counter.child_range
         table = self.store.settings.counts_table
         for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
             left = [item for item in page if TOMBSTONE not in item]
             for first in range(0, len(left), many):
-                calm = False
+                found_nothing = False
                 self._remove_children(tally, left[first : first + many])
                 yield
-        if calm:
+        if found_nothing:
             self._finish(row, tally)
         else:
             self._postpone(row, tally)
@@ -217,8 +217,8 @@ class _ParentsSweep:
         commit_writes(self._call, [self._delete_row_write(row), later])
 
     def _finish(self, row: Item, tally: Tally) -> None:
-        """Removes what is left, if the tally is 0. Otherwise it drifts, or the rollup is behind, so a later sweep looks
-        again."""
+        """If the tally is 0, removes its shards and the row. If not, the tally drifts, or the rollup is behind: a later
+        sweep tries again."""
         shards = self._shards(tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):

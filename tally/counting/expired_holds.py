@@ -25,7 +25,7 @@ from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, ho
 from .holds import transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds that are read at once; one transaction moves as many
-RETURN_S_MAX = 1.0  # for one hold, because the others wait
+RELEASE_S_MAX = 1.0  # for one hold, because the other holds wait
 
 
 class SweptHolds(NamedTuple):
@@ -39,8 +39,8 @@ class SweptHolds(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
     """Releases expired holds, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Buckets take turns, a page each, from a random bucket on. A hold that cannot be released delays no other hold. It is
-    logged and counted in the metric HoldsNotReturned, and each sweep tries it.
+    Buckets take turns, a page each, from a random bucket on. A hold that cannot be released delays no other hold. Each
+    sweep tries such a hold, logs it, and counts it in the metric HoldsNotReturned.
     """
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
@@ -56,7 +56,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
             continue
         if page is not None:
             turns.append(pages)
-            run.give_back(page)
+            run.release_page(page)
     finished = finished and not turns
     run.report(all_seen=finished)
     return SweptHolds(run.returned, len(run.failed_ids), finished)
@@ -64,7 +64,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
 
 @dataclass
 class _HoldsSweep:
-    """One sweep: the holds that it released, and those that were refused."""
+    """One sweep: the holds that it released, and the holds that were refused."""
 
     store: Store
     counters: Mapping[str, Counter]
@@ -79,20 +79,20 @@ class _HoldsSweep:
     def is_out_of_time(self) -> bool:
         return self.store.clock() >= self.until_s
 
-    def give_back(self, page: Page) -> None:
-        """Releases the holds of a page. Moves those that were refused to the overdue holds."""
+    def release_page(self, page: Page) -> None:
+        """Releases the holds of a page. Moves the holds that were refused to the overdue holds."""
         moves: list[Write] = []
         for hold in page:
             if self.is_out_of_time:
                 return
             try:
-                moves += self._give_back_one(hold)
+                moves += self._release(hold)
             except (KeyError, TypeError, ValueError):  # an item that somebody put manually
                 observe.logger.exception("not a hold", extra={"key": hold["SK"]})
                 self.failed_ids.add(hold["SK"]["S"])
         try:
             if moves and not try_commit(self.store, moves):
-                observe.logger.info("holds not moved")  # another call changed one of them: the next sweep moves them
+                observe.logger.info("holds not moved")  # another call changed a hold: the next sweep moves the rest
         except TallyError:
             observe.logger.exception("holds not moved")
 
@@ -101,7 +101,7 @@ class _HoldsSweep:
         if all_seen or self.failed_ids:
             observe.write_metrics({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
 
-    def _give_back_one(self, hold: Item) -> list[Write]:
+    def _release(self, hold: Item) -> list[Write]:
         """Releases one hold. If that is refused, returns the writes that move the hold."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
@@ -109,12 +109,12 @@ class _HoldsSweep:
             try:
                 if name not in self.counters:
                     raise ConfigurationError(f"The counter {name} is not declared.")
-                call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RETURN_S_MAX))
+                call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RELEASE_S_MAX))
                 self.returned += transition(call, self.counters[name], hold, EXPIRED)
                 return []
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
-                observe.logger.warning("not given back", extra=why)
+                observe.logger.warning("hold not released", extra=why)
                 passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
                 self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
         self.failed_ids.add(hold_id)

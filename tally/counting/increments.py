@@ -65,12 +65,12 @@ class Increment(NamedTuple):
 def count(call: Call, change: Increment) -> ChangeAnswer:
     """Makes the change once.
 
-    Visible now: receipt and count in one transaction, 4 WCU, one round trip. Visible soon, and while the tally is hot:
-    the receipt alone, 1 WCU, which the rollup adds to the tally. A numbered counter is read first. The body says
-    whether the change is `visible` now or soon.
+    A change that is visible now takes one transaction with receipt and count: 4 WCU, one round trip. A change that is
+    visible soon, or whose tally is hot, takes the receipt alone: 1 WCU. The rollup adds the change to the tally. A
+    numbered counter is read first. The body says whether the change is `visible` now or soon.
 
-    If the limit refuses an amount that was `used`, and expired holds make no room, it is sent again, within the `debt`.
-    Then the body says `over`.
+    If the limit refuses an amount that was `used`, and expired holds make no room, the amount is counted within the
+    `debt`, and the body says `over`.
 
     Raises KeyReusedError if the key was used for another amount. Raises LimitReachedError at a floor or ceiling, which
     leaves no receipt. Raises CounterRetiredError, and the errors of transactions.commit_change.
@@ -163,9 +163,9 @@ def set_value(
     """Sets the number to `value` if the counter still has `version` (0: it has no number yet).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
-    key: the same request again is a replay. A numbered counter moves forward only, because it must not give a number
+    key, so a second equal request is a replay. A numbered counter moves forward only, because it must not give a number
     out twice; before its first change it takes any value. `days`: for how many days the receipt lives; None: as the
-    counter says. `imported_day`, and a `debt` by which the value may be beyond a limit: of an import.
+    counter says. `imported_day`: the day of an import. `debt`: how far an import may go beyond a limit.
 
     Raises PreconditionFailedError if the counter has moved, LimitReachedError for a value beyond its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.

@@ -1,4 +1,4 @@
-"""Reads many tallies: in as few requests as possible, and those side by side.
+"""Reads many tallies in as few requests as possible, and sends the requests side by side.
 
 A tally that has one item is read with up to 99 others in one BatchGetItem. A sharded tally may have as many items as
 its conflicts needed, and only a Query of its partition finds them: one for each tally, in a few threads.
@@ -22,10 +22,10 @@ _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there i
 
 
 def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
-    """Returns `value` of at most 100 different tallies, and what is known of their limits, each strongly consistent: 1
-    RCU each, whatever its shards; 1 more where a period has no copy of its override.
+    """Returns `value` of at most 100 different tallies, and the members about their limits, each strongly consistent.
 
-    They are not a snapshot of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error
+    Costs 1 RCU for each tally, whatever its shards, and 1 more if a period has no copy of its override. The values are
+    not a snapshot of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error
     maps to.
     """
     single = [tally for tally in wanted if tally.counter.has_version]

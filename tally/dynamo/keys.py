@@ -23,7 +23,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     secret      SECRET, SECRET -> secret (counting/pseudonyms.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
-    deleted     DELETED, epoch s#counter#target -> counter, target, calm
+    deleted     DELETED, epoch s#counter#target -> counter, target, found_nothing
 
 A segment has what a run of stream records books on one minute (streams/segments.py). Holds are in the ledger, too
 (counting/hold_items.py).

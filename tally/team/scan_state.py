@@ -41,21 +41,22 @@ class Scan(NamedTuple):
     generation: int = 0
     """0: there was no scan."""
     digest: str = ""
-    """The digest of the declaration that it counts by."""
+    """The digest of the declaration that the scan counts by."""
     groups: tuple[str, ...] = ()
-    """The only groups that it counts; empty: all."""
+    """The only groups that the scan counts; empty: all groups."""
     began_s: int = 0
     ended_s: int = 0
     closed: bool = True
     position: str = ""
-    """The key of the last item that it has read, as JSON; empty: it has not read an item."""
+    """The key of the last item that the scan has read, as JSON; empty: the scan has not read an item."""
     items: int = 0
-    """How many items it has read."""
+    """How many items the scan has read."""
     counted_by: str = ""
+    """The digest of the declaration that the number was counted by; empty: the items are not counted."""
     table: str = ""
-    """The team's table whose items it counts."""
+    """The team's table whose items the scan counts."""
     spot: bool = False
-    """Whether it is a spot check of some groups by the sweep (team/spot_checks.py)."""
+    """Whether the scan is a spot check of some groups by the sweep (team/spot_checks.py)."""
     found: int = 0
     """How many groups have items, by the last scan of all groups."""
 

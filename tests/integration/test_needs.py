@@ -508,7 +508,7 @@ def remove_parents(store: Store) -> None:
     ledger = store.settings.ledger_table
     for row in store.client.scan(TableName=ledger)["Items"]:
         if row["PK"]["S"] == "DELETED" and row["target"]["S"] == "ended":
-            store.client.put_item(TableName=ledger, Item=row | {"calm": {"BOOL": True}})
+            store.client.put_item(TableName=ledger, Item=row | {"found_nothing": {"BOOL": True}})
 
 
 @pytest.mark.usefixtures("midday")

@@ -42,7 +42,7 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
     assert "10  visits again because their answer was lost" in done.stdout
     assert " s after the last visit." in done.stdout  # the demo did not give up
     assert ": 0 tallies drifted" in done.stdout
-    assert ": the 10 most visited pages: series and top list equal the log." in done.stdout
+    assert ": series and top list of the 10 most visited pages equal the log." in done.stdout
     address = done.stdout.split()[-1]
     assert address.startswith(f"http://localhost:{dev.port}/console#/top/")
     with sync_playwright() as playwright, chromium.launch(playwright) as browser:

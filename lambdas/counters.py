@@ -29,5 +29,5 @@ READERS = Counter(
 
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS, READERS])
 
-# Which parts of a URL do not name its page. A change renames pages: docs/visits.md says what becomes of their tallies.
+# The parts of a URL that do not name its page. A change here renames pages; docs/visits.md says what their tallies do.
 PAGES = Pages(drop=(*TRACKING, *CREDENTIALS), trailing_slash="keep", index=("index.html",))

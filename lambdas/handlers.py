@@ -1,7 +1,7 @@
 """The handlers of the Lambda functions: `handlers.increments` is the handler of the function `increments`.
 
-A handler is made when Lambda asks for it. So a stack can read the declarations without an environment, and a function
-imports only its own file of `operations/`.
+A handler is made when Lambda looks it up. So a stack can read the declarations without environment variables, and a
+function imports only its own module of `operations/`.
 """
 
 from __future__ import annotations

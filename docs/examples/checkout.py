@@ -1,8 +1,8 @@
-"""A Lambda function that sells from a stock. It holds the items during the payment, and for a second card after a
-declined one.
+"""A Lambda function that sells from a stock. It holds the items while the customer pays. If a card is declined, the
+hold stays, and the customer may try a second card.
 
-Step Functions or a queue may run it again for the same order within a day, and two runs may overlap: it sells once, or
-pays back. After it has paid back, the customer sends a new order.
+Step Functions or a queue may run the function several times for one order within a day, also at the same time. The
+function sells the order once, or refunds it. After a refund, the customer sends a new order.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ from typing import Any
 from tally.client import Tally
 from tally.errors import HoldSettledError, LimitReachedError
 
-PAY_WITHIN_S = 900  # so long nobody else can buy the items
+PAY_WITHIN_S = 900  # for this long nobody else can buy the items
 
 tally = Tally.from_environment(caller="checkout")  # once, at cold start
 
 
 def charge(order: dict[str, Any]) -> bool:
-    """See that the order is paid: charge the card, unless the order is paid already; return whether it is. You write
-    this."""
+    """If the order is not paid, charge the card. Return whether the order is paid. You write this."""
     return True
 
 
 def refund(order: dict[str, Any]) -> None:
-    """Pay the customer back, unless nothing is paid: then the order is not paid. You write this, too."""
+    """If the order is paid, pay the customer back. Afterwards the order is not paid. You write this."""
 
 
 def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
-    """Sell `order["amount"]` of `order["item_id"]`. An order has one hold, which decides for every run what becomes of
-    the order."""
+    """Sell `order["amount"]` of `order["item_id"]`. All runs of an order share one hold. Its state decides what
+    a run does."""
     item, amount = ("stock", order["item_id"]), order["amount"]
     try:
         hold = tally.hold(*item, amount, PAY_WITHIN_S, idempotency_key=order["order_id"])
-    except LimitReachedError as refused:  # no run of this order has had a hold, so none has charged
+    except LimitReachedError as refused:  # no run of this order got a hold, so no run charged
         return {"sold": False, "left": refused.left}
-    if hold["state"] in ("committed", "voided"):  # an earlier run sold, and somebody may have taken that back since
+    if hold["state"] in ("committed", "voided"):  # an earlier run sold; voided: somebody took it back
         return {"sold": hold["state"] == "committed"}
-    if hold["state"] == "released":  # an earlier run gave up, and may have died before it paid back
+    if hold["state"] == "released":  # an earlier run gave up, and may have died before the refund
         return give_up(order, hold["hold"])
     if not charge(order):
         return {"sold": False}
@@ -49,10 +48,10 @@ def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
 
 
 def give_up(order: dict[str, Any], hold: str) -> dict[str, Any]:
-    """Pay back, once no run can sell the order any more."""
+    """Release the hold, so that no run can sell the order, and refund the order."""
     try:
         tally.release_hold("stock", order["item_id"], hold)
-    except HoldSettledError:  # another run has sold it, and somebody may have taken that back since
+    except HoldSettledError:  # another run sold the order, and somebody may have voided the sale
         return handler(order, None)
     refund(order)
     return {"sold": False}

@@ -1,7 +1,7 @@
-"""A Lambda function that counts finished playbacks from an SQS queue: each once, however often SQS delivers it.
+"""A Lambda function that counts finished playbacks from an SQS queue. Each counts once, even if SQS delivers it twice.
 
-The event source mapping has `ReportBatchItemFailures` on, and the queue a dead-letter queue. Set TALLY_FUNCTIONS, and
-attach Tally's InvokePolicy.
+Switch on `ReportBatchItemFailures` in the event source mapping, and give the queue a dead-letter queue. Set
+TALLY_FUNCTIONS, and attach Tally's InvokePolicy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ logger = logging.getLogger()
 tally = Tally.from_environment(caller="playback")  # once, at cold start
 
 
-def play(record: dict[str, Any]) -> Request[requests.Counted]:
-    """The play that a message tells of. Raises ValueError or RecursionError for a body that tells of none.
+def play_request(record: dict[str, Any]) -> Request[requests.Counted]:
+    """Return the request that counts the play in a message. Raises ValueError or RecursionError if there is no play.
 
-    The player names each playback. SQS's own id is of the message alone: an event that is sent again, or is moved back
-    from a dead-letter queue, is a message with another id. So it serves only for events without an id.
+    The player names each playback. If an event is sent twice, or is moved back from a dead-letter queue, SQS gives
+    the second message another id. So the id of the message is the key only for events without a `playback_id`.
     """
     body = json.loads(record["body"])
     if not isinstance(body, dict) or not isinstance(body.get("video_id"), str):
@@ -31,17 +31,17 @@ def play(record: dict[str, Any]) -> Request[requests.Counted]:
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Count the playbacks of one SQS batch. What could not be counted stays in the queue."""
-    plays, again = {}, []
+    """Count the playbacks of one SQS batch. A playback that could not be counted stays in the queue."""
+    plays, failed_ids = {}, []
     for record in event["Records"]:
         try:
-            plays[record["messageId"]] = play(record)
-        except (ValueError, RecursionError) as error:  # it fails alone
+            plays[record["messageId"]] = play_request(record)
+        except (ValueError, RecursionError) as error:  # only this record fails
             logger.error("no playback: %s: %s", record["messageId"], error)
-            again.append(record["messageId"])
+            failed_ids.append(record["messageId"])
     for id_, result in zip(plays, tally.batch([*plays.values()]), strict=True):
-        if isinstance(result, CallerError):  # Tally would refuse it again: do not return it to the queue
+        if isinstance(result, CallerError):  # Tally would refuse a retry, too: take it off the queue
             logger.error("not counted: %s: %s", id_, result)
         elif isinstance(result, TallyError):
-            again.append(id_)
-    return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in again]}
+            failed_ids.append(id_)
+    return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in failed_ids]}

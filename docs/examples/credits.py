@@ -1,6 +1,6 @@
-"""A Lambda function that spends credits which expire: each grant is an id of the counter `credits`.
+"""A Lambda function that spends credits which expire. Each grant is an id of the counter `credits`.
 
-A request is spent once under its key, of the grants that end first, all of it or nothing.
+The function spends the amount of a request once, all of it or nothing. It uses the grants that end first.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from tally.client import Tally
 from tally.errors import KeyReusedError, LimitReachedError
 
-TRIES = 5  # others spend the same grants at the same moment
+TRIES = 5  # other requests may spend the same grants at the same time
 
 tally = Tally.from_environment(caller="billing")  # once, at cold start
 
 
 def grants(customer: str) -> dict[str, date]:
-    """The grants of a customer, by their id, and the last day of each. You write this: your own table has them."""
+    """Return the last day of each grant of a customer, by the grant's id. You write this: your table has the grants."""
     return {}
 
 
@@ -26,28 +26,28 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
     if request["amount"] < 1:
         raise ValueError("amount must be 1 or more: this function spends, and grants nothing")
     for _ in range(TRIES):
-        parts, left = split(request["customer"], request["amount"])
+        changes, left = plan_changes(request["customer"], request["amount"])
         if left < request["amount"]:
             receipt = tally.get_own_receipts("change", ["changes"], [request["id"]])["receipts"][0]
-            return {"spent": receipt["state"] == "counted"}  # an earlier run may have spent what is missing
+            return {"spent": receipt["state"] == "counted"}  # an earlier run may have spent them
         try:
-            tally.change(parts, idempotency_key=request["id"])
+            tally.change(changes, idempotency_key=request["id"])
             return {"spent": True}
-        except KeyReusedError:  # an earlier run has spent it, of other grants
+        except KeyReusedError:  # an earlier run spent the amount from other grants
             return {"spent": True}
-        except LimitReachedError:  # another request has spent of the same grant: look again
+        except LimitReachedError:  # another request spent the same grant: plan anew
             continue
     raise TimeoutError("Others are spending the same grants. Send the request again.")
 
 
-def split(customer: str, amount: int) -> tuple[list[dict[str, Any]], int]:
-    """The changes that spend the amount, of the grants that end first, and what is left of all that have not ended."""
+def plan_changes(customer: str, amount: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the changes that spend the amount, and the credits that are left in all valid grants."""
     today = datetime.now(UTC).date()
     valid = {grant: ends for grant, ends in grants(customer).items() if ends >= today}
-    found = tally.get_any_tallies([f"credits:{grant}" for grant in valid])["tallies"] if valid else []
-    values, parts, missing = {one["id"]: one["value"] for one in found}, [], amount
-    for grant in sorted(valid, key=lambda one: valid[one]):
+    tallies = tally.get_any_tallies([f"credits:{grant}" for grant in valid])["tallies"] if valid else []
+    values, changes, missing = {one["id"]: one["value"] for one in tallies}, [], amount
+    for grant in sorted(valid, key=lambda grant: valid[grant]):
         if taken := min(missing, values[grant]):
-            parts.append({"counter": "credits", "id": grant, "amount": -taken})
+            changes.append({"counter": "credits", "id": grant, "amount": -taken})
             missing -= taken
-    return parts, sum(values.values())
+    return changes, sum(values.values())

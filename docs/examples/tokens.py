@@ -1,4 +1,4 @@
-"""Calls Tally over HTTP with a machine's token, which it keeps until shortly before it expires.
+"""Gets a machine's token for calls of Tally over HTTP, and keeps the token until shortly before it expires.
 
 Cognito bills each token that it gives out. Make one `Tokens` for the process; threads may share it.
 """
@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 
-EARLY = 0.1  # of its life: a token is renewed before it expires on its way
+EARLY = 0.1  # a token is renewed after 90 % of its life, so that it does not expire on its way
 TIMEOUT_S = 5
 
 
@@ -36,12 +36,12 @@ class Tokens:
         self._token, self._until_s = "", 0.0
 
     def get(self) -> str:
-        """The token, for the header `Authorization: Bearer …`. Raises OSError if there is none to be had."""
-        with self._lock:  # one thread asks, the others wait for its answer
+        """Return the token, for the header `Authorization: Bearer …`. Raises OSError if Cognito gives no token."""
+        with self._lock:  # one thread requests a token, and the other threads wait
             if self._clock() >= self._until_s:
-                asked_s = self._clock()
+                requested_s = self._clock()
                 with urllib.request.urlopen(self._request, timeout=TIMEOUT_S) as answer:
                     granted = json.load(answer)
                 self._token = granted["access_token"]
-                self._until_s = asked_s + granted["expires_in"] * (1 - EARLY)
+                self._until_s = requested_s + granted["expires_in"] * (1 - EARLY)
             return self._token

@@ -1,4 +1,4 @@
-"""Sends the events of thresholds to a URL: a rule of EventBridge, and an API destination behind it (docs/series.md)."""
+"""Sends the events of thresholds to a URL, with an EventBridge rule and an API destination (docs/series.md)."""
 
 from aws_cdk import Duration, SecretValue
 from aws_cdk import aws_events as events
@@ -31,7 +31,7 @@ class Webhook(Construct):
                     event=events.RuleTargetInput.from_event_path("$.detail"),
                     dead_letter_queue=self.given_up,
                     max_event_age=Duration.hours(24),
-                    retry_attempts=185,  # the most: the day is over before
+                    retry_attempts=185,  # the maximum: max_event_age ends the retries earlier
                 )
             ],
         )

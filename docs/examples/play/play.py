@@ -1,6 +1,6 @@
-"""A Lambda function that counts a play, once for its id. Terraform, SAM and Serverless deploy it (docs/adopt.md).
+"""A Lambda function that counts each play once by its id. Terraform, SAM and Serverless deploy it (docs/adopt.md).
 
-Beside it stands `layer/`, with Tally's client.
+The folder `layer/` beside this file has Tally's client.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ tally = Tally.from_environment(caller="player")  # once, at cold start
 
 
 def handler(event: dict[str, str], context: object) -> dict[str, Any]:
-    """Count one play. `event`: the `video`, and the `id` of this play: the same id never counts twice."""
+    """Count one play. `event`: the `video`, and the `id` of this play. The same id never counts twice."""
     counted = tally.increment("plays", event["video"], idempotency_key=event["id"])
     return {"video": event["video"], "replayed": counted["replayed"]}

@@ -1,4 +1,4 @@
-"""The engines that the tests run on: the embedded one, or with ENGINE=dynamodb-local AWS's own DynamoDB Local."""
+"""The engines that the tests run on: the embedded engine, or AWS's DynamoDB Local if ENGINE=dynamodb-local."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class IndexedEngine(Engine):
 
 
 def _embedded() -> type[Engine]:
-    room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
-    return IndexedEngine if room else Engine
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
+    return IndexedEngine if has_room else Engine
 
 
 ENGINES: dict[str, type[Engine]] = {"": _embedded(), "dynamodb-local": DynamoDBLocal}
@@ -48,7 +48,7 @@ def new_engine() -> Engine:
 
 
 def expect_failures(items: list[pytest.Item]) -> None:
-    """Mark the tests that must fail on this engine."""
+    """Mark the tests that must fail on the present engine."""
     known = KNOWN_FAILURES if ENGINE_NAME == "dynamodb-local" else {}
     for item in items:
         if reason := known.get(f"{item.path.name}::{item.name}"):

@@ -133,7 +133,7 @@ def _count_with_faults(design: Design, schedule: FaultSchedule) -> dict[str, flo
             for batch_records in (1000, schedule.plays // 3):
                 deliver_streams(clients_of(endpoint), rollup.CONSUMER, size=batch_records, tables=("receipts",))
         counted = clients_of(endpoint).counted(design.name)
-        lost = proxy.injected(LOSE_RESPONSE)
+        lost = proxy.count_injected(LOSE_RESPONSE)
     return {
         "expected": schedule.plays,
         "counted": counted,

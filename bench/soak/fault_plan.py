@@ -29,13 +29,13 @@ _CONFLICT = Fault(FaultKind.CONFLICT)
 def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] = time.monotonic) -> Plan:
     """Returns a plan with faults for this share of the requests, and with hot phases."""
 
-    def decide(operation: str, body: bytes, number: int) -> Fault | None:
+    def choose_fault(operation: str, body: bytes, number: int) -> Fault | None:
         chance = random.Random(f"{seed}/{operation}/{number}")
         if operation == "TransactWriteItems" and chance.random() < conflict_chance(body, now_s()):
             return _CONFLICT
         return _fault(operation, body, chance) if chance.random() < share else None
 
-    return decide
+    return choose_fault
 
 
 def conflict_chance(body: bytes, now_s: float) -> float:
@@ -55,21 +55,23 @@ def conflict_chance(body: bytes, now_s: float) -> float:
 def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
     kinds = list(FaultKind)
     if operation != "TransactWriteItems":
-        kinds = [kind for kind in kinds if kind not in (FaultKind.THROTTLED_TRANSACTION, FaultKind.MIXED)]
+        kinds = [
+            kind for kind in kinds if kind not in (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
+        ]
         if operation not in WRITES:  # a read has no conflict
             kinds.remove(FaultKind.CONFLICT)
     kind = chance.choices(kinds, [SLOW_WEIGHT if kind in SLOW else 1 for kind in kinds])[0]
-    if kind is FaultKind.MIXED and len(json.loads(body)["TransactItems"]) < 2:
+    if kind is FaultKind.CONDITION_AND_CONFLICT and len(json.loads(body)["TransactItems"]) < 2:
         kind = FaultKind.CONFLICT  # a transaction of one write cannot have two reasons
     match kind:
         case FaultKind.DELAY | FaultKind.LATE_ANSWER:
             late = chance.random() < LATE_SHARE
             return Fault(kind, delay_s=chance.uniform(READ_TIMEOUT_S, LATE_S_MAX) if late else chance.uniform(0, 0.2))
-        case FaultKind.ANSWER:
+        case FaultKind.ERROR_BEFORE:
             return Fault(kind, code=chance.choice(CODES))
-        case FaultKind.ANSWER_AFTER:
+        case FaultKind.ERROR_AFTER:
             return Fault(kind, code=chance.choice(CODES_AFTER))
-        case FaultKind.MIXED:
-            return Fault(kind, at=0, refused_at=-1)
+        case FaultKind.CONDITION_AND_CONFLICT:
+            return Fault(kind, at=0, failed_at=-1)
         case _:
             return Fault(kind)

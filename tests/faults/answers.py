@@ -1,4 +1,4 @@
-"""Answers in DynamoDB's wire form that the proxy sends instead of the engine's."""
+"""Answers in DynamoDB's format that the proxy sends in place of the engine's answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from .plans import Fault, FaultKind
 
-_SHAPES = "com.amazonaws.dynamodb.v20120810#"
-_WORDS = {
+_SHAPE_PREFIX = "com.amazonaws.dynamodb.v20120810#"
+_MESSAGES = {
     "TransactionConflict": "Transaction is ongoing for the item",
     "ThrottlingError": "Throughput exceeds the current capacity of your table or index.",
     "ProvisionedThroughputExceeded": "The level of configured provisioned throughput for the table was exceeded.",
@@ -28,8 +28,8 @@ class Cause(NamedTuple):
 
 
 def error(status: int, code: str, message: str, **more: Any) -> bytes:
-    """The response with an error of DynamoDB."""
-    body = json.dumps({"__type": _SHAPES + code, "message": message, **more}).encode()
+    """Returns the HTTP response with an error of DynamoDB."""
+    body = json.dumps({"__type": _SHAPE_PREFIX + code, "message": message, **more}).encode()
     head = (
         f"HTTP/1.1 {_STATUS_LINES[status]}\r\n"
         "content-type: application/x-amz-json-1.0\r\n"
@@ -41,12 +41,15 @@ def error(status: int, code: str, message: str, **more: Any) -> bytes:
 
 
 def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
-    """A cancelled TransactWriteItems: one reason for each write, with `causes` at their places (-1: the last). A change
-    that spills has fewer writes than a plan may know: what is behind them is the last one's."""
+    """Returns the answer to a cancelled TransactWriteItems, with a reason for each write.
+
+    `causes`: by the index of the write (-1: the last write). A change that spills has fewer writes than a plan may
+    expect, so an index beyond the last write means the last write.
+    """
     reasons: list[dict[str, Any]] = [{"Code": "None"} for _ in json.loads(request)["TransactItems"]]
     for place, cause in causes.items():
         place = min(place, len(reasons) - 1)
-        reasons[place] = {"Code": cause.code, "Message": _WORDS[cause.code]}
+        reasons[place] = {"Code": cause.code, "Message": _MESSAGES[cause.code]}
         if cause.item:
             reasons[place]["Item"] = cause.item
     codes = ", ".join(reason["Code"] for reason in reasons)
@@ -55,22 +58,22 @@ def cancelled(request: bytes, causes: Mapping[int, Cause]) -> bytes:
 
 
 def answer_for(fault: Fault, operation: str, body: bytes) -> bytes | None:
-    """The answer for a request that the proxy does not forward; None for no answer."""
+    """Returns the answer to a request that the proxy does not forward; None: no answer."""
     match fault.kind:
         case FaultKind.FAIL_BEFORE:
             return error(500, "InternalServerError", "injected before the write")
         case FaultKind.THROTTLE:
-            words = _WORDS["ProvisionedThroughputExceeded"]
-            return error(400, "ProvisionedThroughputExceededException", words)
+            text = _MESSAGES["ProvisionedThroughputExceeded"]
+            return error(400, "ProvisionedThroughputExceededException", text)
         case FaultKind.CONFLICT if operation != "TransactWriteItems":
-            return error(400, "TransactionConflictException", _WORDS["TransactionConflict"])
+            return error(400, "TransactionConflictException", _MESSAGES["TransactionConflict"])
         case FaultKind.CONFLICT:
             return cancelled(body, {fault.at: Cause("TransactionConflict")})
         case FaultKind.THROTTLED_TRANSACTION:
             return cancelled(body, {fault.at: Cause("ThrottlingError")})
-        case FaultKind.MIXED:
-            refusal = Cause("ConditionalCheckFailed", json.loads(fault.item))
-            return cancelled(body, {fault.at: Cause(fault.code), fault.refused_at: refusal})
-        case FaultKind.ANSWER:
+        case FaultKind.CONDITION_AND_CONFLICT:
+            failure = Cause("ConditionalCheckFailed", json.loads(fault.item))
+            return cancelled(body, {fault.at: Cause(fault.code), fault.failed_at: failure})
+        case FaultKind.ERROR_BEFORE:
             return error(400, fault.code, "injected before the write")
     return None

@@ -22,9 +22,9 @@ class FaultKind(Enum):
     THROTTLE = "not forwarded, ProvisionedThroughputExceededException"
     CONFLICT = "not forwarded, cancelled for a conflict (TransactionConflictException outside of transactions)"
     THROTTLED_TRANSACTION = "not forwarded, cancelled for throttling"
-    MIXED = "not forwarded, cancelled for a conflict and for a condition that failed"
-    ANSWER = "not forwarded, answered 400 with a code"
-    ANSWER_AFTER = "forwarded, answered 400 with a code"
+    CONDITION_AND_CONFLICT = "not forwarded, cancelled for a conflict and for a condition that failed"
+    ERROR_BEFORE = "not forwarded, answered 400 with a code"
+    ERROR_AFTER = "forwarded, answered 400 with a code"
     TRUNCATE = "forwarded, then the connection is closed in the middle of the answer"
     DELAY = "forwarded late, even if the client has given up; answered"
     LATE_ANSWER = "forwarded, answered late"
@@ -32,21 +32,22 @@ class FaultKind(Enum):
 
 UNFORWARDED = frozenset({
     FaultKind.FAIL_BEFORE, FaultKind.DROP_BEFORE, FaultKind.HANG_BEFORE,
-    FaultKind.THROTTLE, FaultKind.CONFLICT, FaultKind.THROTTLED_TRANSACTION, FaultKind.MIXED, FaultKind.ANSWER,
+    FaultKind.THROTTLE, FaultKind.CONFLICT, FaultKind.THROTTLED_TRANSACTION,
+    FaultKind.CONDITION_AND_CONFLICT, FaultKind.ERROR_BEFORE,
 })  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `at`: which write of the transaction is in conflict or throttled (-1: the last)."""
+    """One fault. `at`: the index of the write that is in conflict or throttled (-1: the last write)."""
 
     kind: FaultKind
     at: int = -1
-    refused_at: int = 0
-    """MIXED: the write whose condition failed; `item` is the item found, in DynamoDB's JSON."""
+    failed_at: int = 0
+    """CONDITION_AND_CONFLICT: the write whose condition failed. `item`: the stored item, in DynamoDB's JSON."""
     item: str = "{}"
     code: str = "TransactionConflict"
-    """MIXED: the code of the write at `at`. ANSWER, ANSWER_AFTER: the error's code."""
+    """CONDITION_AND_CONFLICT: the code of the write at `at`. ERROR_BEFORE, ERROR_AFTER: the error's code."""
     delay_s: float = 0.0
 
 
@@ -62,49 +63,51 @@ CONFLICT = Fault(FaultKind.CONFLICT)
 THROTTLED_TRANSACTION = Fault(FaultKind.THROTTLED_TRANSACTION)
 
 
-def mixed(
-    refused_at: int, busy_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
+def condition_and_conflict(
+    failed_at: int, conflict_at: int, item: Mapping[str, Any] | None = None, code: str = "TransactionConflict"
 ) -> Fault:
-    """Makes a transaction that is cancelled for two reasons at once. The failed condition found `item`."""
-    return Fault(FaultKind.MIXED, at=busy_at, refused_at=refused_at, item=json.dumps(item or {}), code=code)
+    """Cancels a transaction for a failed condition, which found `item`, and for the error `code` of another write."""
+    return Fault(
+        FaultKind.CONDITION_AND_CONFLICT, at=conflict_at, failed_at=failed_at, item=json.dumps(item or {}), code=code
+    )
 
 
 def condition_failed(at: int, item: Mapping[str, Any] | None = None) -> Fault:
-    """Makes a transaction that is cancelled because the condition of one write failed: it found `item`."""
-    return mixed(at, at, item)
+    """Cancels a transaction because the condition of one write failed. The condition found `item`."""
+    return condition_and_conflict(at, at, item)
 
 
 def error_answer(code: str) -> Fault:
-    """A 4xx error without the write."""
-    return Fault(FaultKind.ANSWER, code=code)
+    """Answers a 400 without the write."""
+    return Fault(FaultKind.ERROR_BEFORE, code=code)
 
 
 def error_after_write(code: str) -> Fault:
-    """A 4xx error although the write happened."""
-    return Fault(FaultKind.ANSWER_AFTER, code=code)
+    """Answers a 400 although the engine wrote."""
+    return Fault(FaultKind.ERROR_AFTER, code=code)
 
 
 def delay(delay_s: float) -> Fault:
-    """The request reaches the engine late."""
+    """Delays the request on its way to the engine."""
     return Fault(FaultKind.DELAY, delay_s=delay_s)
 
 
 def late_answer(delay_s: float) -> Fault:
-    """The answer reaches the client late."""
+    """Delays the answer on its way to the client."""
     return Fault(FaultKind.LATE_ANSWER, delay_s=delay_s)
 
 
 Plan = Callable[[str, bytes, int], Fault | None]
-"""(operation, body, number of earlier requests of this operation) -> the fault of this one, or None."""
+"""(operation, body, number of earlier requests of this operation) -> the fault of this request, or None."""
 
 
 def no_faults(operation: str, body: bytes, number: int) -> Fault | None:
-    """The plan without faults."""
+    """Is the plan without faults."""
     return None
 
 
 def always(fault: Fault, *operations: str) -> Plan:
-    """Returns a plan: every request of these operations meets the fault. Without names: every request."""
+    """Returns a plan: every request of these operations meets the fault. Without operations: every request."""
     return lambda operation, body, number: fault if not operations or operation in operations else None
 
 

@@ -2,7 +2,8 @@
 
 It injects faults below the SDK, so that a test or measurement includes the SDK's own retries:
 
-    with FaultProxy(engine.endpoint, faults.seeded(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.02}})) as proxy:
+    plan = faults.random_faults(7, {"TransactWriteItems": {faults.LOSE_RESPONSE: 0.02}})
+    with FaultProxy(engine.endpoint, plan) as proxy:
         client = dynamodb_client(endpoint_url=proxy.endpoint)
 
 It runs on an event loop in its own thread, with one upstream connection for each client connection.
@@ -26,14 +27,14 @@ from tally.dev.base.engine import stop_listening
 from .answers import answer_for, error
 from .plans import UNFORWARDED, Fault, FaultKind, Plan, no_faults
 
-START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # they take milliseconds, and longer on a busy machine
+START_S_MAX = STOP_S_MAX = SETTLE_S_MAX = 60.0  # start and stop take milliseconds, and longer on a busy machine
 _TOKEN = re.compile(rb', ?"ClientRequestToken": ?"[^"]*"|"ClientRequestToken": ?"[^"]*", ?')
 REQUESTS_KEPT_MAX = 20_000  # of 1 to 2 KB each; the counts include older ones
 
 
 @dataclass(frozen=True)
-class SeenRequest:
-    """One request, with the body that the proxy forwarded, if it did."""
+class ReceivedRequest:
+    """One request, with its body as the proxy forwarded it, if it forwarded the request."""
 
     operation: str
     body: bytes
@@ -63,18 +64,18 @@ class FaultProxy:
         self.endpoint = ""
         self._plan = plan
         self._numbers: Counter[str] = Counter()
-        self._requests: deque[SeenRequest] = deque(maxlen=requests_kept)
+        self._requests: deque[ReceivedRequest] = deque(maxlen=requests_kept)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self.connections: set[_Client] = set()
         self.failures: list[Exception] = []
-        """Bugs of the plan or the proxy. The end of the context raises them."""
+        """Errors of the plan or the proxy. The end of the context raises the first error."""
 
     @property
     def plan(self) -> Plan:
-        """The present plan. An assignment numbers the requests from 0 again."""
+        """The present plan. An assignment restarts the numbers of requests at 0."""
         return self._plan
 
     @plan.setter
@@ -82,8 +83,8 @@ class FaultProxy:
         self._plan, self._numbers = plan, Counter()
 
     @property
-    def requests(self) -> list[SeenRequest]:
-        """The requests since `forget`, oldest first; the last `requests_kept`."""
+    def requests(self) -> list[ReceivedRequest]:
+        """The last `requests_kept` requests since `forget`, oldest first."""
         return list(self._requests)
 
     @property
@@ -91,25 +92,25 @@ class FaultProxy:
         """The number of requests since `forget`, by (fault's name or "NONE", operation)."""
         return dict(self._counts)
 
-    def injected(self, fault: Fault, operation: str | None = None) -> int:
-        """The number of requests (of one operation) that met faults of this kind."""
+    def count_injected(self, fault: Fault, operation: str | None = None) -> int:
+        """Returns the number of requests (of one operation) that met faults of this kind."""
         return sum(
             count for (name, of), count in self.counts.items() if name == fault.kind.name and operation in (None, of)
         )
 
     def forget(self) -> None:
-        """Empty the record."""
+        """Forget the requests and their counts."""
         self._requests, self._counts = deque(maxlen=self._requests.maxlen), Counter()
 
     def wait_until_idle(self) -> None:
-        """Wait until no request is in flight, not even a late one. Raises TimeoutError after SETTLE_S_MAX."""
+        """Wait until no request is in flight, not even a delayed request. Raises TimeoutError after SETTLE_S_MAX."""
         deadline_s = time.monotonic() + SETTLE_S_MAX
         while any(client.busy for client in list(self.connections)):
             if time.monotonic() > deadline_s:
                 raise TimeoutError("requests are still in flight")
             time.sleep(0.002)
 
-    def decide(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
+    def choose_fault(self, operation: str, body: bytes) -> tuple[Fault | None, bytes]:
         """Returns the fault of a request and the body to forward. Call it on the thread of the loop."""
         number = self._numbers[operation]
         self._numbers[operation] += 1
@@ -118,7 +119,7 @@ class FaultProxy:
             body = _TOKEN.sub(b"", body)
         self._counts[fault.kind.name if fault else "NONE", operation] += 1
         forwarded = fault is None or fault.kind not in UNFORWARDED
-        self._requests.append(SeenRequest(operation, body, number, fault, forwarded))
+        self._requests.append(ReceivedRequest(operation, body, number, fault, forwarded))
         return fault, body
 
     def __enter__(self) -> FaultProxy:
@@ -159,7 +160,7 @@ class FaultProxy:
         await asyncio.sleep(0)  # lets the transports close
 
 
-class _Messages(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """One side of HTTP/1.1 with keep-alive: messages with a Content-Length, one at a time (boto3 never pipelines).
 
     asyncio sets TCP_NODELAY; each message is written at once.
@@ -184,21 +185,21 @@ class _Messages(asyncio.Protocol):
         if len(self._buffer) >= length:
             body = bytes(self._buffer[head_length:length])
             del self._buffer[:length]
-            self.message(head, body)
+            self.handle_message(head, body)
 
-    def message(self, head: bytes, body: bytes) -> None:
+    def handle_message(self, head: bytes, body: bytes) -> None:
         """Handle a whole message."""
         raise NotImplementedError
 
 
-class _Upstream(_Messages):
+class _Upstream(_HttpConnection):
     """The connection to the engine."""
 
     def __init__(self) -> None:
         super().__init__()
         self._answer: asyncio.Future[bytes] | None = None
 
-    async def ask(self, request: bytes) -> bytes:
+    async def send(self, request: bytes) -> bytes:
         """Returns the engine's answer. Raises ConnectionError if the engine closes the connection."""
         self._answer = asyncio.get_running_loop().create_future()
         if self.transport.is_closing():
@@ -206,7 +207,7 @@ class _Upstream(_Messages):
         self.transport.write(request)
         return await self._answer
 
-    def message(self, head: bytes, body: bytes) -> None:
+    def handle_message(self, head: bytes, body: bytes) -> None:
         if self._answer and not self._answer.done():
             self._answer.set_result(head + body)
 
@@ -215,7 +216,7 @@ class _Upstream(_Messages):
             self._answer.set_exception(ConnectionResetError())
 
 
-class _Client(_Messages):
+class _Client(_HttpConnection):
     """A client connection and its connection to the engine."""
 
     def __init__(self, proxy: FaultProxy) -> None:
@@ -235,7 +236,7 @@ class _Client(_Messages):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.busy:
-            self._discard()  # a request in flight goes on: a delayed one still arrives
+            self._discard()  # a request in flight goes on, so that a delayed request still arrives
 
     def stop(self) -> None:
         """Abort the request in flight and the connections."""
@@ -249,7 +250,7 @@ class _Client(_Messages):
         if self._upstream:
             self._upstream.transport.abort()
 
-    def message(self, head: bytes, body: bytes) -> None:
+    def handle_message(self, head: bytes, body: bytes) -> None:
         self._task = asyncio.get_running_loop().create_task(self._serve(head, body))
 
     async def _serve(self, head: bytes, body: bytes) -> None:
@@ -262,7 +263,7 @@ class _Client(_Messages):
 
     async def _answer(self, head: bytes, body: bytes) -> None:
         operation = _header(head, b"x-amz-target").rpartition(b".")[2].decode()
-        fault, forward = self.proxy.decide(operation, body)
+        fault, forward = self.proxy.choose_fault(operation, body)
         answer: bytes | None
         if fault and fault.kind in UNFORWARDED:
             answer = answer_for(fault, operation, body)
@@ -288,7 +289,7 @@ class _Client(_Messages):
             if self._upstream is None:
                 loop = asyncio.get_running_loop()
                 self._upstream = (await loop.create_connection(_Upstream, *self.proxy.upstream))[1]
-            answer = await self._upstream.ask(head + forward)
+            answer = await self._upstream.send(head + forward)
         except OSError:
             return None
         if fault and fault.kind in (FaultKind.LOSE_RESPONSE, FaultKind.SILENCE):
@@ -297,7 +298,7 @@ class _Client(_Messages):
             await asyncio.sleep(fault.delay_s)
         if fault and fault.kind is FaultKind.FAIL_AFTER:
             return error(500, "InternalServerError", "injected after the write")
-        if fault and fault.kind is FaultKind.ANSWER_AFTER:
+        if fault and fault.kind is FaultKind.ERROR_AFTER:
             return error(400, fault.code, "injected after the write")
         return answer
 

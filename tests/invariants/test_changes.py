@@ -248,12 +248,12 @@ def test_after_a_failed_condition_beside_a_conflict_the_next_attempt_decides_and
 ) -> None:
     stock(world, 3)
     sold_out = {"qty": {"N": "0"}, "version": {"N": "1"}}
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(1, 3, sold_out)]})
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(1, 3, sold_out)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
     assert order_tallies(world) == [2, 1, 1]
     (receipt,) = [receipt for receipt in world.receipts() if "counter" not in receipt]
     world.proxy.forget()
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, 2, receipt)]})
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 2, receipt)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
     assert len(world.sent()) == 1, "the batch is not sent a second time"
 
@@ -293,7 +293,7 @@ def test_50_orders_at_once_for_20_mugs_sell_20_and_refuse_30_whatever_fails(
     world.proxy.strip_tokens = True
     mix = {
         faults.LOSE_RESPONSE: 0.05, faults.FAIL_BEFORE: 0.03, faults.FAIL_AFTER: 0.03, faults.CONFLICT: 0.05,
-        faults.mixed(1, 2, {"qty": {"N": "0"}}): 0.03, faults.THROTTLED_TRANSACTION: 0.02,
+        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03, faults.THROTTLED_TRANSACTION: 0.02,
     }  # fmt: skip
     world.proxy.plan = faults.random_faults(10, {"TransactWriteItems": mix, "PutItem": {faults.LOSE_RESPONSE: 0.2}})
 
@@ -306,7 +306,7 @@ def test_50_orders_at_once_for_20_mugs_sell_20_and_refuse_30_whatever_fails(
 
     answers = Multiset(run_together([partial(order, number) for number in range(50)]))
     assert answers == {"sold": 20, "refused: entry 0, 0 left": 30}
-    assert world.proxy.injected(faults.LOSE_RESPONSE) > 0
+    assert world.proxy.count_injected(faults.LOSE_RESPONSE) > 0
     streams.drain()
     assert order_tallies(world) == [0, 20, 20]
     assert sum("counter" not in receipt for receipt in world.receipts()) == 20

@@ -18,10 +18,10 @@ FAULTS: dict[FaultKind, Fault] = {
     **{kind: Fault(kind) for kind in FaultKind},
     FaultKind.DELAY: faults.delay(LATE_S),
     FaultKind.LATE_ANSWER: faults.late_answer(LATE_S),
-    FaultKind.MIXED: faults.mixed(0, 1, {"SK": {"S": "x"}}),
+    FaultKind.CONDITION_AND_CONFLICT: faults.condition_and_conflict(0, 1, {"SK": {"S": "x"}}),
 }
 REACHES_ENGINE = {
-    FaultKind.LOSE_RESPONSE, FaultKind.SILENCE, FaultKind.FAIL_AFTER, FaultKind.ANSWER_AFTER, FaultKind.TRUNCATE,
+    FaultKind.LOSE_RESPONSE, FaultKind.SILENCE, FaultKind.FAIL_AFTER, FaultKind.ERROR_AFTER, FaultKind.TRUNCATE,
     FaultKind.DELAY, FaultKind.LATE_ANSWER,
 }  # fmt: skip
 ERROR_CODES = {
@@ -30,9 +30,9 @@ ERROR_CODES = {
     FaultKind.THROTTLE: "ProvisionedThroughputExceededException",
     FaultKind.CONFLICT: "TransactionCanceledException",
     FaultKind.THROTTLED_TRANSACTION: "TransactionCanceledException",
-    FaultKind.MIXED: "TransactionCanceledException",
-    FaultKind.ANSWER: "TransactionConflict",
-    FaultKind.ANSWER_AFTER: "TransactionConflict",
+    FaultKind.CONDITION_AND_CONFLICT: "TransactionCanceledException",
+    FaultKind.ERROR_BEFORE: "TransactionConflict",
+    FaultKind.ERROR_AFTER: "TransactionConflict",
 }
 
 
@@ -64,7 +64,7 @@ def test_each_fault_forwards_or_stops_the_request_and_gives_the_client_its_error
         error = raised
     assert len(world.items()) == (2 if kind in REACHES_ENGINE else 0)
     assert all(request.forwarded is (kind in REACHES_ENGINE) for request in world.proxy.requests)
-    assert world.proxy.injected(FAULTS[kind], "TransactWriteItems") == len(world.proxy.requests) >= 1
+    assert world.proxy.count_injected(FAULTS[kind], "TransactWriteItems") == len(world.proxy.requests) >= 1
     if kind in ERROR_CODES:
         assert error.response["Error"]["Code"] == ERROR_CODES[kind]
     elif kind in (FaultKind.DELAY, FaultKind.LATE_ANSWER):

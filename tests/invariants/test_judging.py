@@ -39,7 +39,7 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
 ) -> None:
     call = world.call()
     world.play("key-1", call=call)
-    cancelled = faults.mixed(refused_at=0, busy_at=1, item=world.receipt(), code=code)
+    cancelled = faults.condition_and_conflict(failed_at=0, conflict_at=1, item=world.receipt(), code=code)
     world.proxy.plan = faults.always(cancelled, "TransactWriteItems")
     world.proxy.forget()
     assert world.play("key-1") == (PLAYED, True)
@@ -51,7 +51,7 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
 def cancel_next(world: World, key: str | None, condition: int, busy: int, code: str) -> None:
     """Cancel the next transaction. At the place `condition` its condition fails, and at `busy` it meets `code`."""
     places = (condition, busy) if key else (condition - 1, busy - 1)
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(*places, code=code)]})
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(*places, code=code)]})
 
 
 keyed = pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])

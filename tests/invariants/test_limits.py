@@ -39,7 +39,7 @@ def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(coun
     assert {outcome for outcome in outcomes if isinstance(outcome, int)} == {0}
     assert counting.stored(counters.STOCK) == 0
     assert len(counting.world.receipts()) == 101  # one receipt of the stock, and one of each sale
-    assert counting.world.proxy.injected(faults.LOSE_RESPONSE) > 10
+    assert counting.world.proxy.count_injected(faults.LOSE_RESPONSE) > 10
 
 
 @pytest.mark.parametrize(

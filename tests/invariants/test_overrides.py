@@ -90,7 +90,7 @@ def refusal_members(store: Store, counter: Counter, amount: int, **more: Any) ->
 
 
 def injected_faults(world: World) -> int:
-    return sum(map(world.proxy.injected, FAULT_CHANCES))
+    return sum(map(world.proxy.count_injected, FAULT_CHANCES))
 
 
 @pytest.mark.parametrize("counter", [QUOTA, *in_long([SEATS])], ids=lambda counter: counter.name)
@@ -157,7 +157,7 @@ def test_an_override_that_is_put_at_the_edge_of_a_period_holds_in_the_next_perio
             with suppress(LimitReachedError):
                 retry_until_final(partial(count, store, QUOTA, 1, new_key()))
         assert copied_limit(world, clock()) == limit, turn
-    assert world.proxy.injected(faults.CONFLICT) > 5
+    assert world.proxy.count_injected(faults.CONFLICT) > 5
 
 
 def copied_limit(world: World, at_s: float) -> int:
@@ -419,7 +419,7 @@ def test_an_override_whose_response_is_lost_holds_and_its_retry_gets_the_first_a
     world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
     assert retry_until_final(partial(put_override, world.store, QUOTA, 20, "key"))["limit"] == 20
     assert copied_limit(world, clock()) == 20
-    assert world.proxy.injected(fault) == 1
+    assert world.proxy.count_injected(fault) == 1
 
 
 def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_room(

@@ -31,7 +31,8 @@ EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
-    faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.mixed(0, -1, code="ThrottlingError"), faults.mixed(-1, 0),
+    faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.condition_and_conflict(0, -1, code="ThrottlingError"),
+    faults.condition_and_conflict(-1, 0),
     faults.error_after_write("TransactionInProgressException"), faults.error_answer("AccessDeniedException"),
 )  # fmt: skip
 FORGED_REFUSAL = FAULTS[8]

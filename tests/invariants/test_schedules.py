@@ -102,7 +102,7 @@ def test_throttled_changes_of_bounded_counters_unlikes_and_posts_back_off_and_do
     for number in range(5):
         world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * 4})
         assert world.play(f"key-{number}", counter=counters.STOCK, operation="increment")[0]["visible"] == "now"
-    assert world.proxy.injected(throttle) == 20
+    assert world.proxy.count_injected(throttle) == 20
     assert world.shards(counters.STOCK) == {"STOCK": 5}
     world.write_post()
     for user in range(5):
@@ -112,7 +112,7 @@ def test_throttled_changes_of_bounded_counters_unlikes_and_posts_back_off_and_do
         assert world.unlike(f"user-{user}")[0]["visible"] == "now"
     world.proxy.plan = faults.script({"TransactWriteItems": [throttle] * 4})
     assert world.write_post(text="new")[0]["revision"] == 1
-    assert world.proxy.injected(throttle) == 44
+    assert world.proxy.count_injected(throttle) == 44
     assert world.store.spread.width(LIKES) == 1
     assert not any(world.store.breaker.is_open(tally) for tally in (LIKES, counters.STOCK.partition_start + VIDEO))
     assert world.shards(counters.LIKES, POST) == {"META": 0}

@@ -279,11 +279,13 @@ def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_
 ) -> None:
     """The fifth of six writes, the order, fails its condition beside a conflict. The stored order may be our own."""
     world = shop.world
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(4, 1, {"PK": {"S": "o-1"}})]})
+    world.proxy.plan = faults.script(
+        {"TransactWriteItems": [faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})]}
+    )
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
     [receipt] = [receipt for receipt in world.receipts() if "changes" in receipt]
     world.proxy.forget()
-    world.proxy.plan = faults.script({"TransactWriteItems": [faults.mixed(0, 5, receipt)]})
+    world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 5, receipt)]})
     assert shop.commit("o-1").replayed
     assert (shop.numbers(), len(world.sent())) == (AFTER_ONE_ORDER, 1)
 
@@ -369,8 +371,9 @@ def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_or
     world.proxy.strip_tokens = True
     chances = {
         faults.LOSE_RESPONSE: 0.08, faults.FAIL_BEFORE: 0.04, faults.FAIL_AFTER: 0.05, faults.TRUNCATE: 0.03,
-        faults.CONFLICT: 0.06, faults.THROTTLED_TRANSACTION: 0.03, faults.mixed(1, 2, {"qty": {"N": "0"}}): 0.03,
-        faults.mixed(4, 3, {"PK": {"S": "x"}}): 0.03,
+        faults.CONFLICT: 0.06, faults.THROTTLED_TRANSACTION: 0.03,
+        faults.condition_and_conflict(1, 2, {"qty": {"N": "0"}}): 0.03,
+        faults.condition_and_conflict(4, 3, {"PK": {"S": "x"}}): 0.03,
     }  # fmt: skip
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": chances})
 

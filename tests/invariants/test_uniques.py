@@ -85,7 +85,7 @@ def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_come
         2,
         3,
     )
-    assert proxy.injected(faults.LOSE_RESPONSE) + proxy.injected(faults.FAIL_AFTER) > 5
+    assert proxy.count_injected(faults.LOSE_RESPONSE) + proxy.count_injected(faults.FAIL_AFTER) > 5
 
 
 @pytest.mark.parametrize("counter", [READERS, DAILY], ids=["soon", "now"])
@@ -102,7 +102,7 @@ def test_a_visitor_counts_once_for_all_services_and_is_new_once_whatever_respons
     world.proxy.plan = faults.script({"PutItem": lose_first, "TransactWriteItems": lose_first})
     world.proxy.strip_tokens = True
     assert visit(world, counter, "bob"), "the retry of the SDK finds the receipt of its own call"
-    assert world.proxy.injected(faults.LOSE_RESPONSE) >= 1
+    assert world.proxy.count_injected(faults.LOSE_RESPONSE) >= 1
     assert [visit(world, counter, who) for who in ("bob", "cid", "cid")] == [False, True, False]
     assert uniques(world, counter, evening()) == 3
 
@@ -210,7 +210,7 @@ def test_at_a_ceiling_counted_users_are_accepted_and_all_others_are_refused(worl
     results = [result for share in shares for result in share]
     accepted = {user for user, is_accepted in results if is_accepted}
     refused = {user for user, is_accepted in results if not is_accepted}
-    assert sum(world.proxy.injected(fault) for fault in chances) > 20
+    assert sum(world.proxy.count_injected(fault) for fault in chances) > 20
     assert (len(accepted), len(refused), accepted & refused) == (25, 15, set())
     assert world.tally(SEATS, periods.tally_id(SEATS, ITEM, time.time())) == 25
 

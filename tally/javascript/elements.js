@@ -16,10 +16,10 @@ i { position: absolute; clip-path: inset(50%) }
 `;
 
 const make = (tag, part, ...children) => {
-  const made = document.createElement(tag);
-  made.setAttribute("part", part);
-  made.append(...children);
-  return made;
+  const element = document.createElement(tag);
+  element.setAttribute("part", part);
+  element.append(...children);
+  return element;
 };
 // `dir` keeps the sign in front of the number on a page that is written from right to left.
 const makeText = (part) => Object.assign(make("span", part), { dir: "auto" });

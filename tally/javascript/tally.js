@@ -261,7 +261,7 @@ export class Tally extends EventTarget {
     return orUndefined(() => this.storage.getItem(this.secretName + name));
   }
 
-  // When this browser made a like; 0: it has no such like, or the stored time is not the client's.
+  // Returns when this browser made a like; 0: it has no such like, or the stored time is not a number.
   #likedAt(thing) {
     const at = Number(this.#readNote(thing));
     return Number.isFinite(at) ? at : 0;
@@ -308,12 +308,12 @@ export class Tally extends EventTarget {
 
   // Deletes the anonymous likes of this browser; without likes it deletes the secret.
   #deleteAnonymous() {
-    const wanted = new Map(this.#storedLikes().map(([counter, id]) => [`${counter} ${id}`, true]));
+    const likes = new Map(this.#storedLikes().map(([counter, id]) => [`${counter} ${id}`, true]));
     const waits = [...this.#states.values()].filter(({ entry, outcome }) => !outcome && isAnonymous(entry));
     waits.sort((one, other) => one.entry.at - other.entry.at);
-    for (const { entry } of waits) wanted.set(`${entry.counter} ${entry.id}`, entry.present);
-    if (!wanted.size) for (const name of ["", FORGET_NOTE]) this.#writeNote(name);
-    const things = [...wanted].filter(([, present]) => present).map(([thing]) => thing.split(" "));
+    for (const { entry } of waits) likes.set(`${entry.counter} ${entry.id}`, entry.present);
+    if (!likes.size) for (const name of ["", FORGET_NOTE]) this.#writeNote(name);
+    const things = [...likes].filter(([, present]) => present).map(([thing]) => thing.split(" "));
     return Promise.all(things.map(([counter, id]) => this.#add({ counter, id, present: false, key: newKey() })));
   }
 
@@ -356,7 +356,7 @@ export class Tally extends EventTarget {
     return state.promise;
   }
 
-  // When the last change of a like was made. A later change gets a later time, whatever the clock says.
+  // Returns when the last change of a like was made. A new change gets a later time, even if the clock was set back.
   #lastAt(entry) {
     const things = this.#name({ ...entry, key: "" });
     const names = [...this.#changeNames(), ...this.#states.keys()].filter((name) => name.startsWith(things));
@@ -825,8 +825,8 @@ export class Tally extends EventTarget {
     let at = 0;
     // If a part fails, the other parts are returned.
     return answers.flatMap(({ value, reason }, index) => {
-      const asked = of.slice(at, (at += parts[index].length));
-      return value ?? asked.map((name) => unreadable(name, reason));
+      const names = of.slice(at, (at += parts[index].length));
+      return value ?? names.map((name) => unreadable(name, reason));
     });
   }
 

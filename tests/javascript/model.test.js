@@ -178,7 +178,7 @@ class History {
     // An anonymous change counts, even if `user` or `token` fails.
     this.open().client.increment("plays", "probe").then(({ state }) => (this.probe = state));
     await model.pass(2 * MINUTE_MS);
-    // If clocks were set by hours, another page cannot tell how long ago the change was sent.
+    // If a clock was set by hours or days, another page cannot tell how long ago the change was sent.
     assert.ok(this.probe === "counted" || (this.probe === "doubt" && !this.takesDays), `an anonymous play ended: ${this.probe}`);
     session.failure = "none";
     for (const user of [...USERS, ...USERS]) {

@@ -25,7 +25,7 @@ HEAD = """# Reference
 """
 CLASSES = (
     (counter.Counter, counter, '`counters.py` declares counters with these fields: `Counter("likes", prefix=…)`.'),
-    (items.Items, items, "The items of [your own table](own-tables.md) that a counter counts."),
+    (items.Items, items, "The items of [your own table](team-tables.md) that a counter counts."),
     (items.Watch, items, "A number that your own code keeps: `Watched(name, table=…, items=Items(…), …)` declares it."),
     (notify.Notify, notify, "The thresholds of a counter, up to 16."),
     (pages.Pages, pages, "What is not part of a page's name. `counters.py` declares it as `PAGES`."),

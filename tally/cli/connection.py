@@ -75,7 +75,7 @@ def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Sta
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
             where = json.load(answer)
         client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **LOCAL)
-        team_tables = json.dumps(where.get("own_tables", {}))
+        team_tables = json.dumps(where.get("team_tables", {}))
         store = Store(client, _settings(where, where["bucket"], where["minute_s"], team_tables))
         s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
         objects = DeadLetterBucket(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None

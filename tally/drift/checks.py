@@ -35,7 +35,7 @@ STACK_START = "Tally-"  # the beginning of the name of a stage's stack
 LISTED_NAMES_MAX = 5  # names in a line; `tally check` and CloudWatch list all
 SECTIONS = {
     "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operate.md#a-deploy-that-is-rolled-back",
-    "counters": "operate.md#change-what-a-counter-is", "items": "own-tables.md#count-what-is-there",
+    "counters": "operate.md#change-what-a-counter-is", "items": "team-tables.md#count-what-is-there",
     "alarms": "runbook.md#find-your-alarm", "subscribers": "operate.md#who-hears-of-alarms",
     "lag": "runbook.md#watermark-age", "judged": "runbook.md#unjudged", "drift": "runbook.md#drift",
     "holds": "runbook.md#holds",

@@ -155,7 +155,7 @@ class PreparedStack:
             "bucket": BUCKET,
             "minute_s": self.options.minute_s,
             "transact": self.transact,
-            "own_tables": self.template.team_tables,
+            "team_tables": self.template.team_tables,
             "url": self.url,
             "app": str(self.options.app.resolve()),
             "outputs": {

@@ -73,13 +73,13 @@ class Template:
     warnings: tuple[str, ...] = ()
     """The oddities of the counters that do not keep the stack from running."""
 
-    def with_variables(self, values: Mapping[str, str], own_tables: str) -> Template:
+    def with_variables(self, values: Mapping[str, str], team_tables: str) -> Template:
         """Returns the stack with other variables of its functions. `values`: each value, by its stand-in."""
         functions = {}
         for name, function in self.functions.items():
             variables = {variable: values.get(value, value) for variable, value in function.environment.items()}
             if "TALLY_TEAM_TABLES" in variables:
-                variables["TALLY_TEAM_TABLES"] = own_tables
+                variables["TALLY_TEAM_TABLES"] = team_tables
             functions[name] = replace(function, environment=variables)
         return replace(self, functions=functions)
 

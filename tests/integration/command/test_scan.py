@@ -503,7 +503,7 @@ def test_commands_that_do_not_apply_to_counted_items_are_refused_in_one_line(
     (tmp_path / "numbers.csv").write_text("id,value\na,1\n")
     monkeypatch.setenv("TALLY_APP", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    dev_stack["own_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
+    dev_stack["team_tables"] = {"shop": team.store.settings.team_tables["shop"]._asdict()}
     assert run_command(capsys, *line.split(), "--local", "--port", str(port)) == (2, "", f"tally: {error}\n")
 
 

@@ -46,7 +46,7 @@ def order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
 
 def scan_orders(stack: dict[str, Any], counters: Path) -> None:
     """Counts the items that were there before the stream, as `tally scan` does."""
-    tables = {name: TeamTable(**table) for name, table in stack["own_tables"].items()}
+    tables = {name: TeamTable(**table) for name, table in stack["team_tables"].items()}
     names = stack["counts"], stack["receipts"], stack["ledger"]
     settings = Settings(*names, frozenset(), 0, "test", minute_s=stack["minute_s"], team_tables=tables)
     store = Store(client(stack["dynamodb"]), settings)
@@ -76,7 +76,7 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     make(engine, "NEW_AND_OLD_IMAGES")
     wait_for(lambda: "tally: your own tables changed: shop is read now\n" in dev.text)
     stack = dev.call("GET", "/dev/stack").body
-    assert stack["own_tables"]["shop"]["name"] == "shop"
+    assert stack["team_tables"]["shop"]["name"] == "shop"
     assert {"consumer": "items", "table": "shop", "enabled": True} in dev.call("GET", "/dev/mappings").body["mappings"]
 
     def shown() -> tuple[int, int | None]:
@@ -98,4 +98,4 @@ def test_a_table_that_no_variable_names_is_not_read(start: Start, tmp_path: Path
     (tmp_path / "counters.py").write_text(COUNTERS)
     dev = start(app=tmp_path, PYTHONPATH=str(ROOT)).wait_until_ready()
     wait_for(lambda: "tally: orders: the table shop is not read: start `make dev` with TALLY_TABLES=shop\n" in dev.text)
-    assert dev.call("GET", "/dev/stack").body["own_tables"] == {}
+    assert dev.call("GET", "/dev/stack").body["team_tables"] == {}

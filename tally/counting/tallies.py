@@ -187,12 +187,14 @@ def commit_within_limits(
 def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
     """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
     another start, because the declaration may have changed."""
+    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "no reader knows it"
+    nonce = by + secrets.token_urlsafe(6)  # no other write has it; after `by`, letters, digits, `-` and `_` only
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
         "UpdateExpression": "SET #at = :at, nonce = :nonce ADD #number :amount",
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
-        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": _nonce(by), ":amount": {"N": str(amount)}},
+        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": {"S": nonce}, ":amount": {"N": str(amount)}},
     }
     if counter.has_version:
         write["UpdateExpression"] = (
@@ -321,9 +323,3 @@ def is_repair_nonce(nonce: str, moved: int) -> bool:
     """Returns whether a repair moved a tally item by this, and gave it this nonce. It is false for an old image that
     somebody put back."""
     return nonce.startswith(f"{REPAIR_NONCE_START}{moved}.")
-
-
-def _nonce(by: str = "") -> Item:
-    """Returns a value that no other write of a tally item has. After `by` it has letters, digits, `-` and `_` only."""
-    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "no reader knows it"
-    return {"S": by + secrets.token_urlsafe(6)}

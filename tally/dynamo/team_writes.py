@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from botocore.validate import ParamValidator
 
@@ -32,7 +32,24 @@ def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: 
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
     shape = client.meta.service_model.shape_for("TransactWriteItem")
-    checked = [_checked(write, f"writes[{place}]", shape, forbidden_tables) for place, write in enumerate(writes)]
+    checked = list[Write]()
+    for place, write in enumerate(writes):
+        at = f"writes[{place}]"
+        try:
+            wrong, _, _ = ParamValidator().validate(write, shape).generate_report().partition("\n")
+            if not wrong:
+                _bytes(write)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{at} cannot be sent: {error}.", field=at) from None
+        if wrong:
+            hint = f" {_WIRE_FORM}" if re.search(r"\.(Item|Key|ExpressionAttributeValues)\b", wrong) else ""
+            raise InvalidInputError(f"{at}: {wrong[:_MESSAGE_CHARACTERS_MAX]}.{hint}", field=at)
+        if len(write) != 1:
+            raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
+        ((action, parameters),) = write.items()
+        if parameters["TableName"].rpartition("/")[2] in forbidden_tables:  # a table may be named by its ARN
+            raise InvalidInputError(f"{at} is of a table of Tally's: only Tally's changes may write there.", field=at)
+        checked.append({action: {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}})
     if sum(map(_bytes, checked)) > REQUEST_BYTES_MAX:
         raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")
     return checked
@@ -41,21 +58,3 @@ def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: 
 def _bytes(write: Write) -> int:
     """Returns the bytes of a write in a request, about. Raises ValueError for half a surrogate pair, or a cycle."""
     return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # `default`: for bytes
-
-
-def _checked(write: Any, at: str, shape: Any, closed: Collection[str]) -> Write:
-    try:
-        wrong, _, _ = ParamValidator().validate(write, shape).generate_report().partition("\n")
-        if not wrong:
-            _bytes(write)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{at} cannot be sent: {error}.", field=at) from None
-    if wrong:
-        hint = f" {_WIRE_FORM}" if re.search(r"\.(Item|Key|ExpressionAttributeValues)\b", wrong) else ""
-        raise InvalidInputError(f"{at}: {wrong[:_MESSAGE_CHARACTERS_MAX]}.{hint}", field=at)
-    if len(write) != 1:
-        raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
-    ((action, parameters),) = write.items()
-    if parameters["TableName"].rpartition("/")[2] in closed:  # a table may be named by its ARN
-        raise InvalidInputError(f"{at} is of a table of Tally's: only Tally's changes may write there.", field=at)
-    return {action: {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}

@@ -1,4 +1,4 @@
-"""What `cdk` runs in place of `app.py` in the rehearsal: the same app, its template changed for the emulator."""
+"""The app that `cdk` runs in the rehearsal: `app.py`, with a template that is changed for the emulator."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import app
 from tests.emulator.stack import Json, rewrite, without_unsupported
 
 BREAKS = "TALLY_REHEARSAL_BREAKS"
-"""If it is set, one resource cannot be made: an alarm that lacks its comparison."""
+"""If this variable is set, the template has an alarm without a comparison, which cannot be made."""
 
 
-def reachable(template: Json) -> Json:
-    """The template for the emulator. Its outputs lead to the emulator, which serves an API by its path."""
-    made, emulator = without_unsupported(template), os.environ["AWS_ENDPOINT_URL"]
-    resources, outputs = made["Resources"], made["Outputs"]
-    [api] = [name for name, found in resources.items() if found["Type"] == "AWS::ApiGatewayV2::Api"]
+def for_emulator(template: Json) -> Json:
+    """Returns the template for the emulator. Its outputs have URLs of the emulator, which serves an API by path."""
+    supported, emulator = without_unsupported(template), os.environ["AWS_ENDPOINT_URL"]
+    resources, outputs = supported["Resources"], supported["Outputs"]
+    [api] = [name for name, resource in resources.items() if resource["Type"] == "AWS::ApiGatewayV2::Api"]
     url = f"{emulator}/_aws/execute-api/${{{api}}}/%24default"
-    for output, leads in (("ApiUrl", url), ("ConsoleUrl", f"{url}/console"), ("TokenUrl", f"{emulator}/oauth2/token")):
-        outputs[output]["Value"] = {"Fn::Sub": leads}
-    return broken(made) if os.environ.get(BREAKS) else made
+    for output, value in (("ApiUrl", url), ("ConsoleUrl", f"{url}/console"), ("TokenUrl", f"{emulator}/oauth2/token")):
+        outputs[output]["Value"] = {"Fn::Sub": value}
+    return with_broken_alarm(supported) if os.environ.get(BREAKS) else supported
 
 
-def broken(template: Json) -> Json:
-    """The template with an alarm that lacks its comparison, made after every function has changed."""
-    aliases = [name for name, found in template["Resources"].items() if found["Type"] == "AWS::Lambda::Alias"]
-    half = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
-    wrong = {"Type": "AWS::CloudWatch::Alarm", "Properties": half, "DependsOn": aliases}
-    return {**template, "Resources": {**template["Resources"], "Broken": wrong}}
+def with_broken_alarm(template: Json) -> Json:
+    """Returns the template with an alarm without a comparison, which CloudFormation makes after every function."""
+    aliases = [name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Alias"]
+    properties = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
+    alarm = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties, "DependsOn": aliases}
+    return {**template, "Resources": {**template["Resources"], "Broken": alarm}}
 
 
 if __name__ == "__main__":
     status = app.main()
     if not status:
-        rewrite(Path(os.environ["CDK_OUTDIR"]), reachable)
+        rewrite(Path(os.environ["CDK_OUTDIR"]), for_emulator)
     sys.exit(status)

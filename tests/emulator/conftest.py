@@ -1,4 +1,4 @@
-"""The same settings of CDK's runtime as for the tests of the template."""
+"""Sets the variables of CDK's runtime as the tests of the template do."""
 
 from __future__ import annotations
 

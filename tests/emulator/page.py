@@ -1,8 +1,8 @@
-"""A page as a session: its commands, what they must print, and which of them only AWS can answer.
+"""Reads a page as a session: its commands, the output that each must print, and the commands that only AWS can answer.
 
-Commands are in `console` blocks, as in README.md: a line `$ command`, lines `> more` that continue it, then its output.
-A line `…` stands for any lines, and `…` in a line for any characters. What a person types after a question is in the
-output, too. A paragraph in italics before a block says why it is not played: *Only AWS: …*
+Commands are in `console` blocks, as in README.md: a line `$ command`, lines `> more` that continue it, and its output.
+A line `…` matches any lines, and `…` in a line matches any characters. The output has the answers that a person types,
+too. A paragraph in italics before a block says why the block is not played: *Only AWS: …*
 """
 
 from __future__ import annotations
@@ -24,66 +24,68 @@ class Step(NamedTuple):
 
     section: str
     command: str
-    shown: str
-    """What it must print."""
+    expected: str
+    """The output that the command must print."""
     only_aws: str
-    """Why it is not played; empty if it is."""
-    broken: bool
-    """Whether what it deploys has a fault."""
+    """Why the command is not played; empty if it is played."""
+    has_fault: bool
+    """Whether the command deploys a template with a fault."""
 
     @property
     def title(self) -> str:
-        """The first line of the command."""
+        """Returns the first line of the command."""
         return self.command.splitlines()[0].rstrip(" \\")
 
     @property
     def answers(self) -> list[str]:
-        """What the person types, question by question."""
-        return re.findall(rf"{QUESTION} (.*)$", self.shown, re.MULTILINE)
+        """Returns what the person types after each question."""
+        return re.findall(rf"{QUESTION} (.*)$", self.expected, re.MULTILINE)
 
 
-def steps(page: Path) -> list[Step]:
-    """Every command of a page. Fails for a block that is no session."""
+def read_steps(page: Path) -> list[Step]:
+    """Returns every command of a page. Fails if a block is not a session."""
     text = page.read_text()
     return [step for block in _BLOCK.finditer(text) for step in _steps(text, block)]
 
 
 def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
-    assert block["kind"] == "console", f"a block is {block['kind']}, and nobody plays it: {block['body']}"
+    assert block["kind"] == "console", (
+        f"the block is {block['kind']}, not console, so it cannot be played: {block['body']}"
+    )
     section = _HEADING.findall(text[: block.start()])[-1]
     mark = " ".join((block["mark"] or "").split())
-    why = mark.removeprefix(_ONLY_AWS) if mark.startswith(_ONLY_AWS) else ""
+    only_aws = mark.removeprefix(_ONLY_AWS) if mark.startswith(_ONLY_AWS) else ""
     for part in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines()
         more = 0
         while more < len(lines) and lines[more].startswith("> "):
             more += 1
         command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:more])])
-        yield Step(section, command, "\n".join(lines[more:]).strip(), why, mark.startswith(_BROKEN))
+        yield Step(section, command, "\n".join(lines[more:]).strip(), only_aws, mark.startswith(_BROKEN))
 
 
-def differs(printed: str, shown: str) -> str:
-    """The lines of a page that an output does not have, in their order; empty if the output is the page's."""
-    lines, parts = printed.strip().splitlines(), [part.splitlines() for part in _parts(shown)]
+def missing_lines(printed: str, expected: str) -> str:
+    """Returns the first expected lines that the output lacks; empty if the output is as expected."""
+    lines, parts = printed.strip().splitlines(), [part.splitlines() for part in _parts(expected)]
     at = 0
     for number, part in enumerate(parts):
         last = len(lines) - len(part)
-        begins, ends = number == 0, number == len(parts) - 1
-        places = range(max(at, last) if ends else at, (0 if begins else last) + 1)
-        found = next((place for place in places if _alike(lines[place : place + len(part)], part)), None)
-        if found is None:
+        is_first, is_last = number == 0, number == len(parts) - 1
+        places = range(max(at, last) if is_last else at, (0 if is_first else last) + 1)
+        place = next((place for place in places if _match(lines[place : place + len(part)], part)), None)
+        if place is None:
             return "\n".join(part) or "nothing"
-        at = found + len(part)
+        at = place + len(part)
     return ""
 
 
-def _parts(shown: str) -> list[str]:
-    """What stands between the lines `…`."""
-    return re.split(rf"^ *{ANY}(?:\n|\Z)", shown, flags=re.MULTILINE)
+def _parts(expected: str) -> list[str]:
+    """Returns the parts between the lines `…`."""
+    return re.split(rf"^ *{ANY}(?:\n|\Z)", expected, flags=re.MULTILINE)
 
 
-def _alike(printed: list[str], shown: list[str]) -> bool:
-    return len(printed) == len(shown) and all(
+def _match(printed: list[str], expected: list[str]) -> bool:
+    return len(printed) == len(expected) and all(
         re.fullmatch(".*".join(map(re.escape, line.split(ANY))), other.rstrip())
-        for line, other in zip(shown, printed, strict=True)
+        for line, other in zip(expected, printed, strict=True)
     )

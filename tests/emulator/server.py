@@ -23,7 +23,7 @@ ACCOUNT, REGION = "123456789012", "eu-west-1"
 
 
 class Emulator:
-    """A running, empty emulator. It keeps its state in memory, and its files in `home`."""
+    """A running emulator, empty at first. It keeps its state in memory, and its files in `home`."""
 
     def __init__(self, home: Path) -> None:
         self.port = free_port()
@@ -31,8 +31,8 @@ class Emulator:
         self.log = home / "emulator.log"
         python, temporary = make_environment(REQUIREMENTS), home / "temporary"
         temporary.mkdir()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
-        own = {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TALLY_"))}
+        settings = {
             "GATEWAY_PORT": str(self.port),
             "BIND_HOST": "127.0.0.1",
             "MINISTACK_ACCOUNT_ID": ACCOUNT,
@@ -43,8 +43,8 @@ class Emulator:
         }
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [str(python), "-m", "ministack"], cwd=home, env=kept | own, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, preexec_fn=die_with_parent, start_new_session=True,
+                [str(python), "-m", "ministack"], cwd=home, env=inherited | settings, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, preexec_fn=die_with_parent, start_new_session=True,
             )  # fmt: skip
         try:
             self._wait()
@@ -73,20 +73,20 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """A boto3 client of it. An invocation without an answer is sent again, as AWS's pollers and schedules do.
+        """Returns a boto3 client of the emulator. It retries an invocation without an answer, as AWS's pollers do.
 
-        So is what it answers with 502 or 503: on a busy machine it does.
+        It also retries after a 502 or 503, which the emulator answers on a busy machine.
         """
-        hangs_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S
+        timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,
             region_name=REGION,
-            aws_access_key_id=ACCOUNT,  # it takes a number as the account
+            aws_access_key_id=ACCOUNT,  # the emulator takes a number as the account
             aws_secret_access_key="local",
             config=Config(
                 retries={"mode": "standard", "total_max_attempts": 12},
-                read_timeout=hangs_s,
+                read_timeout=timeout_s,
                 max_pool_connections=20,
             ),
         )

@@ -1,4 +1,4 @@
-"""A stack of Tally in the emulator: its assembly, the `cdk` commands on it, and calls of what is deployed."""
+"""A stack of Tally in the emulator: its assembly, its `cdk` commands, and calls of its functions and API."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.infra.conftest import context_of_cdk_json
 from tests.patience import PATIENCE_S
 
 Json = dict[str, Any]
-MINUTE_S = 3  # of the ledger, as in `make dev`: nobody waits minutes for it to close
+MINUTE_S = 3  # the length of a minute of the ledger, as in `make dev`, so that no test waits for minutes
 TEMPLATE = "Tally.template.json"
-UNKNOWN = ("AWS::CodeDeploy::", "AWS::Backup::BackupSelection")
+UNSUPPORTED_TYPES = ("AWS::CodeDeploy::", "AWS::Backup::BackupSelection")
 SILENT_METRIC = {"Namespace": "Tally", "MetricName": "Silent", "Statistic": "Sum", "Period": 60}
 
 
 def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **options: str) -> Path:
-    """Synthesize the app with the bundled code, without the rules, which other tests check. `counters`: the file."""
+    """Synthesize the app with the bundled code, without the rules, which other tests check."""
     cdk = App(context={**context_of_cdk_json(), **options}, outdir=str(out), analytics_reporting=False)
     declarations = Declarations.load(counters)
-    known = Options.from_context(cdk.node.get_all_context())
-    bundle = Bundle(app.LAMBDAS, declarations, known.likers_visible, cache_folder=out.parent / f"{out.name}.bundle")
-    TallyStack(cdk, "Tally", declarations=declarations, options=known, bundle=bundle)
+    parsed = Options.from_context(cdk.node.get_all_context())
+    bundle = Bundle(app.LAMBDAS, declarations, parsed.likers_visible, cache_folder=out.parent / f"{out.name}.bundle")
+    TallyStack(cdk, "Tally", declarations=declarations, options=parsed, bundle=bundle)
     cdk.synth()
     return out
 
@@ -49,25 +49,29 @@ def synthesize(out: Path, counters: Path = app.LAMBDAS / "counters.py", **option
 def without_unsupported(template: Json) -> Json:
     """Returns the template without the features that the emulator lacks.
 
-    CodeDeploy goes, so new code gets all calls at once. So does what names the tables to AWS Backup. An
-    alarm looks at a metric that nobody writes, in place of an expression. The issuer is spelled out, there is no
-    SnapStart, and mappings do not deliver (streams.py does it in their place). A minute of the ledger is short.
+    Without CodeDeploy, new code gets all calls at once. AWS Backup selects no tables. In place of an expression, an
+    alarm reads a metric that nobody writes. The issuer is spelled out, and there is no SnapStart. Mappings deliver
+    nothing, because streams.py delivers in their place. A minute of the ledger is short.
     """
-    resources = {name: found for name, found in template["Resources"].items() if not found["Type"].startswith(UNKNOWN)}
-    bridging = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_spelled_out)}
-    for found in bridging["Resources"].values():
-        found.get("UpdatePolicy", {}).pop("CodeDeployLambdaAliasUpdate", None)
-        if found["Type"] == "AWS::CloudWatch::Alarm" and found["Properties"].pop("Metrics", None):
-            found["Properties"] |= SILENT_METRIC
-        if found["Type"] == "AWS::Lambda::EventSourceMapping":
-            found["Properties"]["Enabled"] = False
-        if found["Type"] == "AWS::Lambda::Function":
-            found["Properties"].pop("SnapStart", None)
-            found["Properties"]["Environment"]["Variables"]["TALLY_MINUTE_S"] = str(MINUTE_S)
-    return bridging
+    resources = {
+        name: resource
+        for name, resource in template["Resources"].items()
+        if not resource["Type"].startswith(UNSUPPORTED_TYPES)
+    }
+    supported = {**template, "Resources": json.loads(json.dumps(resources), object_hook=_spell_out_issuer)}
+    for resource in supported["Resources"].values():
+        resource.get("UpdatePolicy", {}).pop("CodeDeployLambdaAliasUpdate", None)
+        if resource["Type"] == "AWS::CloudWatch::Alarm" and resource["Properties"].pop("Metrics", None):
+            resource["Properties"] |= SILENT_METRIC
+        if resource["Type"] == "AWS::Lambda::EventSourceMapping":
+            resource["Properties"]["Enabled"] = False
+        if resource["Type"] == "AWS::Lambda::Function":
+            resource["Properties"].pop("SnapStart", None)
+            resource["Properties"]["Environment"]["Variables"]["TALLY_MINUTE_S"] = str(MINUTE_S)
+    return supported
 
 
-def _spelled_out(node: Json) -> Json:
+def _spell_out_issuer(node: Json) -> Json:
     match node:
         case {"Fn::GetAtt": [pool, "ProviderURL"]}:
             issuer = [
@@ -82,8 +86,8 @@ def _spelled_out(node: Json) -> Json:
     return node
 
 
-def rewritten(assembly: Path, change: Callable[[Json], Json]) -> Path:
-    """Returns a copy of the assembly with a changed template, beside it."""
+def rewritten_copy(assembly: Path, change: Callable[[Json], Json]) -> Path:
+    """Returns a copy of the assembly with a changed template. The copy is beside the assembly."""
     changed = assembly.with_name(f"{assembly.name}-{change.__name__}")
     shutil.copytree(assembly, changed, dirs_exist_ok=True)
     rewrite(changed, change)
@@ -93,7 +97,7 @@ def rewritten(assembly: Path, change: Callable[[Json], Json]) -> Path:
 def rewrite(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
     """Change the template of the stack `id` of an assembly.
 
-    The command uploads a template under the hash that CDK gave it, once: another template needs another hash.
+    `cdk deploy` uploads each template once, under its hash, so a changed template needs another hash.
     """
     path = assembly / f"{id}.template.json"
     old = path.read_text()
@@ -102,7 +106,7 @@ def rewrite(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -
     before, after = (hashlib.sha256(text.encode()).hexdigest() for text in (old, new))
     for name in ("manifest.json", f"{id}.assets.json"):
         text = (assembly / name).read_text()
-        assert before in text, f"{name} does not name the template's hash"
+        assert before in text, f"{name} does not have the template's hash"
         (assembly / name).write_text(text.replace(before, after))
 
 
@@ -123,28 +127,28 @@ class Stack:
         self.client = emulator.client
 
     def bootstrap(self) -> None:
-        """`cdk bootstrap`, which an account needs once."""
+        """Run `cdk bootstrap`, which an account needs once."""
         self.cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def deploy(
         self, assembly: Path, change: Callable[[Json], Json] = without_unsupported, *, adopting: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """`cdk deploy` of an assembly, its template changed by `change`. The command's result, whatever it is.
+        """Run `cdk deploy` with an assembly whose template `change` has changed. Returns the command's result.
 
-        `adopting`: import the resources that exist, which takes a change set.
+        `adopting`: import existing resources, which needs a change set.
         """
         vars(self).pop("outputs", None)
-        changed = rewritten(assembly, change)
-        how = "--import-existing-resources" if adopting else "--method=direct"
-        options = (how, "--require-approval=never", "--progress=bar")
+        changed = rewritten_copy(assembly, change)
+        method = "--import-existing-resources" if adopting else "--method=direct"
+        options = (method, "--require-approval=never", "--progress=bar")
         return self.cdk("deploy", *options, "--app", str(changed), check=False)
 
     def destroy(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """`make destroy`, without its question."""
+        """Run `make destroy` without its question."""
         return self.make("destroy", check=check, ARGS=" ".join(["--yes", *options]))
 
     def make(self, target: str, *, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-        """`make`, against the emulator. Another `make` that runs the tests hands it no ARGS of its own."""
+        """Run `make` against the emulator, without the ARGS of a `make` that runs the tests."""
         environment = {name: value for name, value in self.environment.items() if not name.startswith("MAKE")}
         done = subprocess.run(
             ["make", "--no-print-directory", target], cwd=ROOT, env={**environment, **variables},
@@ -154,7 +158,7 @@ class Stack:
         return done
 
     def cdk(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The pinned command, against the emulator."""
+        """Run the pinned `cdk` against the emulator."""
         command = [str(ROOT / "node_modules" / ".bin" / "cdk"), *arguments, "--no-notices"]
         done = subprocess.run(
             command, cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
@@ -164,11 +168,11 @@ class Stack:
 
     @property
     def status(self) -> str:
-        """CloudFormation's word for how the stack is."""
-        return str(self._described()["StackStatus"])
+        """Returns CloudFormation's status of the stack."""
+        return str(self._describe()["StackStatus"])
 
     def failure_reasons(self) -> dict[str, str]:
-        """Why resources could not be made or changed, by their logical ids."""
+        """Returns why resources could not be made or changed, by their logical ids."""
         return {
             event["LogicalResourceId"]: event.get("ResourceStatusReason", "")
             for event in self._events()
@@ -176,36 +180,36 @@ class Stack:
         }
 
     def _events(self) -> list[Json]:
-        """What CloudFormation has done, the last first."""
+        """Returns CloudFormation's events, newest first."""
         pages = self.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=self.name)
         return [event for page in pages for event in page["StackEvents"]]
 
     @cached_property
     def outputs(self) -> dict[str, str]:
-        """The stack's outputs since the last deploy."""
-        return {output["OutputKey"]: output["OutputValue"] for output in self._described()["Outputs"]}
+        """Returns the stack's outputs since the last deploy."""
+        return {output["OutputKey"]: output["OutputValue"] for output in self._describe()["Outputs"]}
 
-    def _described(self) -> Json:
-        found: Json = self.client("cloudformation").describe_stacks(StackName=self.name)["Stacks"][0]
-        return found
+    def _describe(self) -> Json:
+        stack: Json = self.client("cloudformation").describe_stacks(StackName=self.name)["Stacks"][0]
+        return stack
 
     def resources(self) -> dict[str, tuple[str, str]]:
-        """Type and physical id of each resource, by logical id."""
+        """Returns the type and the physical id of each resource, by logical id."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name)
-        found = [resource for page in pages for resource in page["StackResourceSummaries"]]
-        return {each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"]) for each in found}
+        summaries = [resource for page in pages for resource in page["StackResourceSummaries"]]
+        return {each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"]) for each in summaries}
 
     def alias(self, module: str) -> str:
-        """The ARN of the alias `live` of a function, by its handler's module."""
-        [found] = [
+        """Returns the ARN of the alias `live` of the function of a module."""
+        [arn] = [
             id
             for name, (type_, id) in self.resources().items()
             if type_ == "AWS::Lambda::Alias" and f"Functions{camel(module)}Live" in name
         ]
-        return found
+        return arn
 
     def invoke(self, alias: str, event: Json) -> Json:
-        """Invoke a function directly. Fails if the function fails."""
+        """Invoke a function directly, and return its answer. Fails if the function fails."""
         answer = self.client("lambda").invoke(FunctionName=alias, Payload=json.dumps(event))
         payload: Json = json.loads(answer["Payload"].read())
         assert "FunctionError" not in answer, payload
@@ -213,12 +217,12 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """The HTTP API by path: names under `localhost` do not resolve everywhere."""
+        """Returns the URL of the HTTP API by path, because names under `localhost` do not resolve everywhere."""
         api = self.outputs["ApiUrl"].partition("//")[2].partition(".")[0]
         return f"{self.emulator.url}/_aws/execute-api/{api}/$default"
 
     def call(self, method: str, path: str, body: object = None, token: str = "", **headers: str) -> Answer:
-        """One HTTP request. Keywords are headers, `_` for `-`."""
+        """Send one HTTP request. Keywords are headers, with `_` in place of `-`."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             sent["Authorization"] = f"Bearer {token}"
@@ -228,7 +232,7 @@ class Stack:
         return _answer(urllib.request.Request(self.url + path, raw, sent, method=method))
 
     def user_token(self, email: str = "ann@example.com", password: str = "Correct-horse-7-battery") -> str:
-        """A token of a person whom the operator has added."""
+        """Add a user, and return the user's token."""
         cognito, pool = self.client("cognito-idp"), self.outputs["UserPoolId"]
         cognito.admin_create_user(UserPoolId=pool, Username=email, MessageAction="SUPPRESS")
         cognito.admin_set_user_password(UserPoolId=pool, Username=email, Password=password, Permanent=True)
@@ -239,7 +243,7 @@ class Stack:
         return str(signed_in["AuthenticationResult"]["AccessToken"])
 
     def machine_token(self) -> str:
-        """A token with all scopes, for the client of programs, by client credentials."""
+        """Returns a token with all scopes, which the client of programs gets by client credentials."""
         client, pool = self.outputs["MachineClientId"], self.outputs["UserPoolId"]
         described = self.client("cognito-idp").describe_user_pool_client(UserPoolId=pool, ClientId=client)
         secret = described["UserPoolClient"]["ClientSecret"]
@@ -253,7 +257,7 @@ class Stack:
         return str(answer.body["access_token"])
 
     def items(self, table: str, partition_key: str) -> list[Mapping[str, Any]]:
-        """The items of one partition of `Counts` or `Ledger`."""
+        """Returns the items of one partition. `table`: `Counts` or `Ledger`."""
         pages = self.client("dynamodb").get_paginator("query").paginate(
             TableName=self.outputs[f"{table}TableName"], ConsistentRead=True, KeyConditionExpression="PK = :pk",
             ExpressionAttributeValues={":pk": {"S": partition_key}},

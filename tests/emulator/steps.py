@@ -1,4 +1,4 @@
-"""The first steps of a stack: deployed, called in every way, and deployed again without a change."""
+"""The first steps of a stack: a deploy, calls in every way, and a deploy without a change."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def begin(stack: Stack, assembly: Path) -> None:
     with step("plays by alias and HTTP; no token: 401"):
         play(stack)
     with step("cdk deploy without changes"):
-        again = stack.deploy(assembly)
-        assert again.returncode == 0
-        assert "no changes" in again.stdout + again.stderr
+        unchanged = stack.deploy(assembly)
+        assert unchanged.returncode == 0
+        assert "no changes" in unchanged.stdout + unchanged.stderr
 
 
 def deploy_and_compare(stack: Stack, assembly: Path) -> int:
     """Deploy, and check that every resource of the template exists. Returns the number of resources."""
     done = stack.deploy(assembly)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    wanted = without_unsupported(json.loads((assembly / stacks.TEMPLATE).read_text()))["Resources"]
+    resources = without_unsupported(json.loads((assembly / stacks.TEMPLATE).read_text()))["Resources"]
     assert {name: type_ for name, (type_, _) in stack.resources().items()} == {
-        name: found["Type"] for name, found in wanted.items()
+        name: resource["Type"] for name, resource in resources.items()
     }
-    return len(wanted)
+    return len(resources)
 
 
 def play(stack: Stack) -> None:
-    """Play through the alias, twice, and over HTTP. Without a valid token a write is 401, with a person's it works."""
+    """Play through the alias, twice, and over HTTP. A write without a valid token is 401; a user's token is valid."""
     event = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     alias = stack.outputs["IncrementsFunctionArn"]
     assert [stack.invoke(alias, event)["replayed"] for _ in range(2)] == [False, True]

@@ -1,7 +1,7 @@
-"""Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say; runs the sweep.
+"""Delivers the deployed tables' streams to the deployed consumers, as the template's mappings say, and runs the sweep.
 
-The emulator delivers without tumbling windows, so without the shard that consumers need. `make dev`'s pump takes its
-place: the tables, their streams and the functions behind their aliases are the deployed ones.
+The emulator delivers without tumbling windows, so its events lack the shard that consumers need. The pump of `make dev`
+delivers in its place. The tables, their streams and the functions behind their aliases are deployed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.infra.template import Template
 
 
 class Aliases:
-    """The deployed functions, invoked as the pump invokes local ones. `arns`: the ARN of each alias, by function."""
+    """The deployed functions, which the pump invokes like local ones. `arns`: the ARN of each alias, by function."""
 
     def __init__(self, client: Any, arns: Mapping[str, str]) -> None:
         self._client, self._arns = client, arns
@@ -37,12 +37,12 @@ class Aliases:
 
 
 class Streams:
-    """The mappings of a deployed stack, at work while `running()`."""
+    """The mappings of a deployed stack. They deliver in the block of `running()`."""
 
     def __init__(self, stack: Stack, assembly: Path, id: str = "Tally") -> None:
-        resources, made = stack.resources(), mappings(Template(assembly, id=id)).values()
-        self._mappings = [replace(one, table=resources[one.table][1]) for one in made]
-        self.said: list[str] = []
+        resources, declared = stack.resources(), mappings(Template(assembly, id=id)).values()
+        self._mappings = [replace(one, table=resources[one.table][1]) for one in declared]
+        self.failures: list[str] = []
         """The failed and throttled invocations, as the pump reported them."""
         arns = {name: stack.alias(name) for name in {one.function for one in self._mappings}}
         self._aliases = Aliases(stack.client("lambda"), arns)
@@ -50,7 +50,7 @@ class Streams:
 
     @contextmanager
     def running(self) -> Iterator[Streams]:
-        """Deliver in the background."""
+        """Deliver in the background, until the block ends."""
         loop = asyncio.new_event_loop()
         task = loop.create_task(self._run())
         thread = threading.Thread(target=self._until_cancelled, args=(loop, task))
@@ -67,7 +67,7 @@ class Streams:
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            self.said.append(f"the pump ended: {error!r}")
+            self.failures.append(f"the pump ended: {error!r}")
         finally:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
@@ -75,12 +75,12 @@ class Streams:
     async def _run(self) -> None:
         async with Wire(self._url, self._url) as wire:
             workers = cast("Workers", self._aliases)
-            await Pump(self._mappings, workers, wire, Positions(None), self.said.append).run()
+            await Pump(self._mappings, workers, wire, Positions(None), self.failures.append).run()
 
 
 @contextmanager
-def run_sweeps(stack: Stack, said: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
-    """The sweep runs as its schedule runs it, by default at least once a (short) minute. What ends it is said."""
+def run_sweeps(stack: Stack, failures: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
+    """Run the sweep as its schedule does, by default at least once a (short) minute. Appends an error that ends it."""
     alias, stop = stack.alias("sweep"), threading.Event()
 
     def sweep() -> None:
@@ -88,7 +88,7 @@ def run_sweeps(stack: Stack, said: list[str], every_s: float = MINUTE_S / 3) -> 
             while not stop.wait(every_s):
                 stack.invoke(alias, {})
         except Exception as error:
-            said.append(f"the sweep ended: {error!r}")
+            failures.append(f"the sweep ended: {error!r}")
 
     thread = threading.Thread(target=sweep)
     thread.start()

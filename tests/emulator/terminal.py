@@ -15,7 +15,7 @@ from tests.emulator.page import QUESTION
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
-ASKS = re.compile(rf"{QUESTION} \Z")
+QUESTION_AT_END = re.compile(rf"{QUESTION} \Z")
 END = re.compile(r"\n--- ended: (\d+) ---\n\Z")
 
 
@@ -33,7 +33,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def run(self, command: str, answers: Sequence[str] = ()) -> tuple[int, str]:
-        """Returns the exit status and the output of a command. `answers`: to its questions; after these, only Enter."""
+        """Returns the exit status and output of a command. `answers`: to its questions; further questions get Enter."""
         assert self._process.stdin is not None
         terminal = os.ttyname(self._input)
         line = f"{{ {command}\n}} <{terminal}; printf '\\n--- ended: %s ---\\n' $?\n"
@@ -42,7 +42,7 @@ class Terminal:
         printed, waiting = "", list(answers)
         while not (ended := END.search(printed)):
             printed += self._read(command, printed)
-            if ASKS.search(printed):
+            if QUESTION_AT_END.search(printed):
                 typed = waiting.pop(0) if waiting else ""
                 os.write(self._keyboard, f"{typed}\n".encode())
                 printed += f"{typed}\n"
@@ -52,9 +52,9 @@ class Terminal:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         assert ready, f"silent for {PATIENCE_S} s: {command}\n{printed[-2000:]}"
-        found = os.read(self._process.stdout.fileno(), 65536)
-        assert found, f"the shell ended: {command}\n{printed[-2000:]}"
-        return self._decoder.decode(found)
+        output = os.read(self._process.stdout.fileno(), 65536)
+        assert output, f"the shell ended: {command}\n{printed[-2000:]}"
+        return self._decoder.decode(output)
 
     def close(self) -> None:
         """End the shell."""

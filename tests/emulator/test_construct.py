@@ -1,4 +1,4 @@
-"""The app of docs/adopt.md in the emulator: a team's stack, made with nothing but the wheel, sells each seat once."""
+"""The app of docs/adopt.md in the emulator. It is built with the wheel alone, and sells each seat once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 def test_the_app_of_the_page_sells_each_seat_once(tmp_path: Path, python: Path, wheel: Path) -> None:  # noqa: F811
     with step("synthesize with the wheel"):
         shop, assembly = tmp_path / "shop", tmp_path / "cdk.out"
-        page.write(shop)
+        page.write_files(shop)
         client = ("--no-deps", "--target", "checkout", str(wheel))
         run(UV, "pip", "install", "--quiet", "--python", str(python), *client, cwd=shop)
         run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})
@@ -32,7 +32,7 @@ def test_the_app_of_the_page_sells_each_seat_once(tmp_path: Path, python: Path, 
 
 
 def sell(stack: Stack, assembly: Path) -> None:
-    """Deploy. Two orders, one of them sent again by the team's own function, take two seats."""
+    """Deploy, and invoke the team's function for two orders, one of them twice. They take two seats."""
     with step("cdk bootstrap, cdk deploy") as notes:
         stack.bootstrap()
         stack.cdk("deploy", "--method=direct", "--require-approval=never", "--app", str(assembly))
@@ -41,5 +41,5 @@ def sell(stack: Stack, assembly: Path) -> None:
         orders = [{"flight": "LH400", "order": key} for key in (KEY, KEY, KEY[::-1])]
         answers = [stack.invoke(stack.outputs["CheckoutName"], order) for order in orders]
         assert [answer["replayed"] for answer in answers] == [False, True, False]
-        asked = {"operation": "get_counter", "counter": "seats", "id": "LH400"}
-        assert stack.invoke(stack.outputs["TallyReadsFunctionArn"], asked)["body"]["value"] == 178
+        event = {"operation": "get_counter", "counter": "seats", "id": "LH400"}
+        assert stack.invoke(stack.outputs["TallyReadsFunctionArn"], event)["body"]["value"] == 178

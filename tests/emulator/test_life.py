@@ -1,6 +1,6 @@
-"""A stack in the emulator that changes: `make emulator` runs it, with the time of each step.
+"""Deploys in the emulator under traffic. `make emulator` runs this test, and prints the time of each step.
 
-Nothing is lost or counted twice while a stack changes under traffic: a broken deploy rolls back, a new counter comes.
+No change is lost or counted twice while a broken deploy rolls back, and while a deploy adds a counter.
 test_rehearsal.py plays the rest of a stack's life, as a person does.
 """
 
@@ -30,85 +30,85 @@ COUNTERS = declared([*COUNTERS.values(), SHARES])
 """
 
 
-def test_the_life_of_a_stack(tmp_path: Path) -> None:
-    with step("synthesize, and with a new counter"):
+def test_deploys_under_traffic_lose_no_change_and_count_none_twice(tmp_path: Path) -> None:
+    with step("synthesize without and with a new counter"):
         first = synthesize(tmp_path / "first", pageHosts="example.com")
         second = synthesize(tmp_path / "second", with_a_new_counter(tmp_path), pageHosts="example.com")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
-        live(Stack(emulator, tmp_path), first, second)
+        deploy_under_traffic(Stack(emulator, tmp_path), first, second)
     finally:
         emulator.stop()
 
 
-def live(stack: Stack, first: Path, second: Path) -> None:
-    """Begin, and change under traffic."""
+def deploy_under_traffic(stack: Stack, first: Path, second: Path) -> None:
+    """Deploy, and change the stack under traffic."""
     begin(stack, first)
-    change(stack, stack.machine_token(), first, second)
+    change_under_traffic(stack, stack.machine_token(), first, second)
 
 
-def change(stack: Stack, token: str, first: Path, second: Path) -> None:
-    """A broken deploy and a good one under traffic; then everything is judged."""
+def change_under_traffic(stack: Stack, token: str, first: Path, second: Path) -> None:
+    """Make a broken deploy and a valid deploy under traffic, and wait until every minute is judged."""
     traffic, streams = Traffic(stack, token, NEW), Streams(stack, first)
-    with streams.running(), run_sweeps(stack, streams.said):
+    with streams.running(), run_sweeps(stack, streams.failures):
         with traffic.running():
             traffic.wait_for("visits", 20)
             with step("a broken deploy rolls back under traffic") as notes:
-                notes.append(rolled_back(stack, second))
+                notes.append(deploy_broken(stack, second))
                 traffic.wait_for("plays", 20)
                 assert NEW not in traffic.accepted
-            with step("a new counter deployed under traffic") as notes:
+            with step("a deploy under traffic adds a counter") as notes:
                 deploy_and_compare(stack, second)
                 traffic.wait_for(NEW, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         ended_s = time.time()
-        with step("judged: no drift, no dead letters") as notes:
-            until_judged(stack, streams, ended_s)
+        with step("the judge finds no drift, no dead letters") as notes:
+            wait_until_judged(stack, streams, ended_s)
             assert stack.items("Ledger", "DEADLETTER") == []
-            assert counted(stack, token) == dict(traffic.accepted)
+            assert read_numbers(stack, token) == dict(traffic.accepted)
             assert stack.call("GET", "/drift", token=token).body["drift"] == []
-            notes.append(f"counted: {counted(stack, token)}")
+            notes.append(f"counted: {read_numbers(stack, token)}")
     assert not traffic.failures
-    assert not streams.said
+    assert not streams.failures
 
 
 def with_a_new_counter(folder: Path) -> Path:
-    """`counters.py` with one more counter, whose changes the rollup has to know."""
+    """Returns a `counters.py` with one more counter, which the rollup adds."""
     text = (app.LAMBDAS / "counters.py").read_text()
     path = folder / "counters.py"
     path.write_text(text + NEW_COUNTER)
     return path
 
 
-def broken(template: Json) -> Json:
-    """The template with a fault."""
-    return cdk_app.broken(without_unsupported(template))
+def with_fault(template: Json) -> Json:
+    """Returns the template for the emulator, with a fault."""
+    return cdk_app.with_broken_alarm(without_unsupported(template))
 
 
-def rolled_back(stack: Stack, assembly: Path) -> str:
-    """Deploy something broken: the stack is as it was. How it is then."""
+def deploy_broken(stack: Stack, assembly: Path) -> str:
+    """Deploy a template with a fault, and check that the stack has not changed. Returns the stack's status."""
     version = stack.call("GET", "/health").body["version"]
-    done = stack.deploy(assembly, broken)
+    done = stack.deploy(assembly, with_fault)
     assert done.returncode != 0
     assert set(stack.failure_reasons()) == {"Broken"}, stack.failure_reasons()
     assert stack.call("GET", "/health").body["version"] == version
     return stack.status
 
 
-def until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
-    """Wait until every minute until then is judged."""
+def wait_until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
+    """Wait until every minute up to `epoch_s` is judged."""
 
     def judged() -> bool:
-        assert not streams.said, streams.said
-        found = stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"])
-        return any(int(item.get("judged", {"N": "0"})["N"]) > epoch_s // MINUTE_S for item in found)
+        assert not streams.failures, streams.failures
+        items = stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"])
+        return any(int(item.get("judged", {"N": "0"})["N"]) > epoch_s // MINUTE_S for item in items)
 
     wait_for(judged, every_s=0.5)
 
 
-def counted(stack: Stack, token: str) -> dict[str, int]:
-    """What reads say of what the traffic has counted."""
+def read_numbers(stack: Stack, token: str) -> dict[str, int]:
+    """Returns the numbers of the counters that the traffic changes."""
     return {
         "plays": stack.call("GET", "/videos/busy/plays").body["value"],
         "visits": stack.call("GET", f"/visits?url={PAGE}").body["value"],

@@ -1,8 +1,8 @@
 """`make rehearse`: plays docs/first-deploy.md on the emulator. Every command must print what the page says.
 
-A stack's life as a person sees it: bootstrap, deploy, calls, a first deploy that fails and is done again, the end.
-What the emulator lacks is done in its place: the streams are delivered, and the sweep runs. The minutes of the ledger
-are short, which `tally` does not know: so `tally status` names a day far away as that of the last judged minute.
+The page shows a stack's life as a person sees it: bootstrap, deploy, calls, a first deploy that fails and is repeated,
+and destroy. The test delivers the streams and runs the sweep, because the emulator does neither. The minutes of the
+ledger are short, and `tally` takes them for whole minutes. So `tally status` shows a wrong day for the last judged one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator import cdk_app
-from tests.emulator.page import ANY, Step, differs, steps
+from tests.emulator.page import ANY, Step, missing_lines, read_steps
 from tests.emulator.server import REQUIREMENTS, Emulator
 from tests.emulator.stack import MINUTE_S, Stack
 from tests.emulator.streams import Streams, run_sweeps
@@ -29,14 +29,14 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.long
 
 PAGE = ROOT / "docs/first-deploy.md"
-SHOWN_LINES = 60  # of an output: a deploy prints many hundred
+SHOWN_LINES = 60  # the lines of an output that the test prints; a deploy prints many hundred
 SLEEP = re.compile(r"^sleep \d+; ")
-# The command `aws` of Python asks no other endpoint for queues, unless it is an option.
-BEGIN = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
+# For queues the `aws` command uses the endpoint only if it is an option.
+DEFINE_AWS = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
 
 
 class Rehearsal:
-    """A person who follows the page: one shell, and what `make deploy` printed to paste."""
+    """A person who follows the page, with one shell, and with the lines that `make deploy` printed."""
 
     def __init__(self, emulator: Emulator, home: Path) -> None:
         self._emulator, self._home = emulator, home
@@ -49,75 +49,79 @@ class Rehearsal:
                 "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
             }
         )
-        self._terminal.run(BEGIN)
-        self._pasted: list[str] = []
-        self._working = ExitStack()
+        self._terminal.run(DEFINE_AWS)
+        self._deploy_output: list[str] = []
+        self._background = ExitStack()
 
     def play(self, step: Step) -> str:
-        """Do what the page says; what is not as it says, empty if all is."""
+        """Run the command of a step. Returns the lines of the page that the output lacks; empty if it has them all."""
         command = self._spelled_out(step.command)
         if re.search("make (deploy|destroy)", command):
-            self._working.close()
+            self._background.close()
         print("\n".join(f"{'$' if not number else '>'} {line}" for number, line in enumerate(command.splitlines())))
-        status, printed, wrong = self._until_shown(step, SLEEP.sub("", command))
+        status, printed, lacking = self._repeat_until_expected(step, SLEEP.sub("", command))
         lines = printed.splitlines()
-        hidden = [f"({len(lines) - SHOWN_LINES} lines)"] if len(lines) > SHOWN_LINES else []
+        omitted = [f"({len(lines) - SHOWN_LINES} lines)"] if len(lines) > SHOWN_LINES else []
         print(
-            "\n".join([*lines[: SHOWN_LINES // 2], *hidden, *lines[SHOWN_LINES // 2 :][-SHOWN_LINES // 2 :]]),
+            "\n".join([*lines[: SHOWN_LINES // 2], *omitted, *lines[SHOWN_LINES // 2 :][-SHOWN_LINES // 2 :]]),
             flush=True,
         )
         if "make deploy" in command and not status:
-            self._pasted = [line.strip() for line in lines]
+            self._deploy_output = [line.strip() for line in lines]
             stage = re.search(r"stage=(\w+)", command)
-            self._working.enter_context(self._at_work(Stack(self._emulator, self._home, stage[1] if stage else "dev")))
-        return wrong
+            self._background.enter_context(
+                self._run_like_aws(Stack(self._emulator, self._home, stage[1] if stage else "dev"))
+            )
+        return lacking
 
-    def _until_shown(self, step: Step, command: str) -> tuple[int, str, str]:
-        """Its status, what it printed and what of the page that lacks. What is to wait for is asked again."""
+    def _repeat_until_expected(self, step: Step, command: str) -> tuple[int, str, str]:
+        """Returns the exit status, the output, and the lines of the page that the output lacks.
+
+        Repeats a command that begins with `sleep` until its output is as expected."""
         deadline_s = time.monotonic() + PATIENCE_S
-        if step.broken:
+        if step.has_fault:
             self._terminal.run(f"export {cdk_app.BREAKS}=1")
         while True:
             status, printed = self._terminal.run(command, step.answers)
-            wrong = differs(printed, step.shown)
-            if not wrong or not SLEEP.match(step.command) or time.monotonic() > deadline_s:
+            lacking = missing_lines(printed, step.expected)
+            if not lacking or not SLEEP.match(step.command) or time.monotonic() > deadline_s:
                 break
             time.sleep(MINUTE_S)
-        if step.broken:
+        if step.has_fault:
             self._terminal.run(f"unset {cdk_app.BREAKS}")
-        return status, printed, wrong
+        return status, printed, lacking
 
     def _spelled_out(self, command: str) -> str:
-        """A command with `…` is a line that `make deploy` printed."""
+        """Returns a command without `…`: the line that `make deploy` printed."""
         if ANY not in command:
             return command
-        found = [line for line in self._pasted if not differs(line, command)]
-        assert found, f"`make deploy` printed no line {command}"
-        return found[0]
+        matches = [line for line in self._deploy_output if not missing_lines(line, command)]
+        assert matches, f"`make deploy` printed no line {command}"
+        return matches[0]
 
     @contextmanager
-    def _at_work(self, stack: Stack) -> Iterator[None]:
-        """What AWS does by itself: it delivers the streams and runs the sweep."""
+    def _run_like_aws(self, stack: Stack) -> Iterator[None]:
+        """Deliver the streams and run the sweep until the block ends, as AWS does."""
         streams = Streams(stack, ROOT / "cdk.out")
-        with streams.running(), run_sweeps(stack, streams.said):
+        with streams.running(), run_sweeps(stack, streams.failures):
             yield
-        assert not streams.said
+        assert not streams.failures
 
     def close(self) -> None:
-        """End it."""
-        self._working.close()
+        """End the background work and the shell."""
+        self._background.close()
         self._terminal.close()
 
 
-def test_the_first_hour(tmp_path: Path) -> None:
-    found, section = steps(PAGE), ""
-    left_out = [f"  {step.title}: {step.only_aws}" for step in found if step.only_aws]
+def test_each_command_of_the_page_of_the_first_deploy_prints_what_the_page_shows(tmp_path: Path) -> None:
+    steps, section = read_steps(PAGE), ""
+    left_out = [f"  {step.title}: {step.only_aws}" for step in steps if step.only_aws]
     with ExitStack() as ending:
         emulator = Emulator(tmp_path)
         ending.callback(emulator.stop)
         person = Rehearsal(emulator, tmp_path)
         ending.callback(person.close)
-        for step in found:
+        for step in steps:
             if step.section != section:
                 section = step.section
                 print(f"\n--- {section}", flush=True)
@@ -125,21 +129,27 @@ def test_the_first_hour(tmp_path: Path) -> None:
                 print(f"LEFT OUT: {step.command}\nonly AWS: {step.only_aws}", flush=True)
             else:
                 lacking = person.play(step)
-                assert not lacking, f"{step.command}\nis not as {PAGE.name} says, which shows:\n{lacking}"
-        assert left_over(emulator) == []
-    print(f"\n{len(found) - len(left_out)} commands of {PAGE.name} printed what it says; nothing is left.")
-    print("\n".join([f"{len(left_out)} left out, since only AWS can play them:", *left_out]), flush=True)
+                assert not lacking, f"{step.command}\ndid not print what {PAGE.name} shows:\n{lacking}"
+        assert remaining_resources(emulator) == []
+    print(f"\n{len(steps) - len(left_out)} commands printed what {PAGE.name} shows; nothing remains in the account.")
+    print(
+        "\n".join([f"{len(left_out)} commands were left out, because only AWS can play them:", *left_out]), flush=True
+    )
 
 
-def left_over(emulator: Emulator) -> list[str]:
-    """What is left in the account, of what costs or counts."""
-    listed = {
+def remaining_resources(emulator: Emulator) -> list[str]:
+    """Returns the resources that remain in the account."""
+    calls = {
         "dynamodb": ("list_tables", "TableNames"), "lambda": ("list_functions", "Functions"),
         "apigatewayv2": ("get_apis", "Items"), "cloudwatch": ("describe_alarms", "MetricAlarms"),
         "events": ("list_rules", "Rules"), "logs": ("describe_log_groups", "logGroups"),
         "sqs": ("list_queues", "QueueUrls"), "sns": ("list_topics", "Topics"), "s3": ("list_buckets", "Buckets"),
         "ecr": ("describe_repositories", "repositories"), "iam": ("list_roles", "Roles"),
     }  # fmt: skip
-    found = {service: getattr(emulator.client(service), call)().get(key, []) for service, (call, key) in listed.items()}
-    found["cognito-idp"] = emulator.client("cognito-idp").list_user_pools(MaxResults=60)["UserPools"]
-    return [f"{service}: {len(kept)}, first {str(kept[0])[:120]}" for service, kept in found.items() if kept]
+    resources = {
+        service: getattr(emulator.client(service), call)().get(key, []) for service, (call, key) in calls.items()
+    }
+    resources["cognito-idp"] = emulator.client("cognito-idp").list_user_pools(MaxResults=60)["UserPools"]
+    return [
+        f"{service}: {len(listed)}, first {str(listed[0])[:120]}" for service, listed in resources.items() if listed
+    ]

@@ -1,10 +1,10 @@
-"""The runbook of docs/restore.md in the emulator: restored under traffic, adopted, destroyed, and deployed again.
+"""The runbook of docs/restore.md in the emulator: restore under traffic, adopt the tables, destroy, and deploy again.
 
-The emulator's restore copies a table as it is, one after the other: traffic goes on in between. It knows no other
-moment than now. It makes a table over one that exists, so what AWS refuses is not tried here.
+The emulator restores only the present moment. It copies the tables one after the other, while traffic goes on. It
+overwrites existing tables, so this test cannot try what AWS refuses.
 
-Its AWS Backup takes a vault and a plan, and copies nothing. So the copies of a vault are made here, and
-the jobs that make tables of them (tests/vaults.py).
+The emulator's AWS Backup accepts a vault and a plan, and copies nothing. So this test makes the copies of the vault,
+and tests/vaults.py runs the jobs that restore them.
 """
 
 from __future__ import annotations
@@ -36,39 +36,43 @@ pytestmark = pytest.mark.long
 
 DAY_S = 24 * 3600
 PROD = {"stage": "prod", "pageHosts": "example.com"}
-SWEPT_S = 5.0
+SWEEP_EVERY_S = 5.0
 
 
-def patient(template: Json) -> Json:
-    """The template for the emulator, with minutes as long as the command takes them to be."""
-    made = without_unsupported(template)
-    for found in made["Resources"].values():
-        if found["Type"] == "AWS::Lambda::Function":
-            found["Properties"]["Environment"]["Variables"].pop("TALLY_MINUTE_S")
-    return made
+def with_whole_minutes(template: Json) -> Json:
+    """Returns the template for the emulator, with minutes of 60 s, which the command `tally` expects."""
+    supported = without_unsupported(template)
+    for resource in supported["Resources"].values():
+        if resource["Type"] == "AWS::Lambda::Function":
+            resource["Properties"]["Environment"]["Variables"].pop("TALLY_MINUTE_S")
+    return supported
 
 
-def test_the_runbook_of_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runbook_restores_a_stack_under_traffic_without_a_lost_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD)
     with deployed(tmp_path, first) as stack:
-        prefix = restored(stack, first, monkeypatch)
+        prefix = restore_under_traffic(stack, first, monkeypatch)
         second = synthesize(tmp_path / "second", **PROD, tables=prefix)
-        with step("adopted by cdk deploy") as notes:
+        with step("cdk deploy adopts the tables") as notes:
             deploy(stack, second, adopting=True)
             assert stack.outputs["CountsTableName"] == f"{prefix}-counts"
             assert set(stack.client("dynamodb").list_tables()["TableNames"]) > set(tables("Tally-prod"))
-            notes.append(say(numbers(stack, prefix)))
-        counted_on(stack, second, prefix)
-        with step("destroyed, deployed again"):
-            before = numbers(stack, prefix)
+            notes.append(as_text(read_numbers(stack, prefix)))
+        count_and_check(stack, second, prefix)
+        with step("destroy, and deploy again"):
+            before = read_numbers(stack, prefix)
             destroy(stack)
             deploy(stack, second, adopting=True)
-            assert numbers(stack, prefix) == before
+            assert read_numbers(stack, prefix) == before
             assert stack.call("GET", "/videos/busy/plays").body["value"] == before["plays"][0]
 
 
-def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runbook_restores_a_lost_region_from_the_copies_of_a_vault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD, backupTo=VAULT)
     with deployed(tmp_path, first) as stack:
@@ -76,27 +80,27 @@ def test_the_runbook_of_a_lost_region(tmp_path: Path, monkeypatch: pytest.Monkey
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
         vault = Vault(lambda copy, target: table_of(stack.client("dynamodb"), target, copies[copy]), REGION)
-        with traffic(stack, first) as counting, step("copied under traffic"):
+        with traffic(stack, first) as counting, step("copy under traffic"):
             counting.wait_for("visits", 40)
-            older(stack)
-            copies |= copied(stack, stack.name, vault)
-        with step("the stack is lost"):
+            age_by_three_days(stack)
+            copies |= copy_tables(stack, stack.name, vault)
+        with step("lose the stack"):
             destroy(stack)
         with step("tally restore --from-vault") as notes:
-            prefix = restored_from_vault(vault, monkeypatch)
-            found = numbers(stack, prefix)
-            notes.append(say(found))
-        agree(found)
-        with step("adopted by a new stack"):
+            prefix = restore_from_vault(vault, monkeypatch)
+            numbers = read_numbers(stack, prefix)
+            notes.append(as_text(numbers))
+        check_equal(numbers)
+        with step("a new stack adopts the tables"):
             second = synthesize(tmp_path / "second", **PROD, tables=prefix)
             deploy(stack, second, adopting=True)
-            assert stack.call("GET", "/videos/busy/plays").body["value"] == found["plays"][0]
-        counted_on(stack, second, prefix)
+            assert stack.call("GET", "/videos/busy/plays").body["value"] == numbers["plays"][0]
+        count_and_check(stack, second, prefix)
 
 
 @contextmanager
 def deployed(home: Path, assembly: Path) -> Iterator[Stack]:
-    """The prod stack in an emulator of its own."""
+    """Deploys the prod stack into a new emulator."""
     emulator = Emulator(home)
     try:
         stack = Stack(emulator, home, "prod")
@@ -109,8 +113,8 @@ def deployed(home: Path, assembly: Path) -> Iterator[Stack]:
 
 
 def deploy(stack: Stack, assembly: Path, *, adopting: bool = False) -> None:
-    done = stack.deploy(assembly, patient, adopting=adopting)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    result = stack.deploy(assembly, with_whole_minutes, adopting=adopting)
+    assert result.returncode == 0, result.stdout[-1000:] + result.stderr[-3000:]
 
 
 def destroy(stack: Stack) -> None:
@@ -119,38 +123,38 @@ def destroy(stack: Stack) -> None:
     stack.destroy("-c stage=prod")
 
 
-def restored(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Restore under traffic, while the consumers are behind; how the new tables' names begin."""
+def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Restore while traffic goes on and the consumers are behind. Returns the prefix of the new tables' names."""
     for name, value in stack.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(restore, "_check_moment", lambda *_: None)
     monkeypatch.setattr(restore, "POLL_S", 0.1)
     with traffic(stack, assembly) as counting:
         counting.wait_for("visits", 40)
-        older(stack)
+        age_by_three_days(stack)
         with step("tally restore under traffic") as notes:
             when = datetime.now(UTC).replace(microsecond=0)
             who = ("--by", "ann", "--why", "INC-9", "--stack", stack.name)
             assert main(("restore", "--to", when.isoformat(), *who)) == 0
             prefix = f"{stack.name}-{when:%Y%m%dT%H%M%S}"
-            found = numbers(stack, prefix)
-            notes.append(say(found))
-    agree(found)
+            numbers = read_numbers(stack, prefix)
+            notes.append(as_text(numbers))
+    check_equal(numbers)
     return prefix
 
 
-def copied(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
-    """Put a copy of each table into the vault, seconds apart, while traffic goes on; the items by the copy's ARN."""
+def copy_tables(stack: Stack, prefix: str, vault: Vault) -> dict[str, list[Item]]:
+    """Put a copy of each table into the vault, at intervals of seconds. Returns the items by the copy's ARN."""
     copies: dict[str, list[Item]] = {}
     for table in ("counts", "ledger", "receipts"):
         vault.copy(time.time(), table, source=f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{prefix}")
         copies[vault.copies[-1]["RecoveryPointArn"]] = scan(stack, f"{prefix}-{table}")
-        time.sleep(SWEPT_S)
+        time.sleep(SWEEP_EVERY_S)
     return copies
 
 
-def restored_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Restore the newest copies; how the new tables' names begin."""
+def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Restore the newest copies. Returns the prefix of the new tables' names."""
     monkeypatch.setattr(vaults, "boto3", SimpleNamespace(client=vault.client))
     to_s = max(copy["CreationDate"] for copy in vault.copies)
     who = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
@@ -158,8 +162,8 @@ def restored_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"Tally-prod-{to_s:%Y%m%dT%H%M%S}"
 
 
-def older(stack: Stack) -> None:
-    """Make the stack three days old: only then its notes cover a whole day."""
+def age_by_three_days(stack: Stack) -> None:
+    """Make the stack three days old, so that the notes of its tallies cover a whole day."""
     wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
@@ -168,34 +172,35 @@ def older(stack: Stack) -> None:
     )  # fmt: skip
 
 
-def counted_on(stack: Stack, assembly: Path, prefix: str) -> None:
-    """Count on, until the rollup has caught up: what comes is added to what was restored."""
-    before = numbers(stack, prefix)
+def count_and_check(stack: Stack, assembly: Path, prefix: str) -> None:
+    """Count more changes, and check that they are added to the restored numbers."""
+    before = read_numbers(stack, prefix)
     with traffic(stack, assembly) as counting:
         counting.wait_for("visits", 40)
-        with step("counted on") as notes:
+        with step("count more changes") as notes:
             counting.stop()
             accepted = dict(counting.accepted)
             wait_for(
-                lambda: numbers(stack, prefix)["visits"][0] >= before["visits"][0] + accepted["visits"], every_s=0.5
+                lambda: read_numbers(stack, prefix)["visits"][0] >= before["visits"][0] + accepted["visits"],
+                every_s=0.5,
             )
-            found = numbers(stack, prefix)
-            assert found["plays"][0] == before["plays"][0] + accepted["plays"]
+            numbers = read_numbers(stack, prefix)
+            assert numbers["plays"][0] == before["plays"][0] + accepted["plays"]
             assert stack.items("Ledger", "DEADLETTER") == []
-            notes.append(say(found))
+            notes.append(as_text(numbers))
     assert not counting.failures
 
 
 @contextmanager
 def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
-    """Callers, likes, consumers and sweeps."""
+    """Runs callers, likes, consumers and sweeps, until the block ends."""
     counting, streams = Traffic(stack, stack.machine_token(), "usage"), Streams(stack, assembly)
     children, posts, stop = stack.outputs["ChildrenFunctionArn"], stack.outputs["PostsFunctionArn"], threading.Event()
     run = time.time_ns()
     posted = stack.invoke(posts, {"operation": "put_post", "id": "p", "body": "Hello", "caller": "ann"})
     assert posted["body"]["id"] == "p", posted
 
-    def liked() -> None:
+    def put_likes() -> None:
         number = 0
         while not stop.wait(0.05):
             number += 1
@@ -203,15 +208,15 @@ def traffic(stack: Stack, assembly: Path) -> Iterator[Traffic]:
                 children, {"operation": "put_mine", "counter": "likes", "id": "p", "caller": f"u{run}-{number}"}
             )
 
-    liking = threading.Thread(target=liked)
-    liking.start()
+    likes = threading.Thread(target=put_likes)
+    likes.start()
     try:
-        with run_sweeps(stack, streams.said, SWEPT_S), streams.running(), counting.running():
+        with run_sweeps(stack, streams.failures, SWEEP_EVERY_S), streams.running(), counting.running():
             yield counting
     finally:
         stop.set()
-        liking.join()
-    assert not streams.said
+        likes.join()
+    assert not streams.failures
 
 
 def tables(prefix: str) -> list[str]:
@@ -223,16 +228,16 @@ def scan(stack: Stack, table: str) -> list[Item]:
     return [item for page in pages for item in page["Items"]]
 
 
-def numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
-    """By counter: what the tallies come to, and what they count: likes, or receipts."""
+def read_numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
+    """Returns for each counter the sum of its tallies, and the sum of its likes or receipts."""
     counts, receipts, _ = tables(prefix)
-    items, kept = scan(stack, counts), [one for one in scan(stack, receipts) if "counter" in one]
+    items, changes = scan(stack, counts), [receipt for receipt in scan(stack, receipts) if "counter" in receipt]
 
     def tally(attribute: str) -> int:
         return sum(int(item[attribute]["N"]) for item in items if attribute in item)
 
     def accepted(counter: str) -> int:
-        return sum(int(one["amount"]["N"]) for one in kept if one["counter"]["S"] == counter)
+        return sum(int(change["amount"]["N"]) for change in changes if change["counter"]["S"] == counter)
 
     return {
         "likes": (tally("likeTally"), sum(item["SK"]["S"].startswith("LIKE#") for item in items)),
@@ -241,11 +246,11 @@ def numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def agree(found: dict[str, tuple[int, int]]) -> None:
+def check_equal(numbers: dict[str, tuple[int, int]]) -> None:
     for counter in ("likes", "visits"):
-        tally, counted = found[counter]
-        assert tally == counted > 0, found
+        tally, counted = numbers[counter]
+        assert tally == counted > 0, numbers
 
 
-def say(found: dict[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{counter} {tally} of {counted}" for counter, (tally, counted) in found.items())
+def as_text(numbers: dict[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{counter} {tally} of {counted}" for counter, (tally, counted) in numbers.items())

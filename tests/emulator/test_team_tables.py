@@ -1,5 +1,5 @@
-"""Tally counts the orders in a team's own table, those from before the scan and new ones. The team's app is built with
-the wheel alone, and its code does not call Tally.
+"""Tally counts the orders in a team's table, the older ones by a scan, and new ones by the stream. The team's app is
+built with the wheel alone, and its code does not call Tally.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTERS = declared([
     Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", read=ANYONE, items=OPEN),
 ])
 """
-APP = '''"""A shop with a table of its own, and how many open orders each customer has."""
+APP = '''"""A shop with its own table. Tally counts the open orders of each customer."""
 
 from aws_cdk import App, CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as dynamodb
@@ -82,7 +82,7 @@ app.synth()
 '''
 
 
-def test_the_orders_of_a_teams_own_table_are_counted(tmp_path: Path, python: Path) -> None:  # noqa: F811
+def test_tally_counts_the_orders_in_a_table_of_a_team(tmp_path: Path, python: Path) -> None:  # noqa: F811
     shop, assembly = tmp_path / "shop", tmp_path / "cdk.out"
     shop.mkdir()
     for name, text in (("counters.py", COUNTERS), ("app.py", APP)):
@@ -132,9 +132,9 @@ class TeamStack:
         list(recount.run_steps())
         wait_for(recount.is_complete, every_s=1)
         differences = list(recount.all_differences())
-        assert all(recount.set_number(one) for one in differences if sets)
+        assert all(recount.set_number(difference) for difference in differences if sets)
         recount.close(counted=sets)
-        return [one.excess for one in differences]
+        return [difference.excess for difference in differences]
 
 
 def check_counts(team: TeamStack, assembly: Path) -> None:
@@ -142,7 +142,7 @@ def check_counts(team: TeamStack, assembly: Path) -> None:
         team.put_order(number)
     assert team.read_number() == (409, None)
     streams = Streams(team.stack, assembly, "Shop")
-    with streams.running(), run_sweeps(team.stack, streams.said):
+    with streams.running(), run_sweeps(team.stack, streams.failures):
         with step("scan the orders in the table, while one more is placed"):
             team.put_order(3)
             assert len(team.scan_excesses(sets=True)) == 1
@@ -155,14 +155,14 @@ def check_counts(team: TeamStack, assembly: Path) -> None:
         with step("edit a number: a scan finds the difference as its excess"):
             edit_number(team, 7)
             assert team.scan_excesses(sets=False) == [7]
-    assert streams.said == []
+    assert streams.failures == []
 
 
 def edit_number(team: TeamStack, amount: int) -> None:
     """Adds to the number of Ann's orders in DynamoDB, without Tally."""
     counts = team.store.settings.counts_table
     stored: list[dict[str, Any]] = team.store.client.scan(TableName=counts)["Items"]  # type: ignore[assignment]
-    item = next(one for one in stored if one["PK"]["S"] == "CUSTOMER#ann")
+    item = next(item for item in stored if item["PK"]["S"] == "CUSTOMER#ann")
     team.store.client.update_item(
         TableName=counts,
         Key={name: item[name] for name in ("PK", "SK")},

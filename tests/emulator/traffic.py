@@ -1,4 +1,4 @@
-"""Callers that count without a pause. At the end the tables must hold exactly the accepted changes."""
+"""Callers that count without a pause. At the end the tallies must be exactly the accepted changes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from tests.emulator.stack import Answer, Stack
 from tests.patience import wait_for
 
-PAUSE_S = 0.02  # between two requests of one caller: the test shares its processors with the emulator
+PAUSE_S = 0.02  # between two requests of a caller, because the emulator needs the processors, too
 PAGE = "https://example.com/busy"
 PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 Request = Callable[[str], Answer]
-"""One change with this key."""
+"""Sends one change with an idempotency key."""
 
 
 class Traffic:
-    """Plays, visits and increments of `new`, a counter that a deploy adds. Each is sent until it is accepted."""
+    """Plays, visits and increments of `new`, a counter that a deploy adds. Each change is sent until it is accepted."""
 
     def __init__(self, stack: Stack, token: str, new: str) -> None:
         self.accepted: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[Traffic]:
-        """A caller for each counter, until the block ends."""
+        """Run a caller for each counter, until the block ends."""
         self._threads = [threading.Thread(target=self._repeat, args=pair) for pair in self._requests.items()]
         for thread in self._threads:
             thread.start()
@@ -56,8 +56,8 @@ class Traffic:
 
     def wait_for(self, counter: str, more: int) -> None:
         """Wait until that many more changes are accepted."""
-        wanted = self.accepted[counter] + more
-        wait_for(lambda: self.accepted[counter] >= wanted)
+        target = self.accepted[counter] + more
+        wait_for(lambda: self.accepted[counter] >= target)
 
     def _repeat(self, counter: str, request: Request) -> None:
         key = str(uuid.uuid4())
@@ -71,6 +71,6 @@ class Traffic:
             if status in (200, 202):
                 self.accepted[counter] += 1
                 key = str(uuid.uuid4())
-            elif not (counter == self._new and status == 404):  # its counter is not deployed yet
+            elif not (counter == self._new and status == 404):  # the counter is not deployed
                 self.failures[f"{counter} {status}"] += 1
             self._stop.wait(PAUSE_S)

@@ -1,4 +1,4 @@
-"""Reads docs/adopt.md: its files, and the commands of its sessions."""
+"""Reads the files and commands of docs/adopt.md, in the section for teams with a CDK app."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PAGE = ROOT / "docs" / "adopt.md"
 
 def section() -> str:
     """Returns the section for teams with a CDK app."""
-    found = re.search(r"^## In your own CDK app\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(r"^## In your own CDK app\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert match
+    return match[1]
 
 
-def write(folder: Path) -> list[str]:
+def write_files(folder: Path) -> list[str]:
     """Write the files of the section, and return their names."""
     files = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", section(), re.MULTILINE | re.DOTALL))
     for name, text in files.items():

@@ -1,4 +1,4 @@
-"""The construct in a stack of a team's own: its arguments, its grants, and the logical ids that it keeps for ever."""
+"""The construct in a team's stack: its arguments, its grants, and its logical ids that must never change."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.infra.conftest import UNBUNDLED
 from tests.infra.template import as_list
 
 COUNTERS = LAMBDAS / "counters.py"
-LEFT_OUT = ("hearts", "readers", "ticket")
+OMITTED_COUNTERS = ("hearts", "readers", "ticket")
 IDS = Path(__file__).with_name("ids.json")
-# What is lost, or called in vain, under another logical id. Each is in ids.json, which a person alone changes.
-KEPT = (
+# The types whose data is lost, or whose callers fail, if a logical id changes. Only a person edits ids.json.
+PERMANENT_TYPES = (
     "AWS::DynamoDB::", "AWS::S3::Bucket", "AWS::Cognito::UserPool", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias",
     "AWS::SQS::Queue", "AWS::SNS::Topic",
 )  # fmt: skip
@@ -38,15 +38,18 @@ class Shop(Stack):
     def __init__(self, app: App) -> None:
         super().__init__(app, "Shop")
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
-        # Without some counters: a stack may have 500 resources.
-        every = Declarations.load(COUNTERS)
-        few = replace(every, counters={name: one for name, one in every.counters.items() if name not in LEFT_OUT})
+        # The second Tally has fewer counters, because a stack may have at most 500 resources.
+        declarations = Declarations.load(COUNTERS)
+        few = replace(
+            declarations,
+            counters={name: counter for name, counter in declarations.counters.items() if name not in OMITTED_COUNTERS},
+        )
         self.polls = Tally(Construct(self, "Old"), "Polls", counters=few, keep_data=False, receipt_ttl_hours=48)
         self.checkout = function(self, "Checkout")
         self.tally.grant_count(self.checkout)
         self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")
         self.worker = iam.Role(self, "Worker", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
-        for _ in range(2):  # a grant that is repeated adds nothing
+        for _ in range(2):  # a repeated grant adds nothing
             self.tally.grant(self.worker, ["increments"])
             self.tally.grant_count(self.checkout)
         self.seller = function(self, "Seller")
@@ -67,56 +70,57 @@ def app_in(folder: Path) -> App:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     app = app_in(tmp_path_factory.mktemp("shop"))
-    made = Shop(app)
+    shop = Shop(app)
     app.synth()
-    return made
+    return shop
 
 
 @pytest.fixture(scope="module")
 def template(shop: Shop) -> dict[str, Any]:
     folder = Path(shop.node.root.outdir)  # type: ignore[attr-defined]
-    found: dict[str, Any] = json.loads((folder / "Shop.template.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "Shop.template.json").read_text())
+    return content
 
 
-def test_logical_ids_of_what_is_kept_are_those_of_the_list(template: dict[str, Any]) -> None:
-    """No program writes the list: another id is a new, empty table, or a name that is looked for in vain."""
-    own = {id_: made["Type"] for id_, made in template["Resources"].items() if id_.startswith("Tally")}
-    kept = {id_: type_ for id_, type_ in own.items() if type_.startswith(KEPT)}
+def test_resources_that_must_never_be_replaced_have_the_listed_logical_ids(template: dict[str, Any]) -> None:
+    """No program writes the list. Another id means a new, empty table, or a name that no caller finds."""
+    types = {id_: resource["Type"] for id_, resource in template["Resources"].items() if id_.startswith("Tally")}
+    permanent = {id_: type_ for id_, type_ in types.items() if type_.startswith(PERMANENT_TYPES)}
     outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
-    assert json.loads(IDS.read_text()) == {"resources": dict(sorted(kept.items())), "outputs": outputs}
+    assert json.loads(IDS.read_text()) == {"resources": dict(sorted(permanent.items())), "outputs": outputs}
     for table in ("CountsTable", "ReceiptsTable", "LedgerTable"):
         assert template["Resources"][f"Tally{table}"]["DeletionPolicy"] == "Retain"
         assert template["Resources"][f"OldPolls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"
 
 
-def test_a_function_may_count_with_both(shop: Shop, template: dict[str, Any]) -> None:
-    [found] = [
-        made
-        for id_, made in template["Resources"].items()
-        if id_.startswith("Checkout") and "Code" in made["Properties"]
+def test_a_function_may_count_with_two_tallys(shop: Shop, template: dict[str, Any]) -> None:
+    [checkout] = [
+        resource
+        for id_, resource in template["Resources"].items()
+        if id_.startswith("Checkout") and "Code" in resource["Properties"]
     ]
-    variables = found["Properties"]["Environment"]["Variables"]
+    variables = checkout["Properties"]["Environment"]["Variables"]
     assert set(variables) == {"TALLY_FUNCTIONS", "POLLS_FUNCTIONS"}
     for variable, tally in (("TALLY_FUNCTIONS", shop.tally), ("POLLS_FUNCTIONS", shop.polls)):
         text = json.dumps(variables[variable])
         assert set(FUNCTIONS) <= set(tally.functions)
         assert all(f'\\"{name}\\"' in text for name in FUNCTIONS)
-    allowed = invoked(template, "Checkout")
+    allowed = invocable(template, "Checkout")
     assert len(allowed) == 2 * len(shop.tally.functions)
     assert all("Live" in target for target in allowed)
 
 
-def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_changes_may(
+def test_a_function_has_the_rights_of_post_changes_for_its_granted_counters(
     shop: Shop, template: dict[str, Any]
 ) -> None:
     allowed = [
         (one["Resource"]["Fn::GetAtt"][0], as_list(one["Action"]), one["Condition"]["ForAllValues:StringLike"])
-        for made in template["Resources"].values()
-        if made["Type"] == "AWS::IAM::Policy" and made["Properties"]["PolicyName"].startswith("SellerServiceRole")
-        for one in made["Properties"]["PolicyDocument"]["Statement"]
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::IAM::Policy"
+        and resource["Properties"]["PolicyName"].startswith("SellerServiceRole")
+        for one in resource["Properties"]["PolicyDocument"]["Statement"]
     ]
-    found = {
+    rights = {
         (table, action, prefix)
         for table, actions, condition in allowed
         for action in actions
@@ -124,7 +128,7 @@ def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_ch
     }
     update, put, keys = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
     holds = (put, "dynamodb:Query", "dynamodb:DeleteItem")
-    assert found == {
+    assert rights == {
         *(("TallyCountsTable", update, prefix) for prefix in keys),
         ("OldPollsCountsTable", update, "USER#*"),
         *((f"{tally}ReceiptsTable", put, "tally#*") for tally in ("Tally", "OldPolls")),
@@ -132,37 +136,39 @@ def test_a_function_may_do_with_the_counters_that_it_changes_itself_what_post_ch
     }
 
 
-def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_knows_what_is_deployed(
+def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_has_the_deployed_settings(
     shop: Shop, template: dict[str, Any]
 ) -> None:
     [seller] = [
-        made for id_, made in template["Resources"].items() if id_.startswith("Seller") and "Code" in made["Properties"]
+        resource
+        for id_, resource in template["Resources"].items()
+        if id_.startswith("Seller") and "Code" in resource["Properties"]
     ]
-    needed = set(seller["DependsOn"])
+    dependencies = set(seller["DependsOn"])
     for tally in ("Tally", "OldPolls"):
-        consuming = [
+        mappings = [
             id_
-            for id_, made in template["Resources"].items()
-            if id_.startswith(tally) and made["Type"] == "AWS::Lambda::EventSourceMapping"
+            for id_, resource in template["Resources"].items()
+            if id_.startswith(tally) and resource["Type"] == "AWS::Lambda::EventSourceMapping"
         ]
-        assert set(consuming) <= needed
-        assert len(consuming) == 4
-    known = {}
-    for variable, said in seller["Properties"]["Environment"]["Variables"].items():
-        text = "".join(part if isinstance(part, str) else part["Ref"] for part in said["Fn::Join"][1])
+        assert set(mappings) <= dependencies
+        assert len(mappings) == 4
+    deployed = {}
+    for variable, value in seller["Properties"]["Environment"]["Variables"].items():
+        text = "".join(part if isinstance(part, str) else part["Ref"] for part in value["Fn::Join"][1])
         assert len(text) < 1000
-        made = Transactions.from_environment({variable: text}, caller="seller", variable=variable)
-        settings = made._store.settings
-        known[variable] = (settings.counts_table, settings.receipt_ttl_s // 3600, made._counters)
+        transactions = Transactions.from_environment({variable: text}, caller="seller", variable=variable)
+        settings = transactions._store.settings
+        deployed[variable] = (settings.counts_table, settings.receipt_ttl_s // 3600, transactions._counters)
     declared = shop.tally._declarations.counters
-    assert known == {
+    assert deployed == {
         "TALLY_TRANSACT": ("TallyCountsTable", 24, {name: declared[name] for name in ("stock", "plays", "usage")}),
         "POLLS_TRANSACT": ("OldPollsCountsTable", 48, {"usage": declared["usage"]}),
     }
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "message"),
     [
         (["stock", "hits"], "grant_transact got 'hits', which cannot be part of a batch: give some of "),
         (["likes"], "got 'likes', which cannot"),
@@ -171,30 +177,29 @@ def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_know
         ([], "grant_transact got no counter: give some of "),
     ],
 )
-def test_a_function_changes_no_counter_that_is_changed_alone(shop: Shop, names: list[str], says: str) -> None:
-    with pytest.raises(OptionsError, match=says):
+def test_a_grant_refuses_a_counter_that_cannot_be_part_of_a_batch(shop: Shop, names: list[str], message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
         shop.tally.grant_transact(shop.checkout, names)
 
 
-def test_a_role_may_invoke_what_is_named_and_no_more(template: dict[str, Any]) -> None:
-    [target] = invoked(template, "Worker")
+def test_a_role_may_invoke_only_the_named_function(template: dict[str, Any]) -> None:
+    [target] = invocable(template, "Worker")
     assert target.startswith("TallyFunctionsIncrementsLive")
 
 
-def invoked(template: dict[str, Any], whose: str) -> list[str]:
-    """The logical ids of what the policies of a role let it invoke."""
+def invocable(template: dict[str, Any], role: str) -> list[str]:
+    """Returns the logical ids of the aliases that the policies of a role allow it to invoke."""
     statements = [
         statement
-        for id_, made in template["Resources"].items()
-        if id_.startswith(whose) and made["Type"] == "AWS::IAM::Policy"
-        for statement in made["Properties"]["PolicyDocument"]["Statement"]
+        for id_, resource in template["Resources"].items()
+        if id_.startswith(role) and resource["Type"] == "AWS::IAM::Policy"
+        for statement in resource["Properties"]["PolicyDocument"]["Statement"]
         if statement["Action"] == "lambda:InvokeFunction"
     ]
-    lists = [statement["Resource"] for statement in statements]
-    return [one["Ref"] for found in lists for one in (found if isinstance(found, list) else [found])]
+    return [target["Ref"] for statement in statements for target in as_list(statement["Resource"])]
 
 
-def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_refused(shop: Shop) -> None:
+def test_a_grant_refuses_a_variable_of_another_tally_and_an_unknown_function(shop: Shop) -> None:
     with pytest.raises(OptionsError, match=r"Shop/Checkout already counts with another Tally by TALLY_FUNCTIONS: give"):
         shop.polls.grant_count(shop.checkout)
     with pytest.raises(OptionsError, match=r"Shop/Seller already counts with another Tally by TALLY_TRANSACT: give"):
@@ -204,45 +209,47 @@ def test_a_second_tally_on_one_variable_and_a_function_that_there_is_not_are_ref
 
 
 def test_two_tallys_in_one_stack_share_no_name(template: dict[str, Any]) -> None:
-    """No alarm, dashboard or domain of sign-in, and no API. The second one is below a construct."""
-    made = template["Resources"].values()
-    found = [
+    """Their alarms, dashboards, sign-in domains and APIs differ. The second Tally is below another construct."""
+    resources = template["Resources"].values()
+    names = [
         (one["Type"], json.dumps(one["Properties"][field]))
-        for one in made
+        for one in resources
         for field in ("AlarmName", "DashboardName", "Domain")
         if one["Type"].startswith(("AWS::CloudWatch::", "AWS::Cognito::")) and field in one["Properties"]
     ]
-    assert len(found) == len(set(found)) > 40
-    apis = [one["Properties"]["Name"] for one in made if one["Type"] == "AWS::ApiGatewayV2::Api"]
+    assert len(names) == len(set(names)) > 40
+    apis = [one["Properties"]["Name"] for one in resources if one["Type"] == "AWS::ApiGatewayV2::Api"]
     assert sorted(apis) == ["Shop-Old-Polls", "Shop-Tally"]
 
 
-def test_nothing_of_one_tally_refers_to_the_other(template: dict[str, Any]) -> None:
-    text = {id_: json.dumps(made) for id_, made in template["Resources"].items()}
+def test_no_resource_of_one_tally_refers_to_another_tally(template: dict[str, Any]) -> None:
+    text = {id_: json.dumps(resource) for id_, resource in template["Resources"].items()}
     first, second = ([id_ for id_ in text if id_.startswith(name)] for name in ("Tally", "OldPolls"))
     for own, others in ((first, second), (second, first)):
         assert [(id_, other) for id_ in own for other in others if f'"{other}"' in text[id_]] == []
 
 
-def test_options_have_the_value_that_a_context_has() -> None:
-    given = {
+def test_options_from_arguments_equal_options_from_the_context() -> None:
+    arguments = {
         "page_hosts": ["example.com", "b.org"],
         "log_sampling": 0.05,
         "throttle": 1,
         "snap_start": False,
         "canary": None,
     }
-    made = Options.from_arguments({**given, "restored": "20261122T103000", "likers_visible": "nobody"}, keep_data=True)
+    options = Options.from_arguments(
+        {**arguments, "restored": "20261122T103000", "likers_visible": "nobody"}, keep_data=True
+    )
     context = {
         "stage": "prod", "pageHosts": "example.com,b.org", "logSampling": "0.05", "throttle": "1", "snapStart": "false",
         "tables": "Tally-prod-20261122T103000", "likersVisible": "nobody",
     }  # fmt: skip
-    assert made == Options.from_context(context)
+    assert options == Options.from_context(context)
     assert Options.from_arguments({}, keep_data=True) == Options.from_context({"stage": "prod"})
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "message"),
     [
         ({"page_host": ["a"]}, "page_host is not an option of Tally: there are keep_data, issuer, "),
         ({"stage": "prod"}, "stage is not an option of Tally: "),
@@ -258,21 +265,23 @@ def test_options_have_the_value_that_a_context_has() -> None:
         ({"restored": "x"}, "restored has 'Tally-prod-x': give what `tally restore` prints, Tally-STAGE-MOMENT"),
     ],
 )
-def test_what_is_wrong_is_said_by_argument(given: dict[str, Any], says: str) -> None:
+def test_an_error_names_the_wrong_argument(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionsError) as refused:
-        Options.from_arguments(given, keep_data=True)
-    assert str(refused.value).startswith(says)
+        Options.from_arguments(arguments, keep_data=True)
+    assert str(refused.value).startswith(message)
     assert "context" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("stack_name", "id_", "says"),
+    ("stack_name", "id_", "message"),
     [
         ("Shop-of-a-company-with-a-long-name", "Tally-of-us", "it must have up to 41 letters, digits and hyphens"),
         ("Shop", "My Tally", "it must have up to 41 letters, digits and hyphens"),
         ("Aws-shop", "Tally", "Cognito refuses a domain with 'aws' in it"),
     ],
 )
-def test_a_name_that_a_service_refuses_is_refused_here(tmp_path: Path, stack_name: str, id_: str, says: str) -> None:
-    with pytest.raises(OptionsError, match=says):
+def test_the_construct_refuses_a_name_that_an_aws_service_refuses(
+    tmp_path: Path, stack_name: str, id_: str, message: str
+) -> None:
+    with pytest.raises(OptionsError, match=message):
         Tally(Stack(app_in(tmp_path), "Shop", stack_name=stack_name), id_, counters=COUNTERS)

@@ -1,4 +1,4 @@
-"""A folder of a team without a checkout, with the wheel alone: the session of docs/adopt.md, without Node."""
+"""Plays the session of docs/adopt.md in a team's folder, with the wheel alone: without a checkout, and without Node."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ READY = re.compile(r"^tally: ready on http://localhost:(\d+)", re.MULTILINE)
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Mapping[str, str]:
-    """What a person has who has no Node: the tools of the page, a home, and the folder's own programs."""
+    """The environment of a person without Node: the tools of the page, a home, and the programs of the folder."""
     tools, home = tmp_path / "tools", tmp_path / "home"
     tools.mkdir()
     home.mkdir()
     uv = Path(sys.executable).with_name("uv")
     for path in (uv, *(Path(shutil.which(name) or "") for name in TOOLS)):
         (tools / path.name).symlink_to(path)
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AWS_", "TALLY_", "PYTHON", "VIRTUAL_ENV", "UV_PYTHON"))
     }
     cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
     (tools / "python3").symlink_to(os.path.realpath(sys.executable))
-    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "UV_CACHE_DIR": cache}
+    folders = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "UV_CACHE_DIR": cache}
     path = os.pathsep.join([str(tmp_path / "shop/.venv/bin"), str(tools)])
     assert not shutil.which("node", path=path)
     assert not shutil.which("npm", path=path)
-    return kept | own | {"PATH": path}
+    return inherited | folders | {"PATH": path}
 
 
 @pytest.fixture
-def started(tmp_path: Path, environment: Mapping[str, str]) -> Iterator[Start]:
-    """Start `tally dev` in the folder. Its port, and its process."""
+def start_dev(tmp_path: Path, environment: Mapping[str, str]) -> Iterator[Start]:
+    """A function that starts `tally dev` in the folder, and returns its port and its process."""
     running: list[subprocess.Popen[str]] = []
     output = tmp_path / "dev.out"
 
@@ -69,9 +69,9 @@ def started(tmp_path: Path, environment: Mapping[str, str]) -> Iterator[Start]:
                 )
             )
         wait_for(lambda: READY.search(output.read_text()) or running[0].poll() is not None)
-        found = READY.search(output.read_text())
-        assert found, output.read_text()
-        return int(found[1]), running[0]
+        ready = READY.search(output.read_text())
+        assert ready, output.read_text()
+        return int(ready[1]), running[0]
 
     yield start
     for process in running:
@@ -84,7 +84,7 @@ def test_the_session_of_the_page_works_without_node(
     tmp_path: Path,
     wheel: Path,
     environment: Mapping[str, str],
-    started: Start,
+    start_dev: Start,
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
@@ -95,16 +95,16 @@ def test_the_session_of_the_page_works_without_node(
 
     def play(steps: list[tuple[str, str]], port: int = 0) -> None:
         assert steps
-        for command, shown in steps:
-            spelled = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
-            output = _output(spelled, folder, {**environment, "PORT": str(port)})
+        for command, expected in steps:
+            runnable = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
+            output = _output(runnable, folder, {**environment, "PORT": str(port)})
             deadline_s = time.monotonic() + PATIENCE_S
-            while command.startswith("sleep ") and not same(output, shown) and time.monotonic() < deadline_s:
-                output = _output(spelled, folder, environment)
-            assert same(output, shown), f"{command}\nanswers: {output}\nshown:   {shown}"
+            while command.startswith("sleep ") and not same(output, expected) and time.monotonic() < deadline_s:
+                output = _output(runnable, folder, environment)
+            assert same(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"
 
     play(session(before))
-    port, process = started()
+    port, process = start_dev()
     play(session(after), port)
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
@@ -112,7 +112,7 @@ def test_the_session_of_the_page_works_without_node(
 
 
 def _output(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    ran = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
-    return (ran.stdout + ran.stderr).strip()
+    return (result.stdout + result.stderr).strip()

@@ -1,4 +1,4 @@
-"""A team's folder without a checkout: `tally deploy` deploys it into the emulator, and `tally destroy` deletes it."""
+"""In a folder without a checkout, `tally deploy` deploys into the emulator, and `tally destroy` deletes the stack."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ pytestmark = pytest.mark.long
 KEY = "5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11"
 
 
-def test_the_folder_that_init_writes_is_deployed_counts_and_goes(tmp_path: Path, python: Path) -> None:
+def test_the_folder_of_init_is_deployed_counts_once_and_is_destroyed(tmp_path: Path, python: Path) -> None:
     emulator = Emulator(tmp_path)
     try:
-        live(tmp_path / "shop", Stack(emulator, tmp_path), python)
+        init_deploy_and_destroy(tmp_path / "shop", Stack(emulator, tmp_path), python)
     finally:
         emulator.stop()
 
 
-def live(shop: Path, stack: Stack, python: Path) -> None:
-    """Begin with nothing, and leave nothing. `python`: of the environment that has the wheel."""
+def init_deploy_and_destroy(shop: Path, stack: Stack, python: Path) -> None:
+    """Write a folder, deploy it, count, and destroy the stack. `python`: of an environment with the wheel."""
     shop.mkdir()
     path = os.pathsep.join([str(python.parent), str(ROOT / "node_modules/.bin"), os.environ["PATH"]])
-    kept = {name: value for name, value in stack.environment.items() if not name.startswith(("PYTHON", "TALLY_"))}
+    inherited = {name: value for name, value in stack.environment.items() if not name.startswith(("PYTHON", "TALLY_"))}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            command, cwd=shop, env={**kept, "PATH": path}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE_S,
+        result = subprocess.run(
+            command, cwd=shop, env={**inherited, "PATH": path}, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=PATIENCE_S,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def tally(*arguments: str) -> str:
-        return run(str(python), "-P", "-m", "tally.cli", *arguments)  # the fixture has moved the environment
+        return run(
+            str(python), "-P", "-m", "tally.cli", *arguments
+        )  # not the script `tally`, because the fixture has moved the environment
 
     tally("init")
     stack.bootstrap()
     run("cdk", "synth", "--quiet", "--output", "changed")
-    rewrite(shop / "changed", without_unsupported)  # the emulator lacks some of what AWS has
-    said = tally("deploy", "--yes", "--app", "changed")
-    assert "Tally-dev answers at" in said
-    assert "  tally status --stack Tally-dev" in said.splitlines()
-    for _ in range(2):  # it counts once
+    rewrite(shop / "changed", without_unsupported)  # the emulator lacks some features of AWS
+    printed = tally("deploy", "--yes", "--app", "changed")
+    assert "Tally-dev answers at" in printed
+    assert "  tally status --stack Tally-dev" in printed.splitlines()
+    for _ in range(2):  # the second call is a replay
         answer = stack.call("POST", "/articles/a91f/shares", Idempotency_Key=KEY)
         assert (answer.status, answer.body.get("counted")) == (200, True), answer
     assert stack.call("GET", "/articles/a91f/shares").body["value"] == 1

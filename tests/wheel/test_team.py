@@ -1,4 +1,4 @@
-"""A team with nothing but the wheel: what docs/adopt.md shows, the rules of cdk-nag, and the next version."""
+"""A team that has only the wheel: the page docs/adopt.md, the rules of cdk-nag, and an upgrade to the next version."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ import pytest
 from release import build
 from tests.infra.conftest import context_of_cdk_json
 from tests.wheel import page
-from tests.wheel.conftest import installed, run
+from tests.wheel.conftest import install, run
 
 pytestmark = pytest.mark.long
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys, tally
-found = [one.name for one in pkgutil.walk_packages(tally.__path__, "tally.") if not one.name.endswith("__main__")]
-names = found
+names = [one.name for one in pkgutil.walk_packages(tally.__path__, "tally.") if not one.name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
-own = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
-assert not [name for name in sys.modules if name.partition(".")[0] in own]
+top_level = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
+assert not [name for name in sys.modules if name.partition(".")[0] in top_level]
 print(len(names))
 """
-TWO = """
+TWO_TALLYS = """
 import sys
 from aws_cdk import App, Stack, Validations
 from cdk_nag import AwsSolutionsChecks
@@ -44,26 +43,26 @@ if "broken" in sys.argv:
 Validations.of(app).add_plugins(AwsSolutionsChecks(app))
 app.synth()
 """
-COUNTS_NOTHING = (
+IMPORT_CLIENT = (
     "import tally.client, sys; assert not any('aws_cdk' in name or 'powertools' in name for name in sys.modules)"
 )
 
-NOBODY = {
+UNREACHABLE_DYNAMODB = {
     "AWS_ENDPOINT_URL_DYNAMODB": "http://localhost:9", "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
 }  # fmt: skip
-COMMITS = """
+COMMIT = """
 import json
 from tally.errors import StoreUnreachableError
 from tally.transact import Transactions
 names = ("COUNTS", "RECEIPTS", "LEDGER")
 counter = {"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}
 settings = {f"TALLY_{name}_TABLE": name for name in names}
-said = {"format": 1, "version": "", "counters": [counter], "settings": settings}
-tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(said)}, caller="orders")
+granted = {"format": 1, "version": "", "counters": [counter], "settings": settings}
+tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(granted)}, caller="orders")
 try:
     tally.commit("k", [("usage", "ann", 1)], [{"Delete": {"TableName": "shop", "Key": {"PK": {"S": "a"}}}}])
-except StoreUnreachableError:  # nobody listens there: it was sent
+except StoreUnreachableError:  # the request was sent, and no DynamoDB listens
     pass
 else:
     raise AssertionError
@@ -72,35 +71,35 @@ else:
 
 @pytest.fixture
 def shop(tmp_path: Path, wheel: Path, python: Path) -> Path:
-    """The folder of the page's app, with an environment as the page makes it."""
-    page.write(tmp_path)
+    """The folder of the page's app."""
+    page.write_files(tmp_path)
     return tmp_path
 
 
 def template(shop: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((shop / "cdk.out/Shop.template.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((shop / "cdk.out/Shop.template.json").read_text())
+    return content
 
 
-def cut_off(*command: str) -> list[str]:
-    """The command without a network, where the kernel allows that."""
-    alone = ["unshare", "--map-root-user", "--net"]
-    possible = shutil.which("unshare") and not subprocess.run([*alone, "true"], capture_output=True).returncode
-    return [*(alone if possible else []), *command]
+def without_network(*command: str) -> list[str]:
+    """Returns the command without a network, if the kernel allows that."""
+    unshare = ["unshare", "--map-root-user", "--net"]
+    possible = shutil.which("unshare") and not subprocess.run([*unshare, "true"], capture_output=True).returncode
+    return [*(unshare if possible else []), *command]
 
 
-def test_the_page_leads_to_a_stack_without_a_network(shop: Path, wheel: Path) -> None:
+def test_the_commands_of_the_page_synthesize_a_stack_without_a_network(shop: Path, wheel: Path) -> None:
     *preparing, synth, invoke = page.commands()
     assert synth == "cdk synth --quiet"
     assert invoke.startswith("aws lambda invoke ")
     finding = {"UV_FIND_LINKS": str(wheel.parent)}
     for command in preparing:
         run("sh", "-c", command, cwd=shop, variables=finding)
-    run(*cut_off(*synth.split()), cwd=shop)
-    own = template(shop)
-    keys = json.dumps([made["Properties"] for made in own["Resources"].values() if made["Type"] == "AWS::IAM::Role"])
+    run(*without_network(*synth.split()), cwd=shop)
+    resources = template(shop)["Resources"].values()
+    keys = json.dumps([resource["Properties"] for resource in resources if resource["Type"] == "AWS::IAM::Role"])
     assert '"FLIGHT#*"' in keys
-    assert "USER#" not in keys  # a counter of the repository, not of the shop
+    assert "USER#" not in keys  # the prefix of a counter of the repository, not of the shop
     [bundle] = (shop / "cdk.out").glob("lambdas-*")
     assert (bundle / "counters.py").read_text() == (shop / "counters.py").read_text()
     assert '"seats"' in (bundle / "openapi.json").read_text()
@@ -109,47 +108,49 @@ def test_the_page_leads_to_a_stack_without_a_network(shop: Path, wheel: Path) ->
     assert not list(bundle.rglob("__pycache__"))
 
 
-def test_every_module_of_the_package_imports(shop: Path, python: Path) -> None:
+def test_every_module_of_the_package_can_be_imported(shop: Path, python: Path) -> None:
     assert int(run(str(python), "-c", IMPORT_ALL, cwd=shop).stdout) > 150
 
 
-def test_two_in_a_stack_break_no_rule_with_and_without_feature_flags(shop: Path, python: Path) -> None:
-    (shop / "two.py").write_text(TWO)
+def test_two_tallys_in_a_stack_break_no_rule_with_and_without_feature_flags(shop: Path, python: Path) -> None:
+    (shop / "two.py").write_text(TWO_TALLYS)
     for flags in ({}, context_of_cdk_json()):
         variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "CDK_CONTEXT_JSON": json.dumps(flags)}
         run(str(python), "two.py", cwd=shop, variables=variables)
-        made = template(shop)["Resources"]
-        assert 400 < len(made) < 500
-        assert {"TallyCountsTable", "PollsCountsTable"} <= made.keys()
+        resources = template(shop)["Resources"]
+        assert 400 < len(resources) < 500
+        assert {"TallyCountsTable", "PollsCountsTable"} <= resources.keys()
         broken = run(str(python), "two.py", "broken", cwd=shop, check=False, variables=variables)
         assert broken.returncode != 0
 
 
-def test_the_client_alone_needs_boto3_alone(tmp_path: Path, wheel: Path) -> None:
-    """With the oldest boto3 that the package takes."""
-    alone = installed(tmp_path / "alone", str(wheel), "boto3==1.40.0")
-    run(str(alone), "-c", COUNTS_NOTHING, cwd=tmp_path)
-    listed = run("uv", "pip", "list", "--python", str(alone), "--format", "json", cwd=tmp_path).stdout
-    names = {one["name"]: one["version"] for one in json.loads(listed)}
-    assert names["boto3"] == "1.40.0"
-    assert not {"aws-cdk-lib", "aws-lambda-powertools"} & names.keys()
+def test_the_client_needs_only_boto3(tmp_path: Path, wheel: Path) -> None:
+    """The test installs the oldest boto3 that the package allows."""
+    python = install(tmp_path / "alone", str(wheel), "boto3==1.40.0")
+    run(str(python), "-c", IMPORT_CLIENT, cwd=tmp_path)
+    listed = run("uv", "pip", "list", "--python", str(python), "--format", "json", cwd=tmp_path).stdout
+    versions = {one["name"]: one["version"] for one in json.loads(listed)}
+    assert versions["boto3"] == "1.40.0"
+    assert not {"aws-cdk-lib", "aws-lambda-powertools"} & versions.keys()
 
 
-def test_a_function_commits_with_what_its_page_installs_and_the_runtimes_boto3(tmp_path: Path, wheel: Path) -> None:
+def test_a_function_commits_with_the_packages_of_the_page_and_the_boto3_of_the_runtime(
+    tmp_path: Path, wheel: Path
+) -> None:
     page = (build.ROOT / "docs/transactions.md").read_text()
-    [installing] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page, re.MULTILINE)
-    run("sh", "-c", installing, cwd=tmp_path, variables={"UV_FIND_LINKS": str(wheel.parent)})
-    runtime = installed(tmp_path / "runtime", "boto3==1.40.0")
-    run(str(runtime), "-c", COMMITS, cwd=tmp_path, variables={"PYTHONPATH": "orders", **NOBODY})
+    [install_command] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page, re.MULTILINE)
+    run("sh", "-c", install_command, cwd=tmp_path, variables={"UV_FIND_LINKS": str(wheel.parent)})
+    runtime = install(tmp_path / "runtime", "boto3==1.40.0")
+    run(str(runtime), "-c", COMMIT, cwd=tmp_path, variables={"PYTHONPATH": "orders", **UNREACHABLE_DYNAMODB})
     megabytes = sum(path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()) / 1e6
     assert megabytes < 15
 
 
 def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path, wheel: Path) -> None:
-    """`uvx tallystick init`."""
-    command = str(installed(tmp_path / "alone", str(wheel)).with_name("tallystick"))
-    said = run(command, "init", "shop", cwd=tmp_path).stdout
-    assert "uv tool install 'tallystick[cdk,dev]'" in said
+    """Runs `tallystick init` as `uvx` does."""
+    command = str(install(tmp_path / "alone", str(wheel)).with_name("tallystick"))
+    printed = run(command, "init", "shop", cwd=tmp_path).stdout
+    assert "uv tool install 'tallystick[cdk,dev]'" in printed
     assert {path.name for path in (tmp_path / "shop").iterdir()} == {"counters.py", "app.py", "cdk.json"}
     for arguments, reason in (
         (["init", "shop"], "nothing is written: shop/counters.py already exists"),
@@ -160,8 +161,10 @@ def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path,
         assert re.fullmatch(f"tally: .*{re.escape(reason)}\n", refused.stderr), refused.stderr
 
 
-def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Path, tmp_path_factory: Any) -> None:
-    """A wheel with one handler changed: what differs in the template are the code and the versions of the functions."""
+def test_the_next_version_changes_only_the_code_of_functions(
+    shop: Path, python: Path, wheel: Path, tmp_path_factory: Any
+) -> None:
+    """A wheel with one changed handler changes only the code and the versions of functions in the template."""
     checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")
     for path in build.git_files():
         (checkout / path).parent.mkdir(parents=True, exist_ok=True)
@@ -172,24 +175,26 @@ def test_the_next_version_changes_code_alone(shop: Path, python: Path, wheel: Pa
     run("git", "init", "--quiet", cwd=checkout)
     run(sys.executable, "-m", "release.build", "--out", str(out), cwd=checkout)
     [changed] = out.glob("*.whl")
-    before, after = (stable(shop, python, folder(one, shop / name)) for one, name in ((wheel, "n"), (changed, "n+1")))
+    before, after = (
+        unversioned_properties(shop, python, unpack(one, shop / name)) for one, name in ((wheel, "n"), (changed, "n+1"))
+    )
     assert before.keys() == after.keys()
     assert {part for id_ in before for part in before[id_] if before[id_][part] != after[id_][part]} == {"Code"}
 
 
-def folder(wheel: Path, target: Path) -> Path:
-    """The wheel's files, to be found before the package that is installed."""
+def unpack(wheel: Path, target: Path) -> Path:
+    """Unpack the wheel into a folder, which Python searches before the installed package."""
     shutil.unpack_archive(wheel, target, "zip")
     return target
 
 
-def stable(shop: Path, python: Path, package: Path) -> dict[str, Any]:
-    """The properties of each resource of the shop by its id, without what names the version of the code."""
+def unversioned_properties(shop: Path, python: Path, package: Path) -> dict[str, Any]:
+    """Returns the properties of each resource of the shop by its id, without the version of the code."""
     variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "PYTHONPATH": str(package)}
     run(str(python), "app.py", cwd=shop, variables=variables)
     text = re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", json.dumps(template(shop)))
     [version] = set(re.findall(r'"TALLY_VERSION": "(\w+)"', text))
     return {
-        id_: made.get("Properties", {})
-        for id_, made in json.loads(text.replace(version, "VERSION"))["Resources"].items()
+        id_: resource.get("Properties", {})
+        for id_, resource in json.loads(text.replace(version, "VERSION"))["Resources"].items()
     }

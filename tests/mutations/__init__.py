@@ -1,7 +1,7 @@
 """Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. A test must fail.
 
 The files beside this one list the mutations, one file for each subpackage. A block is
-`module | tests | name`, the text that goes, `=>`, and the text that replaces it. `---` separates blocks. The target
+`module | tests | name`, the text to remove, `=>`, and the text in its place. `---` separates blocks. The target
 `make mutations` runs them all.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("tally", "lambdas", "stacks")
 SCRIPTS = "tally/javascript/"
-RUN_S_MAX = 3600  # the time limit of a run that hangs
+RUN_S_MAX = 3600  # a run that takes longer hangs
 TIERS = ("not long", "long")
 """Mutations run the tests of `make test` first, then the tests that only `make test-all` runs."""
 NO_TESTS = 5  # pytest's exit status
@@ -44,7 +44,7 @@ class Mutation:
         return Path(f"{self.module}.{'js' if self.module.startswith(SCRIPTS) else 'py'}")
 
     def apply(self, root: Path) -> None:
-        """Remove the guard in the copy of the checkout at `root`. Raises ValueError unless `old` is there once."""
+        """Remove the guard in the checkout copy at `root`. Raises ValueError unless `old` occurs exactly once."""
         path = root / self.file
         text = path.read_text()
         if text.count(self.old) != 1:
@@ -71,7 +71,7 @@ def _parsed(block: str) -> Mutation:
 def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None = None) -> str:
     """Returns the first test that fails in a copy of the code in `folder` without the guard; "" if no test fails.
 
-    `mutation`: None for the code as it is, and the tests of `make test`.
+    `mutation`: None means the unchanged code, and only the tests of `make test`.
 
     Raises ValueError if the mutation does not apply, or if pytest does not run.
     """

@@ -23,13 +23,13 @@ from tests.mutations import Mutation, failing_test, mutations
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one mutation: the test that failed ("": none), and how long that took."""
+    """The result of one mutation: the test that failed ("": no test), and the seconds of the run."""
 
     mutation: Mutation
     detected_by: str
     took_s: float
     broken: str = ""
-    """Why the mutation could not be tried; empty: it was tried."""
+    """Why the mutation could not be tried; empty if it was tried."""
 
     def row(self) -> str:
         """Returns one line of the table."""
@@ -43,10 +43,10 @@ def try_mutation(mutation: Mutation) -> Result:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            noticed_by, broken = failing_test(mutation.tests, Path(folder), mutation), ""
+            detected_by, broken = failing_test(mutation.tests, Path(folder), mutation), ""
         except Exception as error:  # the table reports it, and the other mutations run
-            noticed_by, broken = "", f"{type(error).__name__}: {error}"
-    return Result(mutation, noticed_by, time.monotonic() - started_s, broken)
+            detected_by, broken = "", f"{type(error).__name__}: {error}"
+    return Result(mutation, detected_by, time.monotonic() - started_s, broken)
 
 
 def main() -> int:

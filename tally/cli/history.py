@@ -51,7 +51,7 @@ def _print_history(args: argparse.Namespace, stack: Stack) -> int:
             entries.append((repair["at"], {"counter": name, **periods.answer_members(id_), **repair}, line))
     series_progress = progress.read(stack.store)
     for name, id_ in {name: id_.partition("#")[0] for name, id_ in tallies}.items():
-        entries += _import_entries(name, id_, read.ever_imported(stack.store, name, id_, series_progress))
+        entries += _import_entries(name, id_, read.read_all_imports(stack.store, name, id_, series_progress))
     for at_s, body, line in sorted(entries, key=itemgetter(0)):
         print_json_or_line(args, body, f"{format_time(at_s)}  {line}")
     if not entries and not args.json:

@@ -163,8 +163,8 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
-    at = progress.read(store)
-    since = as_of = at.as_of(store.settings)  # fixed, so that each id has the same end
+    progress_ = progress.read(store)
+    since = as_of = progress_.as_of(store.settings)  # fixed, so that each id has the same end
     rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
     for id_, read in progress_bar(sorted(old.readings.items()), "id", "compared"):

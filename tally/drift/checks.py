@@ -64,14 +64,14 @@ class Check(NamedTuple):
 
 def lag(store: Store) -> Check:
     """Checks how far numbers that are rolled up are behind, and the watermark of each consumer."""
-    seen = watermark.read(store)
+    watermark_ = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
-    as_of = seen.as_of(store.settings)
-    passed = {"rollup": seen.rollup_passed_s, "bookkeeper": seen.journal_complete_s}
+    as_of = watermark_.as_of(store.settings)
+    passed = {"rollup": watermark_.rollup_passed_s, "bookkeeper": watermark_.journal_complete_s}
     ages = {consumer: int(now_s - time_s) if time_s else None for consumer, time_s in passed.items()}
     age_s = int(now_s - as_of) if as_of else None
     facts = {"as_of": as_of, "as_of_age_s": age_s, "watermark_age_s": ages}
-    if not seen.written_s:
+    if not watermark_.written_s:
         return Check("no sweep has run yet: a new stack needs some minutes", facts, None)
     watermarks = ", ".join(f"{consumer} {_ago(age)}" for consumer, age in ages.items())
     late = any(age is not None and age > WATERMARK_AGE_MAX * minute_s for age in ages.values())
@@ -91,9 +91,9 @@ def judging(store: Store) -> Check:
 
 def drift(store: Store, most: int | None = None) -> Check:
     """Checks the tallies that drift. Unconfirmed drift may come to 0 by itself. `most`: reads at most so many rows."""
-    seen = watermark.read(store)
+    watermark_ = watermark.read(store)
     drifts = list(islice(rows.all_rows(store), most))
-    confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(seen)]
+    confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(watermark_)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(drifts) - len(confirmed)}
     line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
     return _count_check(line + _first_names(confirmed), facts, len(confirmed), cut=len(drifts) == most)

@@ -20,10 +20,10 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     nothing is judged. `repairs`: `{"at","amount","how","who","why"}`, the newest first. Raises NotCountedError.
     """
     store = call.store
-    seen = watermark.read(store)
+    watermark_ = watermark.read(store)
     row = rows.read_row(store, counter.name, tally)
     shards = recount.shards_of(call, counter, tally)
-    drift = row.body(seen) if row.drift else None
+    drift = row.body(watermark_) if row.drift else None
     return {
         "counter": counter.name,
         **periods.answer_members(tally),
@@ -33,7 +33,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
             for shard, item in sorted(shards.items())
         ],
         "drift": {name: drift[name] for name in ("drift", "since", "confirmed")} if drift else None,
-        "judged_up_to": seen.judged_up_to(store.settings),
+        "judged_up_to": watermark_.judged_up_to(store.settings),
         "repairs": [
             {name: repair["by" if name == "who" else name] for name in ("at", "amount", "how", "who", "why")}
             for repair in history.latest_repairs(store, counter.name, tally, REPAIRS_MAX)

@@ -56,19 +56,20 @@ class JudgeRun:
     bytes: int = 0
 
 
-def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
+def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) -> JudgeRun:
     """Judges every closed minute, the oldest first, until the time runs out (`until_s`, on the store's clock).
 
-    The next run continues where this run stopped, also within a minute. `seen`: the present watermark.
+    The next run continues where this run stopped, also within a minute. `watermark_`: the present watermark.
     """
-    if 0 <= seen.judged < min(seen.resume_minute - 1, seen.last_complete_minute(store.settings)):
-        seen = restarted_ledger.restart(store, seen, now_s, until_s)
-        if not seen.journal_complete_s:
-            return JudgeRun(last=seen.judged, finished=False)
-    result, read = JudgeRun(last=seen.judged), SegmentCache()
-    for minute in range(seen.judged + 1, seen.last_complete_minute(store.settings) + 1) if seen.judged >= 0 else ():
-        assert minute <= seen.last_complete_minute(store.settings), "the minute is not closed"
-        net, after = differences(store, minute, read), seen.last_added(minute)
+    if 0 <= watermark_.judged < min(watermark_.resume_minute - 1, watermark_.last_complete_minute(store.settings)):
+        watermark_ = restarted_ledger.restart(store, watermark_, now_s, until_s)
+        if not watermark_.journal_complete_s:
+            return JudgeRun(last=watermark_.judged, finished=False)
+    result, read = JudgeRun(last=watermark_.judged), SegmentCache()
+    last_complete = watermark_.last_complete_minute(store.settings)
+    for minute in range(watermark_.judged + 1, last_complete + 1) if watermark_.judged >= 0 else ():
+        assert minute <= last_complete, "the minute is not closed"
+        net, after = differences(store, minute, read), watermark_.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
         changes = (change for change in tallies if list(change[:2]) > after)
         while chunk := list(islice(changes, ROWS_READ_MAX)):
@@ -84,7 +85,7 @@ def judge(store: Store, seen: Watermark, now_s: float, *, until_s: float) -> Jud
         result.segments += read.segments
         result.bytes += read.bytes
         if store.clock() >= until_s:
-            result.finished = minute == seen.last_complete_minute(store.settings)
+            result.finished = minute == last_complete
             break
     return result
 

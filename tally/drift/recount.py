@@ -44,14 +44,14 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 
     The result is exact if the tally did not move, and the rollup has provably added every child that it adds.
     """
-    seen, settings = watermark.read(store), store.settings  # before the first read of the tally
-    as_of_s, repaired = seen.as_of(settings), history.newest_repair(store, counter.name, id_)
+    watermark_, settings = watermark.read(store), store.settings  # before the first read of the tally
+    as_of_s, repaired = watermark_.as_of(settings), history.newest_repair(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
     for _ in range(TURNS_MAX):
         count = count_children(store, counter, id_, added_s)
         if count.unproven_reason != TALLY_MOVED:
             break
-    return replace(count, minute=settings.minute_of(min(now_s, seen.written_s)), newest_repair=repaired)
+    return replace(count, minute=settings.minute_of(min(now_s, watermark_.written_s)), newest_repair=repaired)
 
 
 def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:

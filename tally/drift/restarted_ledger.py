@@ -21,7 +21,7 @@ from . import rows
 ROWS_AT_ONCE = 100  # rows between two checks of the time
 
 
-def restart(store: Store, seen: Watermark, now_s: float, until_s: float) -> Watermark:
+def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> Watermark:
     """Deletes the drift that proves nothing, skips the closed minutes before `resume_minute`, and returns the
     watermark.
 
@@ -29,16 +29,16 @@ def restart(store: Store, seen: Watermark, now_s: float, until_s: float) -> Wate
     minute, and the next sweep continues. If another sweep has judged more, its result stays.
     """
     # A dropped letter counts as redriven: while it waited, sweeps judged minutes that lack one half of its change.
-    letters = seen.has_unjudged_redrive or dead_letters.any_waiting(store)
+    letters = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
-        (row, 0 if letters else row.confirmed_amount(seen))
+        (row, 0 if letters else row.confirmed_amount(watermark_))
         for row in rows.all_rows(store)
-        if row.last_minute < seen.resume_minute
+        if row.last_minute < watermark_.resume_minute
     )
     writes = ([rows.forget_write(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
     while chunk := list(islice(writes, ROWS_AT_ONCE)):
         if store.clock() >= until_s or not all(map_in_threads(lambda write: try_commit(store, write), chunk)):
-            return replace(seen, journal_complete_s=0)
-    last = min(seen.last_complete_minute(store.settings), seen.resume_minute - 1)
-    watermark.note_judged(store, last, seen.judged)
-    return replace(seen, judged=last)
+            return replace(watermark_, journal_complete_s=0)
+    last = min(watermark_.last_complete_minute(store.settings), watermark_.resume_minute - 1)
+    watermark.note_judged(store, last, watermark_.judged)
+    return replace(watermark_, judged=last)

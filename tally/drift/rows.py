@@ -43,27 +43,27 @@ class DriftRow(NamedTuple):
     since: int = 0
     changes: tuple[tuple[int, int], ...] = ()
 
-    def confirmed_amount(self, seen: Watermark) -> int:
+    def confirmed_amount(self, watermark_: Watermark) -> int:
         """Returns the part of the drift that has stood for CONFIRM_AFTER judged minutes.
 
         That is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Until the end of the warm-up,
         drift of the warm-up is not confirmed.
         """
-        if seen.judged < seen.warm_up_until and self.since >= seen.first_judged_s:
+        if watermark_.judged < watermark_.warm_up_until and self.since >= watermark_.first_judged_s:
             return 0
         before = least = self.drift
         for minute, amount in reversed(self.changes):
-            if minute > max(seen.judged, self.last_minute) - watermark.CONFIRM_AFTER:
+            if minute > max(watermark_.judged, self.last_minute) - watermark.CONFIRM_AFTER:
                 before -= amount
                 if before * least <= 0:
                     return 0
                 least = min(least, before, key=abs)
         return least
 
-    def body(self, seen: Watermark) -> dict[str, Any]:
+    def body(self, watermark_: Watermark) -> dict[str, Any]:
         """Returns the row as `GET /drift` lists it."""
         named = {"counter": self.counter, **periods.answer_members(self.target)}
-        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed_amount(seen) != 0}
+        return {**named, "drift": self.drift, "since": self.since, "confirmed": self.confirmed_amount(watermark_) != 0}
 
     @property
     def expected(self) -> Expected:
@@ -157,15 +157,15 @@ def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
 
     `after`: the digest of the last tally of the page before. `cursor` is null on the last page.
     """
-    seen = watermark.read(call.store)
+    watermark_ = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be any text
     drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
-    return {"drift": [drift.body(seen) for drift in drifting[:limit]], "cursor": cursor}
+    return {"drift": [drift.body(watermark_) for drift in drifting[:limit]], "cursor": cursor}
 
 
 def summary(
-    store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float
+    store: Store, counters: Mapping[str, Counter], watermark_: Watermark, now_s: float, until_s: float
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
@@ -179,9 +179,9 @@ def summary(
         whole[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
         whole[observe.OLDEST_DRIFT] = max(whole[observe.OLDEST_DRIFT], int(now_s) - drift.since)
         if drift.counter in confirmed:
-            confirmed[drift.counter] += drift.confirmed_amount(seen) != 0
+            confirmed[drift.counter] += drift.confirmed_amount(watermark_) != 0
         if whole[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
-            observe.logger.warning("drifts", extra=drift.body(seen))
+            observe.logger.warning("drifts", extra=drift.body(watermark_))
         if store.clock() >= until_s:
             observe.logger.warning("more may drift", extra={"at_least": whole[observe.DRIFTING_TALLIES]})
             return whole, {name: tallies for name, tallies in confirmed.items() if tallies}

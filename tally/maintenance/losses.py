@@ -12,9 +12,10 @@ from .reconcile import RepairNotReadyError
 
 
 def acknowledge(store: Store, losses: list[Loss], by: str, why: str) -> None:
-    """Lets `as_of` advance past these losses, and records who knows of them. Raises RepairNotReadyError."""
-    seen = watermark.read(store)
-    if seen.judged < max(lost.resume_minute for lost in losses) - 1:
+    """Deletes these losses, so that `as_of` advances, and records who acknowledged them. If the ledger has not
+    restarted, or a loss has grown since the caller read it, raises RepairNotReadyError."""
+    watermark_ = watermark.read(store)
+    if watermark_.judged < max(lost.resume_minute for lost in losses) - 1:
         raise RepairNotReadyError("The ledger has not restarted. Check consumers and sweep with `tally status`.")
     for lost in losses:
         key = {"TableName": store.settings.ledger_table, "Key": lost.key}

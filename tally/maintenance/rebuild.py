@@ -50,22 +50,22 @@ def rebuildable(counter: Counter) -> bool:
     return counter.may_roll_up and counter.child is None
 
 
-def notes_began_s(seen: Watermark) -> int:
+def notes_began_s(watermark_: Watermark) -> int:
     """Returns since when tallies note what the rollup adds: since the ledger began, or the ledger of the backup
     began."""
-    return items.int_attribute(seen.item, "notes_began_s", items.int_attribute(seen.item, "began_s"))
+    return items.int_attribute(watermark_.item, "notes_began_s", items.int_attribute(watermark_.item, "began_s"))
 
 
-def rebuild_window(store: Store, seen: Watermark, now_s: float) -> Window:
+def rebuild_window(store: Store, watermark_: Watermark, now_s: float) -> Window:
     """Returns the days whose receipts exist, whose notes are complete, and that are judged.
 
     If there is no such day, raises RepairNotReadyError.
     """
     minute = store.settings.minute_of
-    began = minute(notes_began_s(seen))
+    began = minute(notes_began_s(watermark_))
     first = max(minute(now_s) // tallies.MINUTES_PER_DAY - RECEIPT_DAYS, began // tallies.MINUTES_PER_DAY + 1)
-    last = (seen.judged + 1) // tallies.MINUTES_PER_DAY - 1 - DELIVERY_DAYS
-    if seen.judged < 0 or last < first:
+    last = (watermark_.judged + 1) // tallies.MINUTES_PER_DAY - 1 - DELIVERY_DAYS
+    if watermark_.judged < 0 or last < first:
         raise RepairNotReadyError("Cannot tell yet: no whole day of the ledger is judged with the day after it.")
     return Window(first, last)
 

@@ -97,10 +97,10 @@ class Reconciler:
     clock: Callable[[], float] = field(default=clock.now_s)
     sleep: Callable[[float], None] = time.sleep
 
-    def find(self, counter: Counter, target: str, seen: Watermark | None = None) -> Finding:
+    def find(self, counter: Counter, target: str, watermark_: Watermark | None = None) -> Finding:
         """Returns the finding of the ledger for one tally."""
         drift = rows.read_row(self.store, counter.name, target)
-        confirmed = drift.confirmed_amount(seen or watermark.read(self.store))
+        confirmed = drift.confirmed_amount(watermark_ or watermark.read(self.store))
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # a repair would give out numbers twice: the number stays
@@ -154,8 +154,8 @@ class Reconciler:
         RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
-        def proven(seen: Watermark) -> Finding | None:
-            finding = self.find(counter, target, seen)
+        def proven(watermark_: Watermark) -> Finding | None:
+            finding = self.find(counter, target, watermark_)
             if counted:
                 finding = self._finding_by_count(finding, counted)
             if not (finding.has_drift or finding.difference):
@@ -219,13 +219,13 @@ class Reconciler:
     def _require_judged(self, required_minute: int) -> Watermark:
         """Returns the watermark. If this minute is not judged, or the ledger is not settled, raises
         RepairNotReadyError."""
-        seen = self._require_settled()
-        if seen.judged < max(0, required_minute):
-            late = self.store.settings.minute_of(self.clock()) - seen.judged
-            until = f"judged up to {late} minutes ago" if seen.judged >= 0 else "not judged yet"
+        watermark_ = self._require_settled()
+        if watermark_.judged < max(0, required_minute):
+            late = self.store.settings.minute_of(self.clock()) - watermark_.judged
+            until = f"judged up to {late} minutes ago" if watermark_.judged >= 0 else "not judged yet"
             need, order = "this repair needs the minute of its request", "Check consumers and sweep with `tally status`"
             raise RepairNotReadyError(f"The ledger is {until}, and {need}. {order}, and run the repair again.")
-        return seen
+        return watermark_
 
     def _require_settled(self) -> Watermark:
         """Returns the watermark. While there is a dead letter, which a redrive would add once more, or while the ledger
@@ -233,11 +233,11 @@ class Reconciler:
         if dead_letters.any_waiting(self.store):
             why = "There are dead letters, which may be the cause of drift."
             raise RepairNotReadyError(f"{why} Run `tally repair` again: it applies them first.")
-        seen = watermark.read(self.store)
-        if seen.judged < watermark.pending_resume_minute(self.store, seen) - 1:
+        watermark_ = watermark.read(self.store)
+        if watermark_.judged < watermark.pending_resume_minute(self.store, watermark_) - 1:
             why = "Records may be lost, and the ledger has not restarted."
             raise RepairNotReadyError(f"{why} Try again in some minutes.")
-        return seen
+        return watermark_
 
 
 def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> list[Write]:

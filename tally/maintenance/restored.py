@@ -151,9 +151,9 @@ def _keep_what_runs(store: Store, restored_s: float) -> None:
 
 def _drop_drift(store: Store, now_s: float, *, everything: bool) -> None:
     """Deletes unconfirmed drift, or all drift."""
-    seen = watermark.read(store)
+    watermark_ = watermark.read(store)
     for row in list(rows.all_rows(store)):
-        confirmed = 0 if everything else row.confirmed_amount(seen)
+        confirmed = 0 if everything else row.confirmed_amount(watermark_)
         if confirmed != row.drift:
             write = rows.forget_write(store, row, confirmed, now_s)
             _write_or_raise(store, f"The drift of {row.counter} {row.target}", [write])

@@ -122,14 +122,14 @@ class Sweep:
 
         if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not read holds
             yield lambda: _release_holds(store, counters, end_s(HOLDS_SHARE))
-        seen = watermark.read(store)
+        watermark_ = watermark.read(store)
         now_s = clock.now_s()  # after an answer of the store, which corrects the clock
         if store.settings.salts_table:
             yield partial(pseudonyms.delete_old_salts, store, now_s)
-        if not seen.is_too_fresh(store.settings, now_s):  # else another sweep is running
+        if not watermark_.is_too_fresh(store.settings, now_s):  # else another sweep is running
             # The judge uses the watermark of the sweep before.
-            yield partial(advance_watermark, store, self.shards, seen, now_s)
-            yield lambda: judge_closed_minutes(store, seen, now_s, end_s(JUDGE_SHARE))
+            yield partial(advance_watermark, store, self.shards, watermark_, now_s)
+            yield lambda: judge_closed_minutes(store, watermark_, now_s, end_s(JUDGE_SHARE))
         if store.settings.event_bus:
             yield lambda: _send_events(store, self.bus, now_s, end_s(EVENTS_SHARE))
         if tables := store.settings.team_tables:
@@ -137,16 +137,16 @@ class Sweep:
             yield lambda: spot_checks.run_spot_checks(store, counters, now_s, end_s(TEAM_TABLES_SHARE))
             yield lambda: {"watched": watch.check_numbers(store, counters, now_s, end_s(TEAM_TABLES_SHARE))}
             yield lambda: _report_faults(store, counters, end_s(TEAM_TABLES_SHARE))
-        yield lambda: report_drift(store, counters, seen, now_s, end_s(REPORT_SHARE))
+        yield lambda: report_drift(store, counters, watermark_, now_s, end_s(REPORT_SHARE))
         yield lambda: {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=end_s(SERIES_SHARE))}
         yield lambda: _sweep_removed_parents(store, counters, until_s)
 
 
-def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s: float) -> dict[str, int]:
+def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark, now_s: float) -> dict[str, int]:
     """Sends the heartbeats, stores the watermark, and reports the lag of each consumer."""
-    noted = watermark.advance(store, shards, seen, now_s)
-    observe.write_metrics({observe.RECORDS_LOST: int(seen.oldest_loss_s < NOTHING_LOST_S)})
-    ages_s = watermark.lags_s(noted, seen, now_s)
+    noted = watermark.advance(store, shards, watermark_, now_s)
+    observe.write_metrics({observe.RECORDS_LOST: int(watermark_.oldest_loss_s < NOTHING_LOST_S)})
+    ages_s = watermark.lags_s(noted, watermark_, now_s)
     for consumer, age_s in ages_s.items():
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
@@ -155,9 +155,9 @@ def advance_watermark(store: Store, shards: StreamShards, seen: Watermark, now_s
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 
-def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: float) -> dict[str, int]:
+def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> dict[str, int]:
     """Judges the closed minutes. `until_s`: on the store's clock."""
-    judged = judge.judge(store, seen, now_s, until_s=until_s)
+    judged = judge.judge(store, watermark_, now_s, until_s=until_s)
     gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
         gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
@@ -171,10 +171,12 @@ def judge_closed_minutes(store: Store, seen: Watermark, now_s: float, until_s: f
     }
 
 
-def report_drift(store: Store, counters: Mapping[str, Counter], seen: Watermark, now_s: float, until_s: float) -> None:
+def report_drift(
+    store: Store, counters: Mapping[str, Counter], watermark_: Watermark, now_s: float, until_s: float
+) -> None:
     """Reports the drift until `until_s`, on the store's clock. Without drift, only the metrics of alarms have data,
     because CloudWatch bills each metric that has data."""
-    whole, confirmed = rows.summary(store, counters, seen, now_s, until_s)
+    whole, confirmed = rows.summary(store, counters, watermark_, now_s, until_s)
     if whole[observe.DRIFTING_TALLIES]:
         observe.write_metrics(whole)
     for counter, tallies in confirmed.items():

@@ -77,8 +77,8 @@ class HourAmount(NamedTuple):
         return cls(keys.tally_digest(counter, name) + mark + day, counter, id_, amount)
 
     @property
-    def day(self) -> str:
-        """The day that an import belongs to; empty for traffic."""
+    def import_day(self) -> str:
+        """The day that an import belongs to; empty if the amount is not imported."""
         return self.id.partition("#")[2]
 
 
@@ -90,27 +90,27 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     `until_s`: on the store's clock. The next run continues where this run stopped. If so many tallies moved that one
     part takes longer than a run, raises StoreBusyError.
     """
-    written, at = 0, progress.read(store)
-    if at.since < 0:
+    written, progress_ = 0, progress.read(store)
+    if progress_.since < 0:
         newest = judged if judged >= 0 else store.settings.minute_of(clock.now_s())
         since = newest + 1 - LOOKBACK_MINUTES
-        at = _note(store, at, Progress(since, since - 1, hour_of(store.settings, since)))
-    began = at = _note_missing(store, at)
+        progress_ = _note(store, progress_, Progress(since, since - 1, hour_of(store.settings, since)))
+    began = progress_ = _note_missing(store, progress_)
     while store.clock() < until_s:
-        last = minutes_of(store.settings, at.hour)[-1]
-        if at.through < last:
-            if min(judged, last) - at.through < PART_MINUTES and judged < last:
+        last = minutes_of(store.settings, progress_.hour)[-1]
+        if progress_.through < last:
+            if min(judged, last) - progress_.through < PART_MINUTES and judged < last:
                 break
-            at = _sum_up_part(store, at, min(judged, last), until_s)
-            if at == began:
-                raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(at.hour)}.")
+            progress_ = _sum_up_part(store, progress_, min(judged, last), until_s)
+            if progress_ == began:
+                raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(progress_.hour)}.")
             continue
-        more, at = _write_days(store, at, until_s)
+        more, progress_ = _write_days(store, progress_, until_s)
         written += more
     return written
 
 
-def _note_missing(store: Store, at: Progress) -> Progress:
+def _note_missing(store: Store, progress_: Progress) -> Progress:
     """Stores since when an hour may lack changes: the bookkeeper's dead letters, and its losses that nobody has
     acknowledged. Each judged minute has the marks of its dead letters and losses."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a letter may become a loss
@@ -118,8 +118,8 @@ def _note_missing(store: Store, at: Progress) -> Progress:
     lost_s = [
         lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses
     ]  # in a long loss, the amounts of its first hours are lost, too
-    now = at.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
-    return at if now == at else _note(store, at, now)
+    now = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
+    return progress_ if now == progress_ else _note(store, progress_, now)
 
 
 def _note(store: Store, before: Progress, now: Progress) -> Progress:
@@ -133,13 +133,13 @@ def _note(store: Store, before: Progress, now: Progress) -> Progress:
     return now if try_commit(store, [write]) else progress.read(store)
 
 
-def _sum_up_part(store: Store, at: Progress, last: int, until_s: float) -> Progress:
+def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -> Progress:
     """Sums up the minutes up to `last` in new running segments of their hour. If half of the time or the memory runs
-    out, sums up fewer minutes. If there is no time to write the segments, returns `at`."""
+    out, sums up fewer minutes. If there is no time to write the segments, returns the old progress."""
     sums: Sums = defaultdict(int)
     read_until_s = (store.clock() + until_s) / 2
-    through = at.through
-    for minute in range(at.through + 1, last + 1):
+    through = progress_.through
+    for minute in range(progress_.through + 1, last + 1):
         _add_minute(store, sums, minute)
         through = minute
         if store.clock() >= read_until_s or len(sums) >= SUMS_MAX:
@@ -148,18 +148,18 @@ def _sum_up_part(store: Store, at: Progress, last: int, until_s: float) -> Progr
         _, mark, day = id_.partition("#")
         sums[counter, TOTAL_ID + mark + day] += amount
     new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
-    merged = _merged(running_amounts(store, at.hour, at.through), new)
+    merged = _merged(running_amounts(store, progress_.hour, progress_.through), new)
     lists, in_segments = top.TopListBuilder(), _in_segments(merged)
     while ready := list(islice(in_segments, WRITER_THREADS)):
         if store.clock() >= until_s:
-            return at
-        writes = [_running_segment(store.settings, at.hour, through, entries) for entries in ready]
+            return progress_
+        writes = [_running_segment(store.settings, progress_.hour, through, entries) for entries in ready]
         map_in_threads(partial(put_alone, Call(store, deadline_s=until_s)), writes)
-        for moved in chain.from_iterable(ready):
-            if moved.id != TOTAL_ID and not moved.day:
-                lists.add(*moved[1:])
-    top.write_lists(store, at.hour, through, lists, {counter for counter, _ in sums})
-    return _note(store, at, replace(at, through=through))
+        for entry in chain.from_iterable(ready):
+            if entry.id != TOTAL_ID and not entry.import_day:
+                lists.add(*entry[1:])
+    top.write_lists(store, progress_.hour, through, lists, {counter for counter, _ in sums})
+    return _note(store, progress_, replace(progress_, through=through))
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
@@ -180,8 +180,8 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
 
 def _merged(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
     """Yields the sums by tally, in order, without zeros."""
-    for tally, same in groupby(heapq.merge(*in_order), key=lambda moved: moved[:3]):
-        if amount := sum(moved.amount for moved in same):
+    for tally, same in groupby(heapq.merge(*in_order), key=lambda entry: entry[:3]):
+        if amount := sum(entry.amount for entry in same):
             yield HourAmount(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
 
 
@@ -191,13 +191,13 @@ def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmoun
         yield from _entries(item)
 
 
-def running_amounts_of(store: Store, at: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
+def running_amounts_of(store: Store, progress_: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
     """Yields the amounts of one tally in the present hour, in any order. One Query of one item is enough, unless its
     imports are in two running segments."""
-    partition, table = keys.running_partition(at.hour, at.through), store.settings.ledger_table
+    partition, table = keys.running_partition(progress_.hour, progress_.through), store.settings.ledger_table
     digest = keys.tally_digest(counter, id_)
     for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
-        yield from (moved for moved in _entries(item) if moved.digest.startswith(digest))
+        yield from (entry for entry in _entries(item) if entry.digest.startswith(digest))
         if item["SK"]["S"] <= digest:
             return  # the items before this one have only other tallies
 
@@ -206,12 +206,12 @@ def _entries(item: Item) -> Iterator[HourAmount]:
     return (HourAmount.of(*entry) for entry in items.decompress(item["body"]))
 
 
-def _in_segments(moves: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
+def _in_segments(amounts: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
     """Yields the entries of each running segment."""
     entries, size = list[HourAmount](), 0
-    for moved in moves:
-        entries.append(moved)
-        size += len(moved.id) + ENTRY_BYTES
+    for entry in amounts:
+        entries.append(entry)
+        size += len(entry.id) + ENTRY_BYTES
         if size >= SEGMENT_BYTES:
             yield entries
             entries, size = [], 0
@@ -223,41 +223,41 @@ def _running_segment(settings: Settings, hour: int, through: int, entries: list[
     assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each tally once, in order"
     key = keys.key(keys.running_partition(hour, through), entries[0].digest)
     expiration = int(clock.now_s()) + segments.SEGMENT_KEPT_S
-    values: items.Values = {"body": items.compress([moved[1:] for moved in entries]), "expiration": expiration}
+    values: items.Values = {"body": items.compress([entry[1:] for entry in entries]), "expiration": expiration}
     return items.put_write(settings.ledger_table, key, values)
 
 
-def _write_days(store: Store, at: Progress, until_s: float) -> tuple[int, Progress]:
+def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int, Progress]:
     """Writes an hour that is over into the items of its day until the time runs out. Returns how many, and the
     progress."""
-    written, hour = 0, at.hour
-    assert at.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
-    left = (moved for moved in running_amounts(store, hour, at.through) if moved.digest > at.after)
-    while at.hour == hour and store.clock() < until_s:
+    written, hour = 0, progress_.hour
+    assert progress_.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
+    left = (entry for entry in running_amounts(store, hour, progress_.through) if entry.digest > progress_.after)
+    while progress_.hour == hour and store.clock() < until_s:
         chunk = list(islice(left, ROWS_AT_ONCE))
-        writes = [[_hour_write(store.settings, hour, moved)] for moved in chunk]
+        writes = [[_hour_write(store.settings, hour, entry)] for entry in chunk]
         map_in_threads(partial(commit_writes, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
         whole = len(chunk) < ROWS_AT_ONCE
-        done = replace(at, hour=hour + 1, after="") if whole else replace(at, after=chunk[-1].digest)
-        at = _note(store, at, done)
-    return written, at
+        done = replace(progress_, hour=hour + 1, after="") if whole else replace(progress_, after=chunk[-1].digest)
+        progress_ = _note(store, progress_, done)
+    return written, progress_
 
 
-def _hour_write(settings: Settings, hour: int, moved: HourAmount) -> Write:
+def _hour_write(settings: Settings, hour: int, entry: HourAmount) -> Write:
     """Returns the write of one tally's hour into its item of the day. An import stays for ever."""
-    day, of_day = divmod(hour, 24)
-    sets, values, into = f"SET h{of_day} = :amount", {":amount": {"N": str(moved.amount)}}, day_name(day)
-    if moved.day:
+    day, hour_of_day = divmod(hour, 24)
+    sets, values, into = f"SET h{hour_of_day} = :amount", {":amount": {"N": str(entry.amount)}}, day_name(day)
+    if entry.import_day:
         sets = f"SET h{hour} = :amount"
-        into = f"{IMPORT}{moved.day}"
+        into = f"{IMPORT}{entry.import_day}"
     elif settings.series_days:
         sets += ", expiration = :expires"
         values[":expires"] = {"N": str((day + settings.series_days + EXPIRY_GRACE_DAYS) * DAY_S)}
     return {
         "Update": {
             "TableName": settings.ledger_table,
-            "Key": keys.key(day_partition(moved.counter, moved.id.partition("#")[0]), into),
+            "Key": keys.key(day_partition(entry.counter, entry.id.partition("#")[0]), into),
             "UpdateExpression": sets,
             "ExpressionAttributeValues": values,
         }

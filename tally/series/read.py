@@ -31,33 +31,35 @@ class SeriesRange(NamedTuple):
     zone: tzinfo = UTC
 
 
-ALL_TIME = SeriesRange(DAY, 0, 24 * 365 * 1000)  # no import belongs to another day
+ALL_TIME = SeriesRange(DAY, 0, 24 * 365 * 1000)  # 1970 to 2969, so the day of every import is in it
 
 
 def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> dict[str, Any]:
     """`{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
 
-    `from` is the beginning of an hour or a day, in epoch seconds. The series lack changes after `as_of`, and changes
-    before `since`: series begin with the first deployment of Tally, or with the first day that is kept. Both are null
-    if there are no series yet. `imports`: `{"from","value"}`, the days of UTC that the range touches and that rows were
-    imported into, also before `since`. `repairs`: `{"at","value","how","added"}`. If a tally is younger than the
-    series, it is the sum of its series, all of its imports, and `added` of its repairs.
+    `from` is the beginning of an hour or a day, in epoch seconds. The series lack changes after `as_of` and changes
+    before `since`: the first deployment of Tally, or the first day that is kept. If there are no series yet, `as_of`
+    and `since` are null. `imports`: `{"from","value"}` of each imported day of UTC that the range overlaps, also before
+    `since`. `repairs`: `{"at","value","how","added"}`. If a tally's first change was after `since`, the tally is the
+    sum of its series, of all of its imports, and of `added` in all of its repairs.
     """
     spans.require_single_period(counter, wanted.by, wanted.zone)
     store, settings = call.store, call.store.settings
-    at = progress.read(store)  # read before the numbers, so they have every hour that the progress says
+    progress_ = progress.read(store)  # read before the numbers, so they have every hour that the progress says
     body = {"counter": counter.name, "id": id_, "by": wanted.by}
-    if at.as_of(settings) is None:
+    if progress_.as_of(settings) is None:
         return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
-    first = max(wanted.first, at.first_hour(settings))
-    end = min(wanted.end, at.hour + (at.through >= minutes_of(settings, at.hour)[0]))
-    running = list(hours.running_amounts_of(store, at, counter.name, id_))
+    first = max(wanted.first, progress_.first_hour(settings))
+    has_present_hour = progress_.through >= minutes_of(settings, progress_.hour)[0]
+    end = min(wanted.end, progress_.hour + 1 if has_present_hour else progress_.hour)
+    running = list(hours.running_amounts_of(store, progress_, counter.name, id_))
     values: dict[int, int] = {}
     if first < end:
         low, high = hours.day_name(first // 24), hours.day_name((end - 1) // 24)
-        for day, of_day, amount in _stored(store, counter.name, id_, low, high):
-            values[24 * hours.parse_day(day) + of_day] = amount
-    values[at.hour] = sum(moved.amount for moved in running if not moved.day)
+        for day, hour_of_day, amount in _stored_amounts(store, counter.name, id_, low, high):
+            values[24 * hours.parse_day(day) + hour_of_day] = amount
+    values[progress_.hour] = sum(entry.amount for entry in running if not entry.import_day)
+    imports = read_imports(store, counter.name, id_, progress_, running, wanted)
     points: dict[int, int] = {}
     for hour in range(first, end):
         from_s = _start_s(hour, wanted)
@@ -66,17 +68,18 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
         **body,
         "series": [{"from": from_s, "value": value} for from_s, value in points.items()],
         "imports": [
-            {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(part.amount for part in same)}
-            for day, same in groupby(sorted(imported(store, counter.name, id_, at, running, wanted)), attrgetter("day"))
+            {"from": hours.parse_day(day) * hours.DAY_S, "value": sum(part.amount for part in same_day)}
+            for day, same_day in groupby(sorted(imports), attrgetter("day"))
         ],
         "repairs": list(_repairs(call, counter, id_, wanted)),
-        "since": max(at.since * settings.minute_s, at.first_hour(settings) * HOUR_S),
-        "as_of": at.as_of(settings),
+        "since": max(progress_.since * settings.minute_s, progress_.first_hour(settings) * HOUR_S),
+        "as_of": progress_.as_of(settings),
     }
 
 
-def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
-    """Yields the sort key, the hour and the amount of each attribute of the items from one sort key to another."""
+def _stored_amounts(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
+    """Yields each stored amount of a tally: (sort key, hour, amount). The hour is an hour of the day; in an item of
+    imports, it is an hour since 1970. `low`, `high`: the first and the last sort key."""
     partition, table = hours.day_partition(counter, id_), store.settings.ledger_table
     for item in queries.partition_items(store, table, partition, low, high):
         for name in item.keys() - {"PK", "SK", "expiration"}:
@@ -84,39 +87,42 @@ def _stored(store: Store, counter: str, id_: str, low: str, high: str) -> Iterat
 
 
 class ImportedHour(NamedTuple):
-    """The imported amount of a tally for one day (`2024-05-03`). `hour`: of the import, since 1970."""
+    """The imported amount of a tally for one day (`2024-05-03`). `hour`: when it was imported, in hours since 1970."""
 
     day: str
     hour: int
     amount: int
 
 
-def imported(
-    store: Store, counter: str, id_: str, at: Progress, running: Iterable[HourAmount], wanted: SeriesRange
+def read_imports(
+    store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
     """Yields the imports of a tally into the days of UTC that a range touches. `running`: amounts of the present
     hour."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
-    for into, hour, amount in _stored(store, counter, id_, low, high):
-        if hour < at.hour:
-            yield ImportedHour(into.removeprefix(hours.IMPORT), hour, amount)
-    yield from (ImportedHour(new.day, at.hour, new.amount) for new in running if first <= new.day <= last)
+    for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
+        if hour < progress_.hour:
+            yield ImportedHour(sort_key.removeprefix(hours.IMPORT), hour, amount)
+    for entry in running:
+        if first <= entry.import_day <= last:
+            yield ImportedHour(entry.import_day, progress_.hour, entry.amount)
 
 
-def ever_imported(store: Store, counter: str, id_: str, at: Progress) -> Iterator[ImportedHour]:
+def read_all_imports(store: Store, counter: str, id_: str, progress_: Progress) -> Iterator[ImportedHour]:
     """Yields the imports of a tally into any day."""
-    return imported(store, counter, id_, at, hours.running_amounts_of(store, at, counter, id_), ALL_TIME)
+    running = hours.running_amounts_of(store, progress_, counter, id_)
+    return read_imports(store, counter, id_, progress_, running, ALL_TIME)
 
 
 def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
-    """`{"amount","as_of"}`: the imported amount of a tally in all. None if nothing is summed up yet, and for a counter
-    with periods: one series has all periods of an id."""
-    at = progress.read(call.store)
-    as_of = at.as_of(call.store.settings)
+    """Returns `{"amount","as_of"}`: the imported amount of a tally in all. Returns None if nothing is summed up yet. A
+    counter with periods has None, too, because one series has all periods of an id."""
+    progress_ = progress.read(call.store)
+    as_of = progress_.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
         return None
-    imported_hours = ever_imported(call.store, counter.name, tally, at)
+    imported_hours = read_all_imports(call.store, counter.name, tally, progress_)
     return {"amount": sum(part.amount for part in imported_hours), "as_of": as_of}
 
 
@@ -129,15 +135,16 @@ def _start_s(hour: int, wanted: SeriesRange) -> int:
 
 
 def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Iterator[dict[str, Any]]:
-    """Yields the repairs in the range, which are not traffic. `added`: the part that no series has, because it was
-    accepted before `since`, or its record is lost. The rest brings the tally to the sum of its series."""
+    """Yields the repairs in the range. The series do not have them. `added`: the part of a repair that was accepted
+    before `since`, or whose record is lost, so the series lack it. The rest of a repair corrects the tally alone."""
     for repair in history.read_repairs(call.store, counter.name, id_):
         if wanted.first * HOUR_S <= repair["at"] < wanted.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
-    """Returns the range that a caller asks for: by default the last day of hours, or the last month of days, to now.
+    """Returns the range that a caller asks for. If `to_s` is None, it ends now. If `from_s` is None, it has 24 hours or
+    30 days.
 
     Raises InvalidInputError if the range is empty or has too many points, if the time zone is not known, or if a day
     does not begin with an hour of UTC.
@@ -154,8 +161,9 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     points = (wanted.end - wanted.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"The range has {points} {by}s. Ask for {POINTS_MAX[by]} at most.", field="from")
-    half_days = (*range(wanted.first, wanted.end, 12), wanted.end) if by == DAY else ()
-    if any(_start_s(hour, wanted) % HOUR_S for hour in half_days):  # each day: some zones change by half an hour
+    # Hours of each day, because some zones change by half an hour.
+    sample_hours = (*range(wanted.first, wanted.end, 12), wanted.end) if by == DAY else ()
+    if any(_start_s(hour, wanted) % HOUR_S for hour in sample_hours):
         raise InvalidInputError("tz must be a zone whose days begin with an hour of UTC on each day.", field="tz")
     return wanted
 

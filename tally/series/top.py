@@ -150,11 +150,11 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     series began, raises NotFoundError. Raises InvalidInputError.
     """
     spans.require_single_period(counter, by)
-    at = progress.read(call.store)
-    settings = call.store.settings
-    newest = span_of(hour_of(settings, at.through))[: SPAN_LENGTHS[by]] if at.as_of(settings) is not None else ""
+    progress_ = progress.read(call.store)
+    settings, as_of = call.store.settings, progress_.as_of(call.store.settings)
+    newest = "" if as_of is None else span_of(hour_of(settings, progress_.through))[: SPAN_LENGTHS[by]]
     wanted_span = newest if span is None else checked_span(span, by)
-    begun = span_of(hour_of(settings, at.since))[: SPAN_LENGTHS[by]] if newest else ""
+    begun = span_of(hour_of(settings, progress_.since))[: SPAN_LENGTHS[by]] if newest else ""
     kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
     if wanted_span and wanted_span < max(begun, kept):
         raise NotFoundError(f"There is no list of {wanted_span}: the lists begin with {max(begun, kept)}.")
@@ -168,7 +168,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
         "span": wanted_span or None,
         "top": [{"id": ranked.id, "value": ranked.value} for ranked in top.entries[:limit] if ranked.value > 0],
         "error_max": top.error,
-        "as_of": at.as_of(settings),
+        "as_of": as_of,
     }
 
 

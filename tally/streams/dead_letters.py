@@ -168,14 +168,14 @@ def redrive(
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
-        seen = watermark.read(call.store)
+        watermark_ = watermark.read(call.store)
         minute = settings.minute_of(clock.now_s())
-        resume_minute = watermark.pending_resume_minute(call.store, seen)
+        resume_minute = watermark.pending_resume_minute(call.store, watermark_)
         place = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = RedriveOutcome.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place, resume_minute)
-            commit_writes(call, [_marker_removal(call, marker), _open_minute_check(call, minute, seen), *writes])
+            commit_writes(call, [_marker_removal(call, marker), _open_minute_check(call, minute, watermark_), *writes])
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
             stays = queries.get(call.store.client, settings.ledger_table, marker.key)
             has_expired = isinstance(error, DeadLetterExpiredError)
@@ -207,7 +207,7 @@ def _marker_removal(call: Call, marker: DeadLetterMarker) -> Write:
     return {"Delete": items.with_expected(ledger, {"object": marker.object})}
 
 
-def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Write:
+def _open_minute_check(call: Call, minute: int, watermark_: watermark.Watermark) -> Write:
     """Returns the check that neither a minute nor the minute before is judged, and that the ledger has not restarted.
 
     Once the minute before is judged, the judge may be reading this minute.
@@ -218,7 +218,7 @@ def _open_minute_check(call: Call, minute: int, seen: watermark.Watermark) -> Wr
         "ConditionExpression": "attribute_not_exists(judged) OR judged < :before",
         "ExpressionAttributeValues": {":before": {"N": str(minute - 1)}},
     }
-    return {"ConditionCheck": items.with_expected(check, {"resume_minute": seen.item.get("resume_minute")})}
+    return {"ConditionCheck": items.with_expected(check, {"resume_minute": watermark_.item.get("resume_minute")})}
 
 
 def _writes(

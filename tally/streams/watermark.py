@@ -150,9 +150,9 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     judged. A conflict does not show that the ledger has begun, so the write is retried. Raises StoreBusyError when
     conflicts outlast the retries.
     """
-    seen = read(call.store)
-    if "began_s" in seen.item:
-        return seen
+    watermark_ = read(call.store)
+    if "began_s" in watermark_.item:
+        return watermark_
     now_s = clock.now_s()
     began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
     values: items.Values = {"format": keys.FORMAT, "began_s": began_s}
@@ -167,12 +167,12 @@ def last_judged_minute(store: Store) -> int:
     return read(store).judged
 
 
-def pending_resume_minute(store: Store, seen: Watermark) -> int:
+def pending_resume_minute(store: Store, watermark_: Watermark) -> int:
     """Returns the first minute that is judged after the noted losses; 0: there was no loss.
 
     It includes a loss that the next sweep will see first.
     """
-    return max([seen.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
+    return max([watermark_.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
 
 
 def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:

@@ -272,8 +272,8 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_it_is_restored_d
     world.run(50, world.play)
     world.deliver()
     moment_s, copy, read = world.now_s, copy_tables(world), segments.read_segments
-    at = progress.read(copy)
-    assert minutes_of(copy.settings, at.hour)[0] < at.through < copy.settings.minute_of(moment_s) - 1
+    progress_ = progress.read(copy)
+    assert minutes_of(copy.settings, progress_.hour)[0] < progress_.through < copy.settings.minute_of(moment_s) - 1
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
     ConsumerWorld(copy, world.wire).expire(world.now_s + 86400)

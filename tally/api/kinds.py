@@ -1,4 +1,4 @@
-"""The kinds of fields. An operation annotates its arguments with the types at the end.
+"""The kinds of fields. An operation annotates its arguments with the types at the end of this module.
 
 `tally/fields.py` has the checks, which the command and the counting core use, too.
 """
@@ -20,10 +20,10 @@ from .kind import FieldContext, Kind, Schema, SchemaContext, Source
 
 def _check_hold_id(value: object, field: str, _: FieldContext) -> str:
     """Checks the id of a hold. Raises NotFoundError for an id that Tally cannot have made."""
-    given = fields.string(value, field)
-    if not fields.HOLD_PATTERN.fullmatch(given):
+    hold_id = fields.string(value, field)
+    if not fields.HOLD_PATTERN.fullmatch(hold_id):
         raise NotFoundError("There is no such hold.", field=field)
-    return given
+    return hold_id
 
 
 def _example_counter(context: SchemaContext) -> Counter:
@@ -54,7 +54,7 @@ PAGE_EXAMPLE = "https://example.com/a"
 HOLD_EXAMPLE = "1785542401-mFYxsn9wM2rBbRkD"
 _KEY_SCHEMA = kind.string_schema(1, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
 _SECRET_SCHEMA = kind.string_schema(fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX, fields.KEY_PATTERN)
-# Without a format, because `uri` would rule out other alphabets.
+# Without JSON Schema's format `uri`, which allows no letters beyond ASCII.
 _PAGE_SCHEMA = kind.string_schema(8, fields.RAW_PAGE_BYTES_MAX, fields.PAGE_PATTERN)
 _ABOUT_PAGE = (
     "An absolute http or https URL. Tally drops its fragment and the parameters that the deployment lists (`utm_source`"
@@ -63,7 +63,7 @@ _ABOUT_PAGE = (
 ID = Kind(
     kind.without_context(fields.identifier),
     kind.string_schema(1, fields.ID_CHARACTERS_MAX, ID_FORM),
-    "The id of what is counted. The clients encode other characters: `/a/` is `~2Fa~2F` (docs/browser.md).",
+    "The id of what is counted. The clients encode what an id cannot contain: `/a/` is `~2Fa~2F` (docs/browser.md).",
     "7c20",
 )
 READ_ID = replace(
@@ -96,7 +96,7 @@ SECRET = Kind(
     source=Source.HEADER,  # a URL would be logged
     http_name="Tally-Secret",
 )
-# When its page is left, a browser sends with `navigator.sendBeacon`, which takes no headers.
+# When a visitor leaves a page, the browser sends changes with `navigator.sendBeacon`, which takes no headers.
 _IN_HEADER_OR_BODY = f"{KEY.description} In the header, or as `key` in the body."
 KEY_IN_HEADER_OR_BODY = replace(KEY, description=_IN_HEADER_OR_BODY, body_name="key")
 KEYS_IN_QUERY = replace(KEY, description="The key of the change.", source=Source.QUERY, http_name="key", list_max=100)
@@ -125,7 +125,7 @@ CURSOR = Kind(
 AMOUNT = kind.integer(
     -AMOUNT_MAX,
     AMOUNT_MAX,
-    "The amount to add, below 0 to subtract. For a counter with a fixed step: that step, or leave it out.",
+    "The amount to add, below 0 to subtract. If the counter has a fixed step, send this step or no amount.",
     lambda context: _example_counter(context).delta or 1,
 )
 VALUE = kind.integer(-AMOUNT_MAX, AMOUNT_MAX, "The value to set.", 98)
@@ -169,18 +169,18 @@ CHILD_NAME = Kind(
     kind.string_schema(1, fields.USER_BYTES_MAX),
     f"The child's name, such as a user's `sub`. At most {fields.USER_BYTES_MAX} bytes, percent-encoded.",
     "auth0|7c20",
-    source=Source.QUERY,  # API Gateway decodes a path before it routes: `a%3Fb` would arrive as `a`
+    source=Source.QUERY,  # API Gateway decodes a path first, so `a%3Fb` in a path would arrive as `a`
 )
 INCLUDE_VALUE = Kind(
     kind.without_context(fields.boolean),
     {"type": "boolean", "default": False},
-    "Whether the answer has the number, too. Tally reads it right after the change, for a read unit.",
+    "Whether the answer has the number, too. Tally reads it right after the change, which costs a read unit.",
     True,
     source=Source.QUERY,
 )
 USED = replace(
     INCLUDE_VALUE,
-    description="Whether the amount is used already. Then it may go beyond the limit, as far as the counter's `debt`.",
+    description="Whether the amount is used already. Such an amount may exceed the limit, up to the counter's `debt`.",
 )
 TALLY = Kind(
     kind.without_context(fields.split_tally),
@@ -198,7 +198,7 @@ RECEIPT_TARGET = kind.text(
 )
 _ID_OR_URL = "The id of what is counted. For `visits`: the page's URL."
 ID_OR_PAGE = replace(RECEIPT_TARGET, description=_ID_OR_URL, example="7c20")
-PERIOD = kind.matching(  # a later check says whether the counter has such periods, and this one
+PERIOD = kind.matching(  # a later check refuses a period that the counter does not have
     fields.PERIOD_PATTERN,
     kind.string_schema(4, 16, fields.PERIOD_PATTERN),
     "a period, like 2026-11-22, 2026-W47 or 2026-11",
@@ -209,7 +209,7 @@ PERIOD = kind.matching(  # a later check says whether the counter has such perio
 USER_AGENT = Kind(
     kind.without_context(fields.user_agent),
     {"type": "string"},
-    "The browser's `User-Agent`; crawlers count apart.",
+    "The browser's `User-Agent`. Tally counts visits of crawlers separately.",
     "Mozilla/5.0",
     source=Source.HEADER,
     http_name="User-Agent",
@@ -240,11 +240,11 @@ VISITOR = kind.text(
 FIRST_TRY_TIME = kind.integer(
     0,
     fields.TIME_S_MAX,
-    "When you first sent this visit, in seconds since 1970, within the last day. It counts in the period of that time.",
+    "When you first sent this visit, in seconds since 1970, within the last day. This time decides its period.",
     1785542401,
 )
 ZONE = kind.text(
-    64,  # the longest has 32
+    64,  # the longest name of a zone has 32
     "The time zone of the days. Without it: UTC. Each of its days must begin at a full hour of UTC.",
     "Europe/Berlin",
     "characters",

@@ -145,20 +145,21 @@ def _hold_writes(
     return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
 
 
-def amount_to_move(hold: Item, kept: int) -> int:
-    """Returns by how much the number moves if the hold, which is in this state, has taken `kept` in the end."""
+def amount_to_move(hold: Item, kept_amount: int) -> int:
+    """Returns by how much the number moves if the hold has taken `kept_amount` after the move."""
     amount = int(hold["amount"]["N"])
     taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
-    return taken - kept if amount > 0 else kept - taken
+    return taken - kept_amount if amount > 0 else kept_amount - taken
 
 
 def transition(
-    call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, in_time: bool = False
+    call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, must_be_unexpired: bool = False
 ) -> bool:
     """Moves the hold to `state`, and moves its tally so that the hold has taken `kept_amount` in the end.
 
-    `hold`: the item as it was read. `in_time`: move it only if it has not expired. Returns False if another call moved
-    or changed the hold first, or if its expiry is on the wrong side. Raises LimitReachedError if the move does not fit.
+    `hold`: the item as it was read. `must_be_unexpired`: move it only before it expires; to expire it, the move needs
+    that its time is over. Returns False if another call moved or changed the hold first, or if its time does not allow
+    the move. Raises LimitReachedError if the move does not fit.
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
@@ -166,7 +167,7 @@ def transition(
     settled = items.put_write(table, hold_items.settled_key(owner, hold_id), _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
         gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        removal = items.with_expected(gone | _time_condition(state, in_time), hold_items.expect_as_read(hold))
+        removal = items.with_expected(gone | _time_condition(state, must_be_unexpired), hold_items.expect_as_read(hold))
         writes: list[Write] = [{"Delete": removal}, settled]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
@@ -205,12 +206,13 @@ def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Value
     }
 
 
-def _time_condition(state: str, in_time: bool) -> Item:
+def _time_condition(state: str, must_be_unexpired: bool) -> Item:
     """Returns the condition on the expiry of a held hold that moves to `state`."""
-    if state != EXPIRED and not in_time:
+    if state != EXPIRED and not must_be_unexpired:
         return {}
     now = {":now": {"N": str(int(clock.now_s()))}}
-    return {"ConditionExpression": f"expires {'>' if in_time else '<='} :now", "ExpressionAttributeValues": now}
+    operator = ">" if must_be_unexpired else "<="
+    return {"ConditionExpression": f"expires {operator} :now", "ExpressionAttributeValues": now}
 
 
 def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:

@@ -59,7 +59,7 @@ class Increment(NamedTuple):
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
     used: bool = False
-    """Whether the amount is used already. Then it goes beyond the limit, as far as the counter's `debt`."""
+    """Whether the amount is used already. Such an amount may exceed the limit, up to the counter's `debt`."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:

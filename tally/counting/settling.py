@@ -1,5 +1,5 @@
-"""Settles holds: commits them at the amount that was used, releases or voids them, each once (holds.py has the
-states)."""
+"""Settles holds: commits a hold at the amount that was used, releases it, or voids its commit. holds.py has the states;
+a hold enters each state once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from . import hold_items, holds, periods
 from .hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from .receipts import Body, retired_error
 
-ATTEMPTS_MAX = 5  # a hold becomes overdue, expired, committed and voided. Another change in between is rare
+# An attempt fails if another call moves the hold first. A hold moves at most four times: it becomes overdue, expired,
+# committed and voided. It is rare that another call changes its amount or time in between.
+ATTEMPTS_MAX = 5
 _STATES_BEFORE = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
 
 
@@ -22,9 +24,9 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     """Commits a hold of the id (`COMMITTED`: `amount` stays taken; None: the amount that was held), releases it
     (`RELEASED`: gives the amount back), or voids it (`VOIDED`: gives back what its commit took), once.
 
-    A commit of less than the held amount gives the rest back; a commit of more takes it. If the hold has expired, a
-    commit at an amount takes the amount, for `kept` seconds after the hold's time. It always moves the period of the
-    hold.
+    A commit of less than the held amount gives the rest back, and a commit of more takes the difference. An expired
+    hold has given its amount back, so a commit at an amount takes all of it. Such a commit may come until `kept`
+    seconds after the expiry. The period of the hold moves, even if another period is current.
 
     Returns `{"counter","id","hold","state","changed"}`, and after a commit the `amount` that it took. To settle the
     same way twice changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
@@ -36,27 +38,28 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     body = {"counter": counter.name, "id": id_, "hold": hold_id, "state": state}
     for _ in range(ATTEMPTS_MAX):
         hold = hold_items.find(call, counter, id_, hold_id)
-        used = {"amount": items.int_attribute(hold, "used")} if "used" in hold else {}
-        if hold["state"] == {"S": state} and amount in (None, used.get("amount")):
-            return {**body, **used, "changed": hold.get("nonce") == {"S": call.nonce}}  # its own: the answer was lost
-        in_time = state == COMMITTED and amount is None
-        _refuse(counter, hold, state, in_time=in_time)
-        kept = abs(int(hold["amount"]["N"])) if in_time else amount or 0
-        move = partial(holds.transition, call, counter, hold, state, kept, in_time=in_time)
-        by = holds.amount_to_move(hold, kept)
+        used_member = {"amount": items.int_attribute(hold, "used")} if "used" in hold else {}
+        if hold["state"] == {"S": state} and amount in (None, used_member.get("amount")):
+            # The nonce is that of this call if the call settled the hold in an attempt whose response was lost.
+            return {**body, **used_member, "changed": hold.get("nonce") == {"S": call.nonce}}
+        must_be_unexpired = state == COMMITTED and amount is None
+        _refuse(counter, hold, state, must_be_unexpired=must_be_unexpired)
+        kept_amount = abs(int(hold["amount"]["N"])) if must_be_unexpired else amount or 0
+        move = partial(holds.transition, call, counter, hold, state, kept_amount, must_be_unexpired=must_be_unexpired)
+        by = holds.amount_to_move(hold, kept_amount)
         if holds.retry_with_room(call, counter, hold["target"]["S"], by, move):
-            return {**body, **used, **({"amount": kept} if state == COMMITTED else {}), "changed": True}
+            return {**body, **used_member, **({"amount": kept_amount} if state == COMMITTED else {}), "changed": True}
     raise StoreBusyError("Another call is settling the hold.")
 
 
-def _refuse(counter: Counter, hold: Item, state: str, *, in_time: bool) -> None:
-    """Raises if the hold cannot move to the state. `in_time`: an expired hold cannot move, either."""
-    now, tally = hold_items.current_state(hold), hold["target"]["S"]
-    if now not in _STATES_BEFORE[state]:
-        at = f" at {items.int_attribute(hold, 'used')}" if now == COMMITTED else ""
-        raise HoldSettledError(f"The hold is {now}{at}.")
-    late = (state, now) == (COMMITTED, EXPIRED)
-    if late and in_time:
+def _refuse(counter: Counter, hold: Item, state: str, *, must_be_unexpired: bool) -> None:
+    """Raises if the hold cannot move to the state. `must_be_unexpired`: the move needs a hold that has not expired."""
+    present, tally = hold_items.current_state(hold), hold["target"]["S"]
+    if present not in _STATES_BEFORE[state]:
+        amount = f" at {items.int_attribute(hold, 'used')}" if present == COMMITTED else ""
+        raise HoldSettledError(f"The hold is {present}{amount}.")
+    late = (state, present) == (COMMITTED, EXPIRED)
+    if late and must_be_unexpired:
         raise HoldSettledError("The hold is expired. Others may have its amount. Commit an amount to take it now.")
     if late and hold_items.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold expired too long ago to be committed.")

@@ -142,8 +142,8 @@ def increment(
 
     At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt, so a retry
     with the same key may succeed later. A counter with periods counts in the current period, and a refusal says when
-    the next one begins. An amount that is `used` already may go beyond the limit, as far as the counter's `debt`: the
-    answer then has `over`.
+    the next one begins. An amount that is `used` already may exceed the limit, up to the counter's `debt`. The answer
+    then has `over`.
     """
     by = fields.amount_or_step(counter, amount, "amount")
     tally, named = id, {"id": id}

@@ -141,7 +141,7 @@ class LimitReachedError(CallerError):
 
     @property
     def retry_after_s(self) -> int | None:
-        """In how many seconds the next period begins, if the amount fits there; None if it never fits."""
+        """The seconds until the next period begins, if the amount fits there; None if the amount never fits."""
         seconds = self.members.get("retry_after_s")
         return seconds if isinstance(seconds, int) else None
 

@@ -39,7 +39,10 @@ _QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RF
 
 
 def is_request(event: object) -> TypeGuard[Event]:
-    """Returns whether API Gateway sent the event. Others can invoke a function, too, so this checks what is read."""
+    """Returns whether API Gateway sent the event.
+
+    Anyone who may invoke the function can send any event, so this checks the type of each member that Tally reads.
+    """
     if not isinstance(event, Mapping) or "routeKey" not in event:
         return False
     context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")
@@ -59,12 +62,12 @@ def _claims(context: object) -> Any:
 def verified_caller(event: Event, route: Route, console_client: str) -> object:
     """Returns the JWT's `sub`, which the gateway's authorizer verified. Raises UnauthenticatedError without a `sub`.
 
-    Every user of the stack's pool gets the scope tally/read from `console_client`. So if the user of its token is not
-    an operator, and the route has a scope, raises ForbiddenError.
+    `console_client`: the id of the console's app client. It gives the scope tally/read to every user of the stack's
+    pool. So if the route has a scope, and a token of this client is not an operator's, raises ForbiddenError.
     """
     claims = _claims(event["requestContext"])
     if not claims.get("sub"):
-        raise UnauthenticatedError("This needs a token with a `sub`.")
+        raise UnauthenticatedError("This request needs a token with a `sub`.")
     groups = claims.get("cognito:groups")
     if isinstance(groups, str):  # API Gateway makes a list `[a b]`, and no group has a space in its name
         groups = groups.removeprefix("[").removesuffix("]").split()
@@ -82,10 +85,10 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
     UnsupportedMediaTypeError.
     """
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
-    has_query = event.get("rawQueryString") and not route.operation.any_query
+    checks_query = not route.operation.takes_any_query
     sent: dict[Source, Mapping[str, object]] = {
         Source.PATH: event.get("pathParameters") or {},
-        Source.QUERY: _parse_query(event, route) if has_query else {},
+        Source.QUERY: _parse_query(event, route) if checks_query else {},
         Source.BODY: _parse_body(event, headers, route),
         Source.HEADER: headers,
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
@@ -93,21 +96,22 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
     raw: dict[str, object] = dict(route.fixed_fields)
     known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
     for field in route.fields:
-        wire, body_wire = field.http_name, field.kind.body_name
-        known.get(field.source, set()).add(wire)
-        name = wire.lower() if field.source is Source.HEADER else wire
+        http_name, body_name = field.http_name, field.kind.body_name
+        known.get(field.source, set()).add(http_name)
+        name = http_name.lower() if field.source is Source.HEADER else http_name
         if name in sent[field.source]:
-            given = sent[field.source][name]
-            raw[field.name] = _unquote(headers[name]) if wire == KEY.http_name and headers[name][:1] == '"' else given
+            value = sent[field.source][name]
+            is_quoted = http_name == KEY.http_name and headers[name][:1] == '"'
+            raw[field.name] = _unquote(headers[name]) if is_quoted else value
         elif field.kind.http_default is not None:
             raw[field.name] = field.kind.http_default
-        if body_wire:
-            known[Source.BODY].add(body_wire)
-        if body_wire and body_wire in sent[Source.BODY]:
-            given = sent[Source.BODY][body_wire]
-            if raw.setdefault(field.name, given) != given:
-                detail = f"{body_wire} in the body differs from {wire}: send one of them."
-                raise InvalidInputError(detail, field=body_wire)
+        if body_name:
+            known[Source.BODY].add(body_name)
+        if body_name and body_name in sent[Source.BODY]:
+            value = sent[Source.BODY][body_name]
+            if raw.setdefault(field.name, value) != value:
+                detail = f"{body_name} in the body differs from {http_name}: send one of them."
+                raise InvalidInputError(detail, field=body_name)
     for source, names in known.items():
         unknown = sorted(sent[source].keys() - names)
         if unknown:
@@ -117,8 +121,8 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
 
 
 def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str, object]:
-    """Returns the caller's address. CloudFront appends it to the X-Forwarded-For that the caller sent, and the gateway
-    appends CloudFront's own, so the caller's is the last but one."""
+    """Returns the caller's address. Behind CloudFront, it is the last but one address in X-Forwarded-For: CloudFront
+    appends the caller's address, and then the gateway appends CloudFront's address."""
     if cdn:
         *_, caller, _ = ["", "", *headers.get("x-forwarded-for", "").split(",")]
         return {"address": caller.strip()} if caller.strip() else {}
@@ -127,7 +131,7 @@ def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str
 
 
 def _unquote(key: str) -> str:
-    """Returns the key of a header that is a quoted string, as in the IETF's draft. Raises InvalidInputError."""
+    """Returns the key in a quoted string. The IETF's draft of Idempotency-Key quotes keys. Raises InvalidInputError."""
     if not (quoted := _QUOTED_PATTERN.fullmatch(key)):
         raise InvalidInputError(f"{KEY.http_name} must be a key, or one quoted string.", field=KEY.http_name)
     return re.sub(r"\\(.)", r"\1", quoted[1])
@@ -140,9 +144,10 @@ def _parse_query(event: Event, route: Route) -> dict[str, object]:
     """
     values: dict[str, object] = {}
     lists: dict[str, list[str]] = {field.http_name: [] for field in route.fields if field.kind.list_max}
-    most = PARAMETERS_MAX + sum(field.kind.list_max for field in route.fields)
+    pairs_max = PARAMETERS_MAX + sum(field.kind.list_max for field in route.fields)
+    text = event.get("rawQueryString", "")
     try:
-        pairs = parse_qsl(event.get("rawQueryString", ""), keep_blank_values=True, errors="strict", max_num_fields=most)
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=pairs_max)
     except ValueError:  # broken UTF-8, or too many
         raise InvalidInputError("The query string is malformed, or has too many parameters.") from None
     for name, value in pairs:
@@ -165,23 +170,24 @@ def _parse_body(event: Event, headers: Mapping[str, str], route: Route) -> dict[
             raise InvalidInputError("The body is not valid base64.") from None
     else:
         raw = text.encode("utf-8", "surrogatepass")
-    most = route.operation.body_bytes_max
-    if len(raw) > most:
-        raise PayloadTooLargeError(f"The body is larger than {most} bytes.")
+    bytes_max = route.operation.body_bytes_max
+    if len(raw) > bytes_max:
+        raise PayloadTooLargeError(f"The body is larger than {bytes_max} bytes.")
     if not raw:
         return {}
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaTypeError("The body must not be compressed: leave Content-Encoding out.")
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
-    taken = media_types(route)
-    if media_type not in taken:
-        raise UnsupportedMediaTypeError(f"The body must be {' or '.join(taken)}.")
+    accepted = media_types(route)
+    if media_type not in accepted:
+        raise UnsupportedMediaTypeError(f"The body must be {' or '.join(accepted)}.")
     return parse_object(raw)
 
 
 @cache
 def media_types(route: Route) -> tuple[str, ...]:
-    """Returns the media types that a body may have: also that of a browser's beacon, if the body may hold the key."""
+    """Returns the media types that a body may have. A browser's beacon sends no headers, so it needs a key in the body:
+    a route accepts the beacon's media type only if the body may hold the key."""
     has_key_in_body = any(field.kind.body_name for field in route.fields)
     return (JSON_MEDIA_TYPE, BEACON_MEDIA_TYPE) if has_key_in_body else (JSON_MEDIA_TYPE,)
 
@@ -225,7 +231,8 @@ dumps = partial(json.dumps, separators=(",", ":"))
 
 
 def version_tag(body: Mapping[str, Any]) -> str:
-    """Returns the ETag of a counter's version; "" if the answer has none. The version of `GET /health` is text."""
+    """Returns the ETag for an answer with a counter's version, else "". In `GET /health`, `version` is text and names
+    the code, so that answer has no ETag."""
     return f'"{body["version"]}"' if isinstance(body.get("version"), int) else ""
 
 

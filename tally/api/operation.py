@@ -133,7 +133,8 @@ class OperationFacts:
     """Whether caches may keep its answer on routes for anyone, and then ask whether it has changed (304)."""
     head: bool = False
     """Whether it also answers `HEAD`, which monitors send."""
-    any_query: bool = False
+    takes_any_query: bool = False
+    """Whether HTTP requests may have any query string, which Tally then does not read."""
     body_bytes_max: int = 16 * 1024  # of an HTTP request
     names_users: bool = False
     smoke_statuses: Sequence[int] = ()
@@ -376,8 +377,8 @@ def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, C
 def operations_of_function(
     name: str, routes: Iterable[Route], operations: Iterable[Operation], counters: Mapping[str, Counter]
 ) -> list[Operation]:
-    """Returns the operations that direct events to a function may name: all that its file has for the declared
-    counters, or those of its routes if it serves strangers."""
+    """Returns the operations that direct events to a function may name. If the function serves strangers, these are
+    the operations of its routes; else all operations of its file that the declared counters have."""
     if name.endswith(OPEN_SUFFIX):
         return list(dict.fromkeys(route.operation for route in routes))
     return [operation for operation in operations if operation.module == name and operation.routes(counters)]

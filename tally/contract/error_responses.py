@@ -24,7 +24,7 @@ _MEMBERS: Schema = {
     "entry": {
         "type": "integer",
         "minimum": 0,
-        "description": "In a batch: the index of the first change of the number at fault.",
+        "description": "In a batch: the index of a change that Tally refused, the first one of its tally.",
     },
     "counter": {"type": "string", "description": "The counter of that entry."},
     "id": {"type": "string", "description": "The id of that entry."},
@@ -32,7 +32,7 @@ _MEMBERS: Schema = {
     "retry_after_s": {
         "type": "integer",
         "minimum": 1,
-        "description": "In how many seconds the next period begins, if the change fits there.",
+        "description": "The seconds until the next period begins, if the change fits there.",
     },
     "version": {"type": "integer", "minimum": 0, "description": "The present version of the counter."},
     "request_id": {"type": "string", "description": "To find this request in the logs."},
@@ -51,8 +51,7 @@ SCHEMAS: dict[str, Schema] = {
         "required": ["message"],
     },
 }
-# Any request may get these.
-_ERRORS_OF_ANY: tuple[type[TallyError], ...] = (
+_ERRORS_OF_EVERY_ROUTE: tuple[type[TallyError], ...] = (
     errors.InvalidInputError,
     errors.PayloadTooLargeError,
     errors.UnsupportedMediaTypeError,
@@ -72,43 +71,44 @@ _GATEWAY_PHRASES = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
-_GATEWAY_STATUSES_OF_ANY = frozenset({413, 429, 431, 500, 503})
+_GATEWAY_STATUSES_OF_EVERY_ROUTE = frozenset({413, 429, 431, 500, 503})
 
 
 def responses(route: Route) -> dict[int, Schema]:
     """Returns the responses to refused requests, by status."""
-    every = {*_ERRORS_OF_ANY, *route.operation.raises}
-    gateway = set(_GATEWAY_STATUSES_OF_ANY)
+    raised = {*_ERRORS_OF_EVERY_ROUTE, *route.operation.raises}
+    gateway_statuses = set(_GATEWAY_STATUSES_OF_EVERY_ROUTE)
     if route.needs_caller:
-        every.add(errors.UnauthenticatedError)
-        gateway.add(401)
+        raised.add(errors.UnauthenticatedError)
+        gateway_statuses.add(401)
     if route.scope:
-        every.add(errors.ForbiddenError)  # a token of the console whose user is not an operator
-        gateway.add(403)
+        raised.add(errors.ForbiddenError)  # a token of the console whose user is not an operator
+        gateway_statuses.add(403)
     if any(field.name == "idempotency_key" for field in route.fields):
-        every |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
+        raised |= {errors.NotCommittedError} | ({errors.KeyReusedError} if route.operation.changes_numbers else set())
     if any(field.source is Source.PATH for field in route.fields):
-        gateway.add(404)  # a path that the route does not match: an empty id
-    raised: dict[int, list[type[TallyError]]] = {}
-    for error in every:
-        raised.setdefault(error.status, []).append(error)
+        gateway_statuses.add(404)  # if the id is empty, the path matches no route
+    by_status: dict[int, list[type[TallyError]]] = {}
+    for error in sorted(raised, key=lambda error: error.slug):
+        by_status.setdefault(error.status, []).append(error)
     return {
-        status: _response(status, sorted(raised.get(status, []), key=lambda error: error.slug), status in gateway)
-        for status in sorted({*raised, *gateway})
+        status: _response(status, by_status.get(status, []), from_gateway=status in gateway_statuses)
+        for status in sorted({*by_status, *gateway_statuses})
     }
 
 
-def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Schema:
+def _response(status: int, raised: list[type[TallyError]], *, from_gateway: bool) -> Schema:
+    """Returns the response with this status. `from_gateway`: API Gateway sends this status, too."""
     titles = [f"{error.title} (`{error.slug}`)" for error in raised]
     content: Schema = {}
     if raised:
         types = [errors.PROBLEM_TYPE_PREFIX + error.slug for error in raised]
-        narrowed: Schema = {"type": {"enum": types}, "status": {"const": status}}
-        schema = {"allOf": [{"$ref": "#/components/schemas/problem"}, {"properties": narrowed}]}
+        properties: Schema = {"type": {"enum": types}, "status": {"const": status}}
+        schema = {"allOf": [{"$ref": "#/components/schemas/problem"}, {"properties": properties}]}
         detail, members = _EXAMPLES.get(raised[0], (f"{raised[0].title}.", {}))
         example = errors.problem_document(raised[0](detail, **members), request_id="JKJaXmPLvHcESHA=")
         content[PROBLEM_MEDIA_TYPE] = {"schema": schema, "example": example}
-    if gateway:
+    if from_gateway:
         phrase = _GATEWAY_PHRASES[status]
         titles.append(f"{phrase} (API Gateway)")
         content[JSON_MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/message"}, "example": {"message": phrase}}
@@ -125,6 +125,6 @@ def _response(status: int, raised: list[type[TallyError]], gateway: bool) -> Sch
 _EXAMPLES: dict[type[TallyError], tuple[str, dict[str, str | int | None]]] = {
     errors.InvalidInputError: ("limit must be a whole number from 1 to 1000.", {"field": "limit"}),
     errors.LimitReachedError: ("3 left. Nothing was counted.", {"left": 3}),
-    errors.PreconditionFailedError: ("It is at version 8 now.", {"version": 8}),
+    errors.PreconditionFailedError: ("The counter is at version 8 now.", {"version": 8}),
     errors.PreconditionRequiredError: ("If-Match is missing: send the ETag that you read.", {"field": "If-Match"}),
 }

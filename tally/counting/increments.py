@@ -182,7 +182,7 @@ def set_value(
         if key is not None:
             raise
         now = tallies.read_state(call, counter, id_).version
-        detail = f"You have set version {version} to another value. It is at version {now} now."
+        detail = f"You have set version {version} to another value. The counter is at version {now} now."
         raise PreconditionFailedError(detail, version=now) from None
 
 
@@ -228,4 +228,4 @@ def _same_writes(write: Write) -> Callable[[int], list[Write]]:
 
 
 def _stale_version_error(now: State) -> PreconditionFailedError:
-    return PreconditionFailedError(f"It is at version {now.version} now.", version=now.version)
+    return PreconditionFailedError(f"The counter is at version {now.version} now.", version=now.version)

@@ -42,7 +42,7 @@ class Config(TypedDict):
     example="<!doctype html>",
     media_type="text/html",
     is_cacheable=True,
-    any_query=True,  # a page reads its own query, which may be the code of a sign-in
+    takes_any_query=True,  # a page reads its own query, which may be the code of a sign-in
 )
 def get_console(call: Call) -> Answer[Text]:
     """The console

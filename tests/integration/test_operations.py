@@ -201,7 +201,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             twice = json.dumps(body)[:-1] + f", {json.dumps(field.http_name)}: 1}}"
             yield f"{field.name} twice", {**sent, "body": twice}
     event = samples.http_event(route, COUNTERS)
-    if not route.operation.any_query:
+    if not route.operation.takes_any_query:
         query = event["rawQueryString"]
         yield "an unknown query", {**event, "rawQueryString": f"{query}&" * bool(query) + "unknown=1"}
         yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}

@@ -545,7 +545,7 @@ def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to
     assert (value(store, STOCK, "mug"), value(store, STOCK, "cup")) == (2, 0)
     path = run.file(NUMBERS_HEADER, "x,97", "y,0", "x,90")
     assert run.import_(path, "contest") == 1
-    assert "line 4: It is at version 1 now." in run.read_output()[1]
+    assert "line 4: The counter is at version 1 now." in run.read_output()[1]
     assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
     with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
         run("import", path, "--counter", "likes")

@@ -3,10 +3,10 @@
 A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
 Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name the tally of another id.
 
-Every write of a tally sets its TTL. If a late write comes after the removal, DynamoDB removes that item, too. The
-stream says that TTL removed an item, so the removal is not drift. If a person removes a tally, or its period is not
-over, the removal is drift. A repair sets the drift of a removed tally to 0 and does not move the tally. A rebuild
-leaves out the receipts of a tally from an hour before its TTL on.
+Every write of a tally sets its TTL. If a late write creates a removed tally a second time, DynamoDB removes that tally,
+too. A stream record says whether TTL removed its item. That removal is not drift. If a person removes a tally, or its
+period is not over, the removal is drift. A repair sets the drift of a removed tally to 0 and does not move the tally.
+A rebuild adds nothing to a tally whose TTL is over or ends within an hour.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..counter import Counter
 from ..errors import InvalidInputError, NotFoundError
 
 _SEPARATOR = "#"
-_CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
-_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # makes a date of the name
-_LENGTHS = {
+_NAME_CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
+_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # name + this: the date of the period's first day
+_DURATIONS = {
     "minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1),
 }  # fmt: skip
 _MONTHS = {"month": 1, "year": 12}
@@ -37,12 +37,12 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
         if period is not None:
             raise InvalidInputError(f"{counter.name} has no periods.", field="period")
         return id_
-    now = _period_name(counter.period, datetime.fromtimestamp(now_s, _timezone(counter)))
+    current = _period_name(counter.period, datetime.fromtimestamp(now_s, _timezone(counter)))
     if period is None:
-        return f"{id_}{_SEPARATOR}{now}"
+        return f"{id_}{_SEPARATOR}{current}"
     tally = f"{id_}{_SEPARATOR}{period}"
     if not is_valid_tally_id(counter, tally):
-        raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {now}.", field="period")
+        raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {current}.", field="period")
     if not is_kept(counter, tally, now_s):
         raise NotFoundError(f"{counter.name} does not keep {period} any longer.", field="period")
     return tally
@@ -55,29 +55,29 @@ def answer_members(tally: str) -> dict[str, str]:
 
 
 def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
-    """Returns the stored id of the tally that an answer names. `id_`: the id, with any period."""
+    """Returns the stored id of the tally that an answer names. `id_`: the id, with or without a period."""
     id_ = id_.partition(_SEPARATOR)[0]
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
 
 def is_valid_tally_id(counter: Counter, tally: str) -> bool:
-    """Returns whether a stored id fits the counter as it is declared now: with the name of a period if it has
-    periods."""
+    """Returns whether a stored id fits the present declaration. If the counter has periods, the id must name one."""
     if counter.period is None:
         return True
     id_, _, name = tally.partition(_SEPARATOR)
     try:
-        return bool(id_) and name == _period_name(counter.period, _start_of(counter.period, name)) and name[0] == "2"
+        is_name = name == _period_name(counter.period, _start_of(counter.period, name))
     except ValueError:
         return False
+    return bool(id_) and is_name and name.startswith("2")  # the years 2000 to 2999
 
 
 def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
-    """Returns whether a tally is still kept. If it is not, no item says what its number was."""
+    """Returns whether a tally is still kept. If not, its number is unknown."""
     if not is_valid_tally_id(counter, tally):
         return False
-    gone_s = expires_s(counter, tally)
-    return gone_s is None or now_s < gone_s
+    end_s = expires_s(counter, tally)
+    return end_s is None or now_s < end_s
 
 
 def expires_s(counter: Counter, tally: str) -> int | None:
@@ -86,17 +86,17 @@ def expires_s(counter: Counter, tally: str) -> int | None:
 
 
 def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Returns whether the period of a tally had ended at this time. If the counter has no periods any more, it had."""
+    """Returns whether the period of a tally had ended at this time. If the counter lost its periods, all have ended."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 
 def seconds_to_next(counter: Counter, tally: str, now_s: float) -> int:
-    """Returns in how many seconds the next period begins: 1 or more."""
+    """Returns the seconds until the next period begins: 1 or more."""
     return max(1, math.ceil(ends_s(counter, tally) - now_s))
 
 
 def ends_s(counter: Counter, tally: str, periods_later: int = 0) -> int:
-    """Returns the end of the period that is `periods_later` periods after that of the tally, in epoch seconds."""
+    """Returns the end of the tally's period, or of the period `periods_later` periods later, in epoch seconds."""
     period = str(counter.period)
     begins = _start_of(period, tally.partition(_SEPARATOR)[2])
     months = _MONTHS.get(period)
@@ -104,7 +104,7 @@ def ends_s(counter: Counter, tally: str, periods_later: int = 0) -> int:
         year, month = divmod(begins.year * 12 + begins.month - 1 + (periods_later + 1) * months, 12)
         ends = begins.replace(year=year, month=month + 1)
     else:
-        ends = begins + (periods_later + 1) * _LENGTHS[period]
+        ends = begins + (periods_later + 1) * _DURATIONS[period]
     return int(ends.replace(tzinfo=_timezone(counter)).timestamp())
 
 
@@ -112,7 +112,7 @@ def _period_name(period: str, local: datetime) -> str:
     if period == "week":
         year, week, _ = local.isocalendar()
         return f"{year}-W{week:02}"
-    return local.isoformat()[: _CHARACTERS[period]]
+    return local.isoformat()[: _NAME_CHARACTERS[period]]
 
 
 def _start_of(period: str, name: str) -> datetime:
@@ -123,6 +123,6 @@ def _start_of(period: str, name: str) -> datetime:
 def _timezone(counter: Counter) -> tzinfo:
     if counter.timezone is None:
         return UTC
-    from zoneinfo import ZoneInfo  # it caches the zones
+    from zoneinfo import ZoneInfo  # imported only for a counter with a timezone; ZoneInfo caches zones
 
     return ZoneInfo(counter.timezone)

@@ -231,7 +231,7 @@ class Tally(Construct):
         )
         bucket = dead_letters.bucket.bucket_name
         self._output("DeadLetterBucketName", bucket, "The bucket of dead letters: records that no consumer could apply")
-        self._output("FailedEventsUrl", queue.queue_url, "The queue of asynchronous events that Lambda gave up")
+        self._output("FailedEventsQueueUrl", queue.queue_url, "The queue of asynchronous events that Lambda gave up")
         self._output("OperatorPolicyArn", operator.policy.managed_policy_arn, "Attach it to the people who run `tally`")
         self._output("AlarmTopicArn", topic.topic_arn, "Subscribe to this topic: it gets every alarm")
         self._output("DashboardName", monitoring.dashboard_name, "The dashboard, in CloudWatch")
@@ -251,7 +251,9 @@ class Tally(Construct):
         self._output("Stage", options.stage, "The stage: any other than dev keeps its data")
         self._output("Version", self._functions.version, "The version of the functions' code, as in GET /health")
         self._output("Runtime", RUNTIME.name, "The runtime of the functions")
-        self._output("Format", str(FORMAT), "The storage format: the command tally refuses a stack of another format")
+        self._output(
+            "StorageFormat", str(FORMAT), "The storage format: the command tally refuses a stack of another format"
+        )
         self._output("Counters", ", ".join(self._declarations.counters), "The declared counters")
         if surroundings.event_bus:
             self._output("EventBusArn", surroundings.event_bus, "The event bus that gets the threshold events")

@@ -112,7 +112,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
         id_ = id_ or "".join(ids)
         outputs = {output.removeprefix(id_): value for output, value in values.items() if output.startswith(id_)}
         tables = {table: outputs[name] for table, name in _TABLES.items()}
-        check_format(stack, outputs["Format"], str(FORMAT))
+        check_format(stack, outputs["StorageFormat"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("TeamTables", "{}"))
         store = Store(boto3.client("dynamodb", config=CLIENT_CONFIG), settings)

@@ -229,7 +229,7 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
     """If the running stack has another format, or would get new, empty tables, raises CommandError. `running`:
     CloudFormation's description of the stack."""
     outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
-    connection.check_format(stack.name, outputs.get("Format", stack.format), stack.format)
+    connection.check_format(stack.name, outputs.get("StorageFormat", stack.format), stack.format)
     tables = [one for one in target.resources(stack.name) if one["ResourceType"] == _TABLE]
     counting = {one.get("PhysicalResourceId", "") for one in tables} - {""}  # empty: the table does not exist yet
     if counting and not stack.tables <= counting and not may_change_tables:
@@ -294,7 +294,7 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
                 bool(properties.get("terminationProtection")),
                 {output: one.get("Description", "") for output, one in outputs.items()},
                 frozenset(name for name in names if name.endswith(suffixes)),
-                outputs.get("Format", {}).get("Value", ""),
+                outputs.get("StorageFormat", {}).get("Value", ""),
                 sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
             )
             stacks.append(stack)

@@ -140,7 +140,7 @@ def _check_failed_events(stack: Stack) -> Check:
     """Counts the asynchronous events that Lambda gave up, also events that somebody is reading from the queue."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
-    queue = stack.outputs["FailedEventsUrl"]
+    queue = stack.outputs["FailedEventsQueueUrl"]
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     sqs = boto3.client("sqs", config=PATIENT)
     attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]

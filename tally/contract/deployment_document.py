@@ -1,4 +1,4 @@
-"""A whole deployment as JSON, for a stack that CloudFormation does not make, such as that of `make dev`."""
+"""A whole deployment as JSON, for a stack that CloudFormation does not make, such as the stack of `make dev`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
         "access_log_format": json.dumps(deployment.ACCESS_LOG_FIELDS),
         "schedules": [[one.function, one.every_min * 60] for one in declared.schedules],
         "mappings": list(_mappings(declared, place)),
-        "outputs": {"Version": place.version, "Format": str(FORMAT), "Counters": ", ".join(declared.counters)},
+        "outputs": {"Version": place.version, "StorageFormat": str(FORMAT), "Counters": ", ".join(declared.counters)},
         "transact": deployment.transact_variable(batchable, place),
         "warnings": declared.warnings,
     }  # fmt: skip
@@ -67,7 +67,7 @@ def _functions(declared: Declarations, place: Surroundings, config: str, client:
 
 
 def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:
-    """The mappings of Tally's tables; then those of the team's tables, which name what counts their items."""
+    """The mappings of Tally's tables; then the mappings of the team's tables, which name what counts their items."""
     for one in declared.readers:
         delivery = DELIVERY._replace(batch_window_s=one.window_s)._asdict()
         for table in one.streams:

@@ -181,8 +181,8 @@ class Aws:
         self.stacks[region, name] = {
             "StackId": f"id of {name}", "EnableTerminationProtection": protected, "template": template.body,
             "StackStatus": "CREATE_COMPLETE",
-            "Outputs": [{"OutputKey": "Format", "OutputValue": template.outputs["Format"]["Value"]}]
-            if "Format" in template.outputs else [],
+            "Outputs": [{"OutputKey": "StorageFormat", "OutputValue": template.outputs["StorageFormat"]["Value"]}]
+            if "StorageFormat" in template.outputs else [],
         }  # fmt: skip
 
 
@@ -336,7 +336,7 @@ def test_a_deploy_of_code_with_another_format_is_refused(
 ) -> None:
     """Such a deploy is refused even if the stack adopts tables."""
     aws.add_stack("Tally-dev", dev)
-    aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "Format", "OutputValue": "7"}]
+    aws.stacks["eu-west-1", "Tally-dev"]["Outputs"] = [{"OutputKey": "StorageFormat", "OutputValue": "7"}]
     for importing in ([], ["--import-existing-resources"]):
         assert run_deploy(["--yes", "--app", str(dev.folder), *importing]) == 2
         error = f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}"

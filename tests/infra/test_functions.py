@@ -330,4 +330,4 @@ def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_
     assert {"increments", "increments_open", "changes", "children", "visits", "holds", "posts"} <= set(WITH_WRITES)
     for function, awaited in waits.items():
         assert dev.alias_of(function) in awaited
-    assert dev.outputs["FailedEventsUrl"]["Value"] == {"Ref": queue}
+    assert dev.outputs["FailedEventsQueueUrl"]["Value"] == {"Ref": queue}

@@ -41,7 +41,7 @@ PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
 
 def template() -> str:
     """Returns the template of a stack whose outputs name its tables. The fixture makes the tables."""
-    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {"Format": str(FORMAT)}
+    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {"StorageFormat": str(FORMAT)}
     outputs = {name: {"Value": value} for name, value in values.items()}
     return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
 

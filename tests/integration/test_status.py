@@ -79,8 +79,8 @@ class Deployed:
         outputs = {
             "CountsTableName": settings.counts_table, "ReceiptsTableName": settings.receipts_table,
             "LedgerTableName": settings.ledger_table, "ApiUrl": "https://api.example.com", "AlarmTopicArn": TOPIC,
-            "FailedEventsUrl": QUEUE, "Stage": "prod", "Version": "0123456789ab", "Format": str(keys.FORMAT),
-            "Runtime": "python3.14",
+            "FailedEventsQueueUrl": QUEUE, "Stage": "prod", "Version": "0123456789ab",
+            "StorageFormat": str(keys.FORMAT), "Runtime": "python3.14",
             "Counters": ", ".join(counters.COUNTERS),
         }  # fmt: skip
         listed_outputs = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]

@@ -24,8 +24,8 @@ from tests.infra.template import as_list
 
 COUNTERS = LAMBDAS / "counters.py"
 OMITTED_COUNTERS = ("hearts", "readers", "ticket")
-IDS = Path(__file__).with_name("ids.json")
-# The types whose data is lost, or whose callers fail, if a logical id changes. Only a person edits ids.json.
+PERMANENT_IDS = Path(__file__).with_name("permanent_logical_ids.json")
+# The types whose data is lost, or whose callers fail, if a logical id changes. Only a person edits the list.
 PERMANENT_TYPES = (
     "AWS::DynamoDB::", "AWS::S3::Bucket", "AWS::Cognito::UserPool", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias",
     "AWS::SQS::Queue", "AWS::SNS::Topic",
@@ -87,7 +87,7 @@ def test_resources_that_must_never_be_replaced_have_the_listed_logical_ids(templ
     types = {id_: resource["Type"] for id_, resource in template["Resources"].items() if id_.startswith("Tally")}
     permanent = {id_: type_ for id_, type_ in types.items() if type_.startswith(PERMANENT_TYPES)}
     outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
-    assert json.loads(IDS.read_text()) == {"resources": dict(sorted(permanent.items())), "outputs": outputs}
+    assert json.loads(PERMANENT_IDS.read_text()) == {"resources": dict(sorted(permanent.items())), "outputs": outputs}
     for table in ("CountsTable", "ReceiptsTable", "LedgerTable"):
         assert template["Resources"][f"Tally{table}"]["DeletionPolicy"] == "Retain"
         assert template["Resources"][f"OldPolls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"

@@ -414,7 +414,7 @@ TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName
 
 def outputs_of(construct: str, **settings: str) -> dict[str, str]:
     """Returns the outputs of a construct with this id."""
-    return {f"{construct}{name}": value for name, value in (TABLES | {"Format": str(keys.FORMAT)} | settings).items()}
+    return {f"{construct}{name}": value for name, value in (TABLES | {"StorageFormat": str(keys.FORMAT)} | settings).items()}
 
 
 @pytest.mark.parametrize(
@@ -423,10 +423,10 @@ def outputs_of(construct: str, **settings: str) -> dict[str, str]:
         (None, "the stack Tally-dev cannot be read: Stack with id Tally-dev does not exist"),
         ({"ApiUrl": "x"}, "the stack Tally-dev has no output 'CountsTableName'. Give the name of a stack with Tally"),
         (
-            TABLES | {"Format": "7"},
+            TABLES | {"StorageFormat": "7"},
             f"the stack Tally-dev has format 7, and this version reads format {keys.FORMAT}. Use",
         ),
-        (TABLES | {"Format": str(keys.FORMAT)}, ""),
+        (TABLES | {"StorageFormat": str(keys.FORMAT)}, ""),
         (
             outputs_of("Tally") | outputs_of("Polls"),
             "the stack Tally-dev has 2 Tallys: give --stack Tally-dev/Polls or Tally-dev/Tally",
@@ -458,7 +458,7 @@ def test_a_tally_in_a_teams_own_stack_is_read(
     fake_cloudformation(monkeypatch, outputs | {"CheckoutName": "checkout"})
     deployed = connection.deployed_stack(stack, {})
     assert deployed.store.settings.counts_table == "no-such-table"
-    assert deployed.outputs.keys() == TABLES.keys() | {"Format"} | ({"CheckoutName"} & outputs.keys())
+    assert deployed.outputs.keys() == TABLES.keys() | {"StorageFormat"} | ({"CheckoutName"} & outputs.keys())
 
 
 def test_an_empty_region_is_an_error_of_one_line(

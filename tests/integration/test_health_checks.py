@@ -19,12 +19,12 @@ from tally.drift import checks, history
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
 from tally.streams import dead_letters, forms, watermark
-from tests.integration.command.numbers import mark_judged, note_form, put_drift_row
+from tests.integration.command.numbers import mark_judged, note_fingerprint, put_drift_row
 from tests.integration.conftest import Invoke
 from tests.invariants.streaming import Bucket
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
-OTHER = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-2-Topic"
+TOPIC_OF_ANOTHER_STACK = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-2-Topic"
 
 
 def put_tally(store: Store, counter: Counter, id_: str, *shards: int) -> None:
@@ -45,7 +45,7 @@ def put_repairs(store: Store, counter: str, id_: str, amounts: range) -> None:
 
 def test_the_details_of_a_tally_have_its_shards_its_drift_and_its_repairs(invoke: Invoke, store: Store) -> None:
     put_tally(store, counters.PLAYS, "9f3a", 7, 0, 5)
-    upto = mark_judged(store, ahead=-2)
+    judged_minute = mark_judged(store, minutes_ahead=-2)
     put_drift_row(store, "plays", "9f3a", 3)
     put_repairs(store, "plays", "9f3a", range(1, 3))
     body = invoke.direct("get_details", counter="plays", id="9f3a")["body"]
@@ -54,7 +54,7 @@ def test_the_details_of_a_tally_have_its_shards_its_drift_and_its_repairs(invoke
         "counter": "plays", "id": "9f3a", "value": 12,
         "shards": [{"shard": 0, "value": 7}, {"shard": 1, "value": 0}, {"shard": 2, "value": 5}],
         "drift": {"drift": 3, "since": 1_800_000_000, "confirmed": True},
-        "judged_up_to": 60 * (upto + 1), "imported": None,
+        "judged_up_to": 60 * (judged_minute + 1), "imported": None,
     }  # fmt: skip
     assert repairs == [
         {"at": 1_800_000_000 + amount, "amount": amount, "how": "ledger", "who": "ann", "why": f"repair {amount}"}
@@ -82,7 +82,7 @@ class StatusOfStack:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings = store.settings._replace(stack="Tally-prod", alarm_topic=TOPIC)
         self.store = replace(store, settings=self.settings)
-        self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", OTHER)}
+        self.alarms = {"Tally-prod-sweep": ("OK", TOPIC), "Tally-prod-2-sweep": ("ALARM", TOPIC_OF_ANOTHER_STACK)}
         self.cloudwatch_fails = False
         self.stack = "Tally-prod"
         self.subscribers = {"SubscriptionsConfirmed": "2", "SubscriptionsPending": "1"}
@@ -113,7 +113,8 @@ class StatusOfStack:
         body: dict[str, Any] = answer["body"]
         return body
 
-    def states(self, **settings: Any) -> tuple[bool | None, dict[str, str]]:
+    def faults(self, **settings: Any) -> tuple[bool | None, dict[str, str]]:
+        """Returns `well`, and by its name the state of each part that is not ok."""
         body = self.answer(**settings)
         return body["well"], {part["name"]: part["state"] for part in body["parts"] if part["state"] != "ok"}
 
@@ -121,13 +122,13 @@ class StatusOfStack:
 @pytest.fixture
 def stack_status(store: Store, monkeypatch: pytest.MonkeyPatch) -> StatusOfStack:
     status = StatusOfStack(store, monkeypatch)
-    mark_judged(store, ahead=-2)
+    mark_judged(store, minutes_ahead=-2)
     return status
 
 
 def test_all_is_well_when_every_part_is_ok(stack_status: StatusOfStack) -> None:
     """Unconfirmed drift, a hold that expired less than five minutes ago, and an alarm of another stage are ok."""
-    put_drift_row(stack_status.store, "plays", "9f3a", 3, ago=0)
+    put_drift_row(stack_status.store, "plays", "9f3a", 3, minutes_ago=0)
     hold = {"PK": {"S": "HOLDS#3"}, "SK": {"S": f"{int(time.time()) - 200}-x#stock/mug"}, "state": {"S": "held"}}
     stack_status.store.client.put_item(TableName=stack_status.settings.ledger_table, Item=hold)
     body = stack_status.answer()
@@ -146,18 +147,20 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     stack_status.alarms["Tally-prod-drift-likes"] = ("ALARM", TOPIC)
     stack_status.subscribers["SubscriptionsConfirmed"] = "0"
     put_drift_row(stack_status.store, "likes", "a91f", 5)
-    note_form(stack_status.store, replace(counters.STOCK, floor=None, max_shards=16))
+    note_fingerprint(stack_status.store, replace(counters.STOCK, floor=None, max_shards=16))
     ledger, call = stack_status.settings.ledger_table, Call(stack_status.store)
-    marker = dead_letters.store_and_mark(
-        call, dead_letters.DeadLetterBucket("b", Bucket), "rollup", "receipts", "s", "7", {}, "for a test"
-    )
+    bucket = dead_letters.DeadLetterBucket("b", Bucket)
+    marker = dead_letters.store_and_mark(call, bucket, "rollup", "receipts", "shard", "7", {}, "for a test")
     stack_status.store.client.put_item(**marker["Put"])
-    overdue = str(int(time.time()) - 301)
-    for number, (start, state) in enumerate(
-        ((overdue, "held"), (f"OVERDUE#{overdue}", "held"), (f"{overdue}x", "expired"))
-    ):
-        hold = {"PK": {"S": f"HOLDS#{number}"}, "SK": {"S": f"{start}-x#stock/mug"}, "state": {"S": state}}
-        stack_status.store.client.put_item(TableName=ledger, Item=hold)
+    expired_s = int(time.time()) - 301
+    holds = (
+        (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released it
+        ("OVERDUE#stock/mug#x", "held"),  # a limit refuses its release
+        (f"{expired_s}-y#stock/mug", "expired"),  # released
+    )
+    for bucket_number, (sort_key, state) in enumerate(holds):
+        item = keys.key(f"HOLDS#{bucket_number}", sort_key) | {"state": {"S": state}}
+        stack_status.store.client.put_item(TableName=ledger, Item=item)
     body = stack_status.answer()
     assert body["well"] is False
     assert {part["name"]: part["line"] for part in body["parts"] if part["state"] == "wrong"} == {
@@ -171,19 +174,19 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     }
     assert body["parts"][4]["line"].startswith("1, the oldest since ")
     stack_status.alarms["Tally-dev-sweep"] = ("OK", TOPIC)
-    assert "subscribers" not in stack_status.states(stack="Tally-dev")[1], "only the stage dev may have no subscriber"
+    assert "subscribers" not in stack_status.faults(stack="Tally-dev")[1], "only the stage dev may have no subscriber"
 
 
 def test_a_part_without_an_answer_is_unknown_and_not_ok(stack_status: StatusOfStack) -> None:
-    """A stack is new, CloudWatch refuses, CloudWatch lists no alarm, or the function does not know its topic."""
+    """Causes: a new stack, a function that does not know its topic, no listed alarm, and an error of CloudWatch."""
     stack_status.store.client.delete_item(TableName=stack_status.settings.ledger_table, Key=watermark.WATERMARK_KEY)
-    assert stack_status.states() == (None, {"lag": "unknown", "judged": "unknown"})
-    mark_judged(stack_status.store, ahead=-2)
-    assert stack_status.states(alarm_topic="") == (None, {"alarms": "unknown", "subscribers": "unknown"})
+    assert stack_status.faults() == (None, {"lag": "unknown", "judged": "unknown"})
+    mark_judged(stack_status.store, minutes_ahead=-2)
+    assert stack_status.faults(alarm_topic="") == (None, {"alarms": "unknown", "subscribers": "unknown"})
     stack_status.alarms.pop("Tally-prod-sweep")
-    assert stack_status.states() == (None, {"alarms": "unknown"})
+    assert stack_status.faults() == (None, {"alarms": "unknown"})
     stack_status.cloudwatch_fails = True
-    assert stack_status.states() == (None, {"alarms": "unknown"})
+    assert stack_status.faults() == (None, {"alarms": "unknown"})
     [line] = [part["line"] for part in stack_status.answer()["parts"] if part["name"] == "alarms"]
     assert line == "AWS did not answer: AccessDenied"
 
@@ -192,16 +195,15 @@ def test_a_part_without_an_answer_is_unknown_and_not_ok(stack_status: StatusOfSt
 def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
     stack_status: StatusOfStack, has_wrong_hold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first drift rows are unconfirmed, and the first items of a bucket are settled holds. Others may be wrong."""
+    """The check reads unconfirmed drift rows and settled holds. Rows and holds that it does not read may be wrong."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
     monkeypatch.setattr(hold_items, "UNRETURNED_MAX", 2)
     for number in range(3):
-        put_drift_row(stack_status.store, "plays", f"v{number}", 3, ago=0)
+        put_drift_row(stack_status.store, "plays", f"v{number}", 3, minutes_ago=0)
         state = "held" if has_wrong_hold and not number else "expired"
         hold = keys.key("HOLDS#3", f"1-{number}#stock/mug") | {"state": {"S": state}}
         stack_status.store.client.put_item(TableName=stack_status.settings.ledger_table, Item=hold)
-    well, states = stack_status.states()
-    assert (well, states) == (
+    assert stack_status.faults() == (
         False if has_wrong_hold else None,
         {"drift": "unknown", "holds": "wrong" if has_wrong_hold else "unknown"},
     )
@@ -212,21 +214,21 @@ def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
 
 def test_a_watermark_ahead_of_the_clock_has_an_age_below_zero(stack_status: StatusOfStack) -> None:
     """Clocks differ, so a watermark may be ahead of the clock of the function that reads it."""
-    mark_judged(stack_status.store, ahead=3)
+    mark_judged(stack_status.store, minutes_ahead=3)
     assert re.search(r" UTC, -\d+ s ago$", checks.judging(stack_status.store).summary)
 
 
 def test_if_the_store_does_not_answer_the_store_is_wrong_and_parts_that_read_it_are_unknown(
     stack_status: StatusOfStack,
 ) -> None:
-    once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
-    unreachable = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url="http://127.0.0.1:9", config=once)
+    no_retry = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
+    unreachable = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url="http://127.0.0.1:9", config=no_retry)
     stack_status.store = replace(stack_status.store, client=unreachable)
     body = stack_status.answer()
     assert body["well"] is False
     unknown = {part["name"]: part["line"] for part in body["parts"] if part["state"] == "unknown"}
-    reading = ("lag", "judged", "drift", "dead letters", "lost records", "holds", "counters")
-    assert unknown == dict.fromkeys(reading, "the store does not answer")
+    parts_that_read = ("lag", "judged", "drift", "dead letters", "lost records", "holds", "counters")
+    assert unknown == dict.fromkeys(parts_that_read, "the store does not answer")
     assert [part["name"] for part in body["parts"] if part["state"] == "wrong"] == ["store"]
 
 

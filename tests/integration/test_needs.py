@@ -462,7 +462,7 @@ def put_minute_to_judge(store: Store) -> None:
     Also store that the bookkeeper has not provably passed the last day.
     """
     now_s = int(time.time())
-    minute = mark_judged(store, ahead=-5) + 1
+    minute = mark_judged(store, minutes_ahead=-5) + 1
     booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
     entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
     segment = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
@@ -472,7 +472,7 @@ def put_minute_to_judge(store: Store) -> None:
     assert try_commit(
         store, [items.update_write(store.settings.ledger_table, watermark.WATERMARK_KEY, stalled, expected=expected)]
     )
-    put_drift_row(store, "plays", "ends", 3, ago=0)
+    put_drift_row(store, "plays", "ends", 3, minutes_ago=0)
 
 
 def put_minute_to_fold(store: Store) -> None:

@@ -29,7 +29,7 @@ from tally.settings import Settings
 from tally.streams import forms, watermark
 from tests.conftest import create_tables
 from tests.events import KEY
-from tests.integration.command.numbers import Run, note_form
+from tests.integration.command.numbers import Run, note_fingerprint
 from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
@@ -41,7 +41,9 @@ PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
 
 def template() -> str:
     """Returns the template of a stack whose outputs name its tables. The fixture makes the tables."""
-    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {"StorageFormat": str(FORMAT)}
+    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {
+        "StorageFormat": str(FORMAT)
+    }
     outputs = {name: {"Value": value} for name, value in values.items()}
     return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
 
@@ -164,13 +166,13 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
 
 
 def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
-    note_form(store("Tally-prod"), counters.VISITS)
+    note_fingerprint(store("Tally-prod"), counters.VISITS)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
     assert forms.noted(store(PREFIX)) == {"visits": forms.form(counters.VISITS)}
 
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
-    note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
     assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{message}{forms.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]

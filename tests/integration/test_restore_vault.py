@@ -22,7 +22,7 @@ from tally.drift import rows
 from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
-from tests.integration.command.numbers import Run, note_form
+from tests.integration.command.numbers import Run, note_fingerprint
 from tests.integration.test_restore import SESSION, count, settings_of, stop_first_wait, store, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
@@ -140,7 +140,7 @@ def test_copies_of_different_days_are_refused(aws: Vault, run: Run) -> None:
 
 
 def test_counters_whose_schema_differs_from_the_copies_repair_nothing(aws: Vault, run: Run) -> None:
-    note_form(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
+    note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     aws.copy(MADE_S)
     code, out, err = run(*COMMAND)
     assert (code, "repaired" in out) == (2, False)

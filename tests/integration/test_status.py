@@ -25,7 +25,7 @@ from tally.drift import checks
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
 from tally.streams import forms, watermark
-from tests.integration.command.numbers import Run, note_form, put_drift_row
+from tests.integration.command.numbers import Run, note_fingerprint, put_drift_row
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
@@ -140,7 +140,7 @@ def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
 @pytest.mark.parametrize(
     ("part", "break_part", "line_end"),
     [
-        ("counters", lambda stack: note_form(stack.store, replace(counters.PLAYS, attribute="n")),
+        ("counters", lambda stack: note_fingerprint(stack.store, replace(counters.PLAYS, attribute="n")),
          f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {forms.WHAT_TO_DO}"),
         ("version", lambda stack: setattr(stack, "status", "UPDATE_ROLLBACK_COMPLETE"), "UPDATE_ROLLBACK_COMPLETE"),
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),

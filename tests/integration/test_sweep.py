@@ -26,7 +26,7 @@ from tally.streams import segments, watermark
 from tally.streams.segments import JournalEntry
 from tally.streams.watermark import Watermark
 from tests.contexts import LambdaContext
-from tests.integration.command.numbers import note_form
+from tests.integration.command.numbers import note_fingerprint
 
 
 class Streams:
@@ -264,7 +264,7 @@ def test_a_sweep_with_a_counter_of_another_schema_raises_an_error(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep removes no items of the counter, and does everything else."""
-    note_form(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
+    note_fingerprint(ledger.store, replace(counters.HEARTS, child="STAR#USER#"))
     monkeypatch.setattr(deletion, "sweep", lambda *_: pytest.fail("removed"))
     with pytest.raises(
         ConfigurationError, match="counter 'hearts' has counted with child='STAR#USER#', which is 'HEART"

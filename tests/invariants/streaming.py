@@ -95,7 +95,7 @@ class ConsumerWorld:
     ) -> streams.Handler:
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
-    def note_form(self, counter: Counter) -> None:
+    def note_fingerprint(self, counter: Counter) -> None:
         """Store the form of a counter, as its first booked change does. Later batches then do not write the form."""
         Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 

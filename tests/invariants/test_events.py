@@ -251,7 +251,7 @@ def test_two_batches_that_read_a_sum_at_once_make_each_event_once(
 ) -> None:
     first, second = sum_record(1, 9, 31), sum_record(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
-    stream.note_form(SUMS)
+    stream.note_fingerprint(SUMS)
     other = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:

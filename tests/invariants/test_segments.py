@@ -48,7 +48,7 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
 
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
-    stream.note_form(counters.PLAYS)
+    stream.note_fingerprint(counters.PLAYS)
     began_s, (store, client) = time.time(), stream.watched()
     records = [
         play(1, record_minute=MINUTE - 1),
@@ -73,7 +73,7 @@ PLAYS_OF_61_MINUTES = [play(number, record_minute=MINUTE + number) for number in
 
 
 def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
-    stream.note_form(counters.PLAYS)
+    stream.note_fingerprint(counters.PLAYS)
     store, client = stream.watched()
     assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store) is None
     assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
@@ -82,7 +82,7 @@ def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
 
 def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWorld) -> None:
     """The records have random ids, which no compression shortens, and long amounts."""
-    stream.note_form(counters.PLAYS)
+    stream.note_fingerprint(counters.PLAYS)
     store, client = stream.watched()
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
@@ -95,7 +95,7 @@ def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWo
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
 def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld, committed: bool) -> None:
     """The process dies before or after it commits the second of two runs. Then Lambda repeats the records."""
-    stream.note_form(counters.PLAYS)
+    stream.note_fingerprint(counters.PLAYS)
     store = stream.with_client(client_that_dies(stream.raw, 1, committed=committed))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store)

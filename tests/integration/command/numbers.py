@@ -23,10 +23,13 @@ SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
 
-def mark_judged(store: Store, ahead: int = 5) -> int:
-    """Store that the ledger is judged and everything is rolled up. Returns the last judged minute."""
+def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
+    """Store that the ledger is judged and everything is rolled up. Returns the last judged minute.
+
+    `minutes_ahead`: how far this minute is ahead of the clock; below 0: behind.
+    """
     now_s = int(time.time())
-    upto, known_s = store.settings.minute_of(now_s) + ahead, now_s // 60 * 60 + 5
+    upto, known_s = store.settings.minute_of(now_s) + minutes_ahead, now_s // 60 * 60 + 5
     passed = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
     facts = {"judged": upto, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(passed, known_s)
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
@@ -48,14 +51,14 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
     )  # fmt: skip
 
 
-def note_form(store: Store, counter: Counter) -> None:
-    """Store the schema of the counter, as its first change does."""
+def note_fingerprint(store: Store, counter: Counter) -> None:
+    """Store the schema fingerprint of the counter, as its first change does."""
     Forms(store).note(CounterIndex({counter.name: counter}), [counter.name])
 
 
-def put_drift_row(store: Store, counter: str, target: str, amount: int, ago: int = 9) -> None:
-    """Store a drift row that was changed so many judged minutes ago."""
-    upto = watermark.last_judged_minute(store) - ago
+def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:
+    """Store a drift row that last changed `minutes_ago` judged minutes ago."""
+    upto = watermark.last_judged_minute(store) - minutes_ago
     facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
     item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)

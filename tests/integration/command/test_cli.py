@@ -384,7 +384,7 @@ def test_missing_credentials_are_an_error_of_one_line() -> None:
 def test_ctrl_c_prints_one_line_with_status_130_and_a_pipe_has_no_progress_bar(port: int, store: Store) -> None:
     """Ctrl-C comes while the command waits for the judge. Nothing is written."""
     post(store, "off", off_by=5)
-    mark_judged(store, ahead=-4)
+    mark_judged(store, minutes_ahead=-4)
     with start_command("repair", *SIGNED, "--yes", "--local", "--port", str(port)) as process:
         assert process.stderr is not None
         line = process.stderr.readline()

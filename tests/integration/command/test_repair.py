@@ -19,7 +19,16 @@ from tally.dynamo.transactions import put_alone
 from tally.maintenance import reconcile
 from tally.streams import watermark
 from tally.streams.loss import Loss
-from tests.integration.command.numbers import SIGNED, SINCE, Run, edit, mark_judged, note_form, post, put_drift_row
+from tests.integration.command.numbers import (
+    SIGNED,
+    SINCE,
+    Run,
+    edit,
+    mark_judged,
+    note_fingerprint,
+    post,
+    put_drift_row,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +45,7 @@ def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_counters_of_another_schema_are_read_but_not_repaired(run: Run, store: Store) -> None:
     post(store)
-    note_form(store, replace(counters.LIKES, child="STAR#USER#"))
+    note_fingerprint(store, replace(counters.LIKES, child="STAR#USER#"))
     code, out, err = run("repair", *SIGNED, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("tally: counter 'likes' has counted with child='STAR#USER#', which is 'LIKE#USER#' now: ")
@@ -164,7 +173,7 @@ def test_a_repair_asks_and_writes_nothing_without_a_yes(
 
 
 def test_unconfirmed_drift_is_not_repaired_and_the_repair_says_why(run: Run, store: Store) -> None:
-    put_drift_row(store, "plays", "v", -3, ago=2)
+    put_drift_row(store, "plays", "v", -3, minutes_ago=2)
     line = (
         f"differs  plays v: 0, drift -3 since {SINCE}, not confirmed yet: a repair waits until the drift is confirmed"
     )
@@ -233,7 +242,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
 def test_a_repair_fails_if_the_ledger_is_not_judged(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
-    mark_judged(store, ahead=-30)
+    mark_judged(store, minutes_ahead=-30)
     code, _, err = run("repair", *SIGNED, "--yes")
     assert code == 2
     assert err == (

@@ -286,7 +286,7 @@ def test_a_dead_letter_must_be_repaired_before_a_scan_and_its_repair_abandons_an
     message = "tally: there are dead letters of the table shop: run `tally repair`, then scan again\n"
     assert team("check orders a") == (2, "", message)
     assert team("scan orders --again --yes") == (2, "", message)
-    mark_judged(team.store, ahead=-4)
+    mark_judged(team.store, minutes_ahead=-4)
     assert "items/shop/shardId-" in team("check --only dead-letters")[1]
     assert scan_state.begin(team.store, ORDERS, 1) is not None  # a scan is open now
     restore_image(team)

@@ -14,9 +14,9 @@ CALLER = "tally"
 """The caller of a change of a counter that is not public."""
 
 
-def make_client(args: argparse.Namespace, stack: Stack, *functions: str, anyone: bool = False) -> Tally:
-    """Returns a client for these functions of the stack. `anyone`: without a caller."""
-    caller = None if anyone else CALLER
+def make_client(args: argparse.Namespace, stack: Stack, *functions: str, has_caller: bool = True) -> Tally:
+    """Returns a client for these functions of the stack. `has_caller`: its requests name `CALLER`."""
+    caller = CALLER if has_caller else None
     if args.local:
         client = boto3.client("lambda", endpoint_url=stack.outputs["ApiUrl"], **LOCAL)
         return Tally({name: name for name in functions}, caller=caller, lambda_client=client)

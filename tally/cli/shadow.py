@@ -210,9 +210,9 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
         share = f" ({total['off'] / total['tally']:+.2%})" if total["tally"] else ""
         counts = f"it counted {total['old']:,}, Tally {total['tally']:,}"
         yield f"the old number is off by {total['off']:+,}{share}: {counts}"
-        yield f"its hours have {total['over']:,} too many, and {-total['under']:,} too few"
+        yield f"the old counter's hours have {total['over']:,} too many, and {-total['under']:,} too few"
         worst = [f"{one['id']} {one['off']:+,}" for one in wrong[:WORST]]
-        yield f"off most: {', '.join(worst)}"
+        yield f"largest differences: {', '.join(worst)}"
     else:
         yield "there is nothing to compare: an id needs two readings at full hours that Tally has summed up"
     if longer := [row for row in compared.rows if row.to_s - row.from_s > HOUR_S]:
@@ -221,11 +221,11 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
     if unknown := len(compared.rows) - len(known):
         yield f"{files.format_rows(unknown)} unknown: Tally has not summed up all of these hours"
     if compared.alone:
-        yield f"{compared.alone} ids have fewer than two readings at full hours, and are in no row"
+        yield f"ids in no row, because they have fewer than two readings at full hours: {compared.alone}"
     if compared.away:
         yield f"{compared.away} readings are over {args.within} s from a full hour, and are in no row"
     if compared.added:
-        yield f"repairs of Tally added {compared.added:+,} that no hour has"
+        yield f"repairs of Tally's numbers added {compared.added:+,}, which no hour of Tally has"
     if compared.as_of is not None and compared.since is not None:
         since, until = (format_clock(at_s, zone, now_s) for at_s in (compared.since, compared.as_of))
         yield f"Tally's hours are complete from {since} up to {until} ({format_utc_offset(compared.as_of, zone)})"

@@ -101,8 +101,9 @@ def test_a_command_that_counts_calls_the_functions_of_the_stack(monkeypatch: pyt
     monkeypatch.setattr(service, "Tally", make_client)
     outputs = {"IncrementsFunctionArn": "arn:i", "VisitsFunctionArn": "arn:v"}
     stack = connection.Stack(None, None, counters.COUNTERS, outputs)  # type: ignore[arg-type]
-    for anyone, caller in ((True, None), (False, "tally")):
-        service.make_client(SimpleNamespace(local=False), stack, *count.FUNCTIONS, anyone=anyone)  # type: ignore[arg-type]
+    arguments: Any = SimpleNamespace(local=False)
+    for has_caller, caller in ((False, None), (True, "tally")):
+        service.make_client(arguments, stack, *count.FUNCTIONS, has_caller=has_caller)
         make_client.assert_called_with({"increments": "arn:i", "visits": "arn:v"}, caller=caller)
 
 
@@ -257,21 +258,25 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line_with_status_2(
         assert one_line(main, arguments, capsys) == "the output cannot be written: No space left on device"
 
 
-HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
+HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 
 
 @pytest.fixture
 def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series from 06:55 to 08:20: plays of `a` in the hours 6 to 8, plays of `b` in one hour, and a repair."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # other buckets would be empty
-    since = HOUR * 60 - 65
-    plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR * 60, "a", 40)]
-    rows = [(since, "b", 500, HOUR // 24), (HOUR * 60, "a", 70, HOUR // 24), (HOUR * 60, "a", 900, 19_846)]
-    fold_plays(store, since, HOUR * 60 + 20, [*plays, *rows])
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # fold_plays fills only the first bucket of a minute
+    since = HOUR_8 * 60 - 65
+    plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR_8 * 60, "a", 40)]
+    rows = [(since, "b", 500, HOUR_8 // 24), (HOUR_8 * 60, "a", 70, HOUR_8 // 24), (HOUR_8 * 60, "a", 900, 19_846)]
+    fold_plays(store, since, HOUR_8 * 60 + 20, [*plays, *rows])
     repaired = {"before": 900, "amount": -5, "added": 0}
     try_commit(
         store,
-        [history.repair_entry_write(store, "plays", "a", HOUR * 3600 - 600, repaired, by="ann", why="x", how="ledger")],
+        [
+            history.repair_entry_write(
+                store, "plays", "a", HOUR_8 * 3600 - 600, repaired, by="ann", why="x", how="ledger"
+            )
+        ],
     )
 
 
@@ -295,7 +300,7 @@ def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incom
     assert err.splitlines() == [f"tally: {line}" for line in notes]
     assert run("series", "plays", "a", *RANGE, "--csv")[1] == out
     body = json.loads(run("series", "plays", "a", *RANGE, "--json")[1])
-    assert (body["as_of"], body["series"][-1]) == (HOUR * 3600 + 1200, {"from": HOUR * 3600, "value": 40})
+    assert (body["as_of"], body["series"][-1]) == (HOUR_8 * 3600 + 1200, {"from": HOUR_8 * 3600, "value": 40})
     request.getfixturevalue("drawing")
     code, out, err = run("series", "plays", "a", *RANGE)
     assert (code, [line.rstrip() for line in out.splitlines()], err) == (0, [
@@ -414,7 +419,9 @@ TABLES = dict.fromkeys(("CountsTableName", "ReceiptsTableName", "LedgerTableName
 
 def outputs_of(construct: str, **settings: str) -> dict[str, str]:
     """Returns the outputs of a construct with this id."""
-    return {f"{construct}{name}": value for name, value in (TABLES | {"StorageFormat": str(keys.FORMAT)} | settings).items()}
+    return {
+        f"{construct}{name}": value for name, value in (TABLES | {"StorageFormat": str(keys.FORMAT)} | settings).items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,19 @@ from tally.dynamo.transactions import try_commit
 from tally.streams import fold
 from tests.integration.command.numbers import Run, fold_plays
 
-HOUR = 500_000  # since 1970: 2027-01-15 08:00 UTC
+HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 UTC = ("--tz", "UTC")
 HEAD = "from,to,ids,old,tally,off"
 
 
 @pytest.fixture(autouse=True)
 def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series from 05:55 to 10:20: `a` has 100, 200, 300 and 400 plays in the hours from 06:00, `b` has 10 at 07:30."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # other buckets would be empty
-    plays = [((HOUR - 2 + hour) * 60 + 5, "a", 100 * (hour + 1)) for hour in range(4)]
-    fold_plays(store, HOUR * 60 - 125, HOUR * 60 + 140, [(HOUR * 60 - 122, "a", 9), *plays, (HOUR * 60 - 30, "b", 10)])
+    """Series from 05:55 to 10:20: `a` has 9 plays at 05:58, and 100, 200, 300 and 400 in the hours from 06:00. `b` has
+    10 plays at 07:30."""
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # fold_plays fills only the first bucket of a minute
+    at_8 = HOUR_8 * 60  # minutes since 1970
+    plays = [(at_8 - 120 + 60 * hour + 5, "a", 100 * (hour + 1)) for hour in range(4)]
+    fold_plays(store, at_8 - 125, at_8 + 140, [(at_8 - 122, "a", 9), *plays, (at_8 - 30, "b", 10)])
 
 
 class Files:
@@ -39,9 +41,9 @@ class Files:
         path.write_text("".join(f"{line}\n" for line in [head, *lines]))
         return str(path)
 
-    def of(self, id_: str, values: Iterable[int | None], beside_s: int = 0) -> str:
-        """Writes the readings of one id at full hours from 06:00, plus `beside_s`. None: no reading at this hour."""
-        times_s = [(HOUR - 2 + hour) * 3600 + beside_s for hour in range(99)]
+    def hourly(self, id_: str, values: Iterable[int | None], late_s: int = 0) -> str:
+        """Writes the readings of one id, one an hour from 06:00, each `late_s` later. None: no reading at this hour."""
+        times_s = [(HOUR_8 - 2 + hour) * 3600 + late_s for hour in range(99)]
         return self(*(f"{id_},{value},{at}" for at, value in zip(times_s, values, strict=False) if value is not None))
 
 
@@ -51,57 +53,62 @@ def files(tmp_path: Path) -> Files:
 
 
 def rows(out: str) -> list[str]:
-    """Returns the rows of CSV, in which each time is only an hour."""
+    """Returns the rows of the CSV, with each time cut to its hour: `06,07,2,90,100,-10`."""
     head, *lines = out.splitlines()
     assert head == HEAD
     return [line.replace("2027-01-15T", "").replace(":00:00+00:00", "") for line in lines]
 
 
 def test_each_hour_and_the_sum_show_the_difference_of_the_old_number(run: Run, files: Files) -> None:
-    code, out, err = run("shadow", "plays", files.of("a", [1000, 1090, 1295, 1595]), files.of("b", [7, 7, 17]), *UTC)
+    code, out, err = run(
+        "shadow", "plays", files.hourly("a", [1000, 1090, 1295, 1595]), files.hourly("b", [7, 7, 17]), *UTC
+    )
     assert (code, rows(out)) == (1, ["06,07,2,90,100,-10", "07,08,2,215,210,5", "08,09,1,300,300,0"])
     assert err.splitlines()[:3] == [
         "tally: the old number is off by -5 (-0.82%): it counted 605, Tally 610",
-        "tally: its hours have 5 too many, and 10 too few", "tally: off most: a -5",
-    ]  # fmt: skip
+        "tally: the old counter's hours have 5 too many, and 10 too few",
+        "tally: largest differences: a -5",
+    ]
     assert "tally: Tally's hours are complete from 2027-01-15 05:55 up to 2027-01-15 10:20 (UTC)" in err
 
 
 def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(run: Run, files: Files) -> None:
-    code, _, err = run("shadow", "plays", files.of("a", [5, 105, 305]), *UTC)
+    code, _, err = run("shadow", "plays", files.hourly("a", [5, 105, 305]), *UTC)
     assert (code, err.splitlines()[0]) == (0, "tally: the old number is right: 300, as Tally")
-    code, out, err = run("shadow", "plays", files.of("a", [5, 104, 305]), *UTC)
+    code, out, err = run("shadow", "plays", files.hourly("a", [5, 104, 305]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,1,99,100,-1", "07,08,1,201,200,1"])
     assert "off by +0 (+0.00%)" in err
-    assert "its hours have 1 too many, and 1 too few" in err
+    assert "the old counter's hours have 1 too many, and 1 too few" in err
 
 
 def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files: Files) -> None:
     before = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
-    code, out, err = run("shadow", "plays", before, files.of("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
+    code, out, err = run("shadow", "plays", before, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
         "10,11,1,0,,", "11,12,1,0,,",
     ])  # fmt: skip
     assert "off by -5 (-0.50%): it counted 995, Tally 1,000" in err
     assert "3 rows unknown: Tally has not summed up all of these hours" in err
-    both = (files.of(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
+    both = (files.hourly(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
     code, out, err = run("shadow", "plays", *both, *UTC)
     assert (code, rows(out)) == (2, ["10,11,2,0,,"])
     assert "there is nothing to compare" in err
 
 
 def test_an_hour_without_a_reading_is_compared_only_together_with_its_neighbours(run: Run, files: Files) -> None:
-    code, out, err = run("shadow", "plays", files.of("a", [0, None, None, 590]), files.of("b", [0, 0, 10]), *UTC)
+    code, out, err = run(
+        "shadow", "plays", files.hourly("a", [0, None, None, 590]), files.hourly("b", [0, 0, 10]), *UTC
+    )
     assert (code, rows(out)) == (1, ["06,07,1,0,0,0", "06,09,1,590,600,-10", "07,08,1,10,10,0"])
     assert "1 row of several hours: without readings in between, single hours are unknown" in err
-    code, out, err = run("shadow", "plays", files.of("a", [0, 100]), files.of("b", [None, None, 10]), *UTC)
+    code, out, err = run("shadow", "plays", files.hourly("a", [0, 100]), files.hourly("b", [None, None, 10]), *UTC)
     assert (code, rows(out)) == (0, ["06,07,1,100,100,0"])
-    assert "1 ids have fewer than two readings at full hours, and are in no row" in err
+    assert "ids in no row, because they have fewer than two readings at full hours: 1" in err
 
 
 def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_counts(run: Run, files: Files) -> None:
-    late, near = files.of("a", [0, 100, 300], 70), files.of("a", [7, 109, 300], 20)
+    late, near = files.hourly("a", [0, 100, 300], late_s=70), files.hourly("a", [7, 109, 300], late_s=20)
     code, out, err = run("shadow", "plays", late, *UTC)
     assert (code, rows(out)) == (2, [])
     assert "3 readings are over 60 s from a full hour, and are in no row" in err
@@ -112,8 +119,9 @@ def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_cou
 
 
 def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> None:
-    good = files.of("a", [0, 100])
-    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a#b,7,1800000000", "a,1.0,18e8", "a,2,1800000000")
+    good = files.hourly("a", [0, 100])
+    good_line = "a,1.0,18e8"
+    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a#b,7,1800000000", good_line, "a,2,1800000000")
     code, out, err = run("shadow", "plays", good, bad)
     assert (code, out) == (2, "")
     assert [line.split(": ")[2] for line in err.splitlines()[:-1]] == [f"line {line}" for line in (2, 3, 4, 5, 7)]
@@ -134,11 +142,17 @@ def test_json_has_every_id_and_a_terminal_shows_bars(
     run: Run, files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repaired = {"before": 900, "amount": -5, "added": -3}
-    at_s = (HOUR - 1) * 3600 + 5
+    at_s = (HOUR_8 - 1) * 3600 + 5
     try_commit(
         store, [history.repair_entry_write(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")]
     )
-    arguments = ("shadow", "plays", files.of("b", [0, 0, 10, 10]), files.of("a", [0, 90, 305, 605, 999, 999]), *UTC)
+    arguments = (
+        "shadow",
+        "plays",
+        files.hourly("b", [0, 0, 10, 10]),
+        files.hourly("a", [0, 90, 305, 605, 999, 999]),
+        *UTC,
+    )
     code, out, _ = run(*arguments, "--json")
     body = json.loads(out)
     assert (code, body["old"], body["tally"], body["off"], body["added"]) == (1, 1009, 1010, -1, -3)
@@ -146,7 +160,7 @@ def test_json_has_every_id_and_a_terminal_shows_bars(
         {"id": "a", "old": 999, "tally": 1000, "off": -1, "over": 15, "under": -16, "unknown": 1},
         {"id": "b", "old": 10, "tally": 10, "off": 0, "over": 0, "under": 0, "unknown": 0},
     ]
-    assert body["rows"][-1] == {"from": HOUR * 3600 + 7200, "to": HOUR * 3600 + 10800, "ids": 1, "old": 0,
+    assert body["rows"][-1] == {"from": (HOUR_8 + 2) * 3600, "to": (HOUR_8 + 3) * 3600, "ids": 1, "old": 0,
                                 "tally": None, "off": None}  # fmt: skip
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(shadow, "may_draw", lambda _: True)
@@ -161,4 +175,4 @@ def test_json_has_every_id_and_a_terminal_shows_bars(
         "Fri 01-15 09:00 +0000  394     400      -6   ▐███▊",
         "Fri 01-15 10:00 +0000    0 unknown unknown",
     ]
-    assert "repairs of Tally added -3 that no hour has" in out
+    assert "repairs of Tally's numbers added -3, which no hour of Tally has" in out

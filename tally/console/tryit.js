@@ -11,7 +11,7 @@ const BUYERS = 50;
 const TRIES_MAX = 5; // tries of a buyer, all with the same key; the pause before the last try is 0.8 s
 const PAUSE_MS = 100;
 const EDIT = "/dev/edit"; // `make dev` adds to a stored number without Tally
-const EDITED_BY = 50;
+const EDIT_AMOUNT = 50;
 const ACCEPTED = 5; // plays before the edit
 const POLL_MS = 2000;
 const OUTCOMES = { 200: "sold", 409: "refused: nothing is left" };
@@ -36,8 +36,8 @@ export async function show(root, { config, signal }) {
     }),
     experiment({
       title: "A number that is edited by hand",
-      about: `A video is played ${ACCEPTED} times. Then a script adds ${EDITED_BY} in the database, without Tally. Tally finds the drift, and you repair it.`,
-      button: `Edit a number by ${EDITED_BY}`,
+      about: `A video is played ${ACCEPTED} times. Then a script adds ${EDIT_AMOUNT} in the database, without Tally. Tally finds the drift, and you repair it.`,
+      button: `Edit a number by ${EDIT_AMOUNT}`,
       run: (say) => editByHand(say, config, signal),
       signal,
     }),
@@ -45,7 +45,7 @@ export async function show(root, { config, signal }) {
       "section.card",
       {},
       make("h2", {}, "Elements for your pages"),
-      make("p", {}, "A like button, a player that counts its plays, and a number that follows. They count through reloads and lost answers."),
+      make("p", {}, "A like button, a player that counts its plays, and a number that follows. A reload or a lost answer loses no count."),
       make("p", {}, make("a", { href: "/dev/elements" }, "Open the page of elements")),
     ),
   );
@@ -72,42 +72,43 @@ function experiment({ title, about, button, run, signal }) {
 }
 
 async function loseAnAnswer(say, signal) {
-  const plays = async () => (await answered(await send("GET", PLAYS, { signal }))).value;
+  const plays = async () => (await bodyOf(await send("GET", PLAYS, { signal }))).value;
   const play = { key: crypto.randomUUID(), signal };
   const before = await plays();
   say("Before, the number of plays is ", strong(before), ".");
 
   const lost = await send("POST", LOST + PLAYS, play);
   if (lost) throw new Stopped("The answer arrived, although this step has to lose it.");
-  say("The page sends a play with an idempotency key, and the connection breaks. The page cannot know whether it counted.", sent("POST", LOST + PLAYS, play.key, "no answer"));
+  say("The page sends a play with an idempotency key, and the connection breaks. The page cannot know whether Tally counted the play.", requestLine("POST", LOST + PLAYS, play.key, "no answer"));
   say("The number is now ", strong(await plays()), ": the play was counted, but the page got no answer.");
 
   const retry = await send("POST", PLAYS, play);
-  await answered(retry);
+  await bodyOf(retry);
   const replayed = retry.headers.get("idempotency-replayed") === "true";
   say(
     replayed
       ? "The page sends the same play with the same key. Tally finds its receipt, and gives the stored answer without counting."
       : "The page sends the same play with the same key. Tally has no receipt of it, so it counts.",
-    sent("POST", PLAYS, play.key, `${retry.status}, Idempotency-Replayed: ${replayed}`),
+    requestLine("POST", PLAYS, play.key, `${retry.status}, Idempotency-Replayed: ${replayed}`),
   );
 
   const after = await plays();
-  say("After, the number is ", strong(after), `: ${judged(after - before)} `, link("plays", VIDEO));
+  say("After, the number is ", strong(after), `: ${conclusion(after - before)} `, linkToNumber("plays", VIDEO));
 }
 
-const judged = (moved) => (moved === 1 ? "sent twice, the play counted once." : `it moved by ${number(moved)}, so others played too.`);
+const conclusion = (counted) =>
+  counted === 1 ? "sent twice, the play counted once." : `${number(counted)} plays were counted, so another page played the video, too.`;
 
 async function sellOut(say, signal) {
   const token = await signIn(signal);
   const item = `try-it-${crypto.randomUUID().slice(0, 8)}`;
   const stock = `/counters/stock/${item}`;
-  const filling = { token, match: '"0"', body: { value: IN_STOCK }, signal };
-  await answered(await send("PUT", stock, filling));
-  say(`A new item gets a stock of ${number(IN_STOCK)}.`, sent("PUT", stock, null, `value ${IN_STOCK}`));
+  const request = { token, match: '"0"', body: { value: IN_STOCK }, signal }; // "0": the version before the first write
+  await bodyOf(await send("PUT", stock, request));
+  say(`A new item gets a stock of ${number(IN_STOCK)}.`, requestLine("PUT", stock, null, `value ${IN_STOCK}`));
 
   const results = make("div");
-  say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, sent("POST", `${stock}/increments`, "a different one for each", "amount −1"), results);
+  say(`${BUYERS} buyers take one each, at the same moment. Each has a key of its own.`, requestLine("POST", `${stock}/increments`, "a different one for each", "amount −1"), results);
   const outcomes = {};
   const buy = async () => {
     const outcome = await buyOne(stock, token, signal);
@@ -116,13 +117,13 @@ async function sellOut(say, signal) {
   };
   await Promise.all(Array.from({ length: BUYERS }, buy));
 
-  const left = (await answered(await send("GET", stock, { token, signal }))).value;
+  const left = (await bodyOf(await send("GET", stock, { token, signal }))).value;
   const sold = outcomes[200] ?? 0;
-  const right = sold === IN_STOCK && left === 0;
-  say("The number ends at ", strong(left), right ? `: ${count(sold, "buyer")} got one, and no buyer got an item that was not there. ` : ". ", link("stock", item));
+  const isExact = sold === IN_STOCK && left === 0;
+  say("The number ends at ", strong(left), isExact ? `: ${count(sold, "buyer")} got one, and no buyer got an item that was not there. ` : ". ", linkToNumber("stock", item));
 }
 
-/** Buys one. If the service is busy or the answer is lost, tries again with the same key. Returns the status; 0: none. */
+/** Buys one. If the service is busy or the answer is lost, tries again with the same key. Returns the status; 0: no answer. */
 async function buyOne(stock, token, signal) {
   const order = { token, key: crypto.randomUUID(), body: { amount: -1 }, signal };
   for (let tries = 1; ; tries++) {
@@ -138,38 +139,38 @@ async function editByHand(say, config, signal) {
   const video = `try-it-${crypto.randomUUID().slice(0, 8)}`;
   const plays = `/videos/${video}/plays`;
   for (let played = 0; played < ACCEPTED; played++)
-    await answered(await send("POST", plays, { key: crypto.randomUUID(), signal }));
-  say(`A new video is played ${ACCEPTED} times.`, sent("POST", plays, "a different one for each", `value ${ACCEPTED}`));
+    await bodyOf(await send("POST", plays, { key: crypto.randomUUID(), signal }));
+  say(`A new video is played ${ACCEPTED} times.`, requestLine("POST", plays, "a different one for each", `value ${ACCEPTED}`));
 
-  const item = { pk: `VID#${video}`, sk: "STATS#TOTAL", attribute: "play_count", by: EDITED_BY };
-  await answered(await send("PATCH", EDIT, { body: item, signal }));
-  const began = Date.now();
-  const after = () => ` after ${count(Math.round((Date.now() - began) / 1000), "second")}`;
-  say(`A script adds ${EDITED_BY} to the stored item, without Tally. `, link("plays", video), sent("PATCH", EDIT, null, JSON.stringify(item)));
+  const item = { pk: `VID#${video}`, sk: "STATS#TOTAL", attribute: "play_count", by: EDIT_AMOUNT };
+  await bodyOf(await send("PATCH", EDIT, { body: item, signal }));
+  const editedAt = Date.now();
+  const elapsed = () => count(Math.round((Date.now() - editedAt) / 1000), "second");
+  say(`A script adds ${EDIT_AMOUNT} to the stored item, without Tally. `, linkToNumber("plays", video), requestLine("PATCH", EDIT, null, JSON.stringify(item)));
 
-  const details = async (until) => {
+  const pollDetails = async (isAwaited) => {
     for (;;) {
       const path = `/details?counter=plays&id=${video}`;
       const answer = await send("GET", path, { token, signal });
       if (!answer || answer.status !== 429) {
-        const found = await answered(answer);
-        if (until(found)) return found;
+        const details = await bodyOf(answer);
+        if (isAwaited(details)) return details;
       }
       await new Promise((done) => setTimeout(done, POLL_MS));
       signal.throwIfAborted();
     }
   };
-  say("Tally checks a minute when it has proof of every change in it. Here a minute takes some seconds: wait about half a minute.");
-  const { value, drift } = await details((found) => found.drift);
-  say("It drifts", after(), ": ", make("strong", {}, `${number(value)} stored, ${number(value - drift.drift)} accepted, ${signed(drift.drift)}`), ".");
-  await details((found) => found.drift?.confirmed);
+  say("Tally compares stored and accepted numbers within seconds here, and within minutes on AWS. Wait about half a minute.");
+  const { value, drift } = await pollDetails((details) => details.drift);
+  say("The number drifts after ", elapsed(), ": ", make("strong", {}, `${number(value)} stored, ${number(value - drift.drift)} accepted, ${signed(drift.drift)}`), ".");
+  await pollDetails((details) => details.drift?.confirmed);
   say(
-    "It is confirmed", after(), ": the drift has lasted for five checked minutes. To repair it, run this in the checkout, where ",
-    make("code", {}, ".venv/bin"), " has the command. This page waits.",
+    "The drift is confirmed after ", elapsed(), ": it has stood in five checks. To repair the number, run this command in the checkout. The program is in ",
+    make("code", {}, ".venv/bin"), ". This page waits for the repair.",
     command(repairCommand(config, "plays", video), `the repair of ${video}`),
   );
 
-  const repaired = await details((found) => !found.drift && found.repairs.length);
+  const repaired = await pollDetails((details) => !details.drift && details.repairs.length);
   say("The number is ", strong(repaired.value), " again. Its history keeps who repaired it and why:", history(repaired.repairs));
 }
 
@@ -193,9 +194,10 @@ function outcomeTable(outcomes) {
 /** Returns a token that may change counters. Only `make dev` gives such a token to anyone. */
 async function signIn(signal) {
   const body = { sub: "try-it", scope: "tally/read tally/write" };
-  return (await answered(await send("POST", "/dev/token", { body, signal }))).access_token;
+  return (await bodyOf(await send("POST", "/dev/token", { body, signal }))).access_token;
 }
 
+/** Ends an experiment. `words`: what its card tells the reader. */
 class Stopped extends Error {
   constructor(words) {
     super(words);
@@ -219,7 +221,7 @@ async function send(method, path, { token, key, match, body, signal }) {
 }
 
 /** Returns the body of an answer. Throws Stopped if no answer came, or if the answer is not a success. */
-async function answered(answer) {
+async function bodyOf(answer) {
   if (!answer) throw new Stopped("No answer. Check that `make dev` runs.");
   const body = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Stopped(`Tally answered ${answer.status}: ${body.detail ?? body.message ?? "no reason given"}`);
@@ -227,6 +229,6 @@ async function answered(answer) {
 }
 
 const strong = (value) => make("strong", {}, number(value));
-const link = (counter, id) => make("a", { href: tallyLink(counter, id) }, "Look at the number");
-const sent = (method, path, key, answer) =>
+const linkToNumber = (counter, id) => make("a", { href: tallyLink(counter, id) }, "Look at the number");
+const requestLine = (method, path, key, answer) =>
   make("code.sent", {}, `${method} ${path}${key ? ` · Idempotency-Key: ${key}` : ""} → ${answer}`);

@@ -743,7 +743,7 @@ def test_the_experiment_with_an_edit_shows_the_drift_the_repair_and_the_history(
     page = console.open("#/try")
     page.get_by_role("button", name="Edit a number by 50").click()
     steps = page.get_by_role("list", name="Steps: A number that is edited").locator("> li")
-    expect(steps.filter(has_text="It drifts")).to_contain_text("55 stored, 5 accepted, +50")
+    expect(steps.filter(has_text="The number drifts")).to_contain_text("55 stored, 5 accepted, +50")
     repair = steps.locator(".command code").inner_text().replace("$(whoami)", "ann").replace("WHY", "a script")
     program, *arguments = shlex.split(repair)
     assert (program, arguments[0]) == ("tally", "repair")

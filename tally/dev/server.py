@@ -134,7 +134,7 @@ async def _watch_code(
         for line in template.warnings:
             say(line)
         if template.routes != routes_before:
-            say(f"{len(template.routes)} routes: those of {COUNTERS} as it is now")
+            say(f"{len(template.routes)} routes, which {COUNTERS} declares now")
 
 
 def _read(path: Path) -> bytes:

@@ -1,1 +1,1 @@
-"""Event source mappings at work: `Pump` reads the streams and invokes functions; `Positions` stores its progress."""
+"""Event source mappings on this machine: `Pump` reads streams and invokes functions, `Positions` stores how far."""

@@ -33,13 +33,14 @@ from tally.series import read, top
 from tests.e2e.schemathesis_run import COUNTED, send
 
 VERSION_EXAMPLE = '"7"'
-FRESH = '"0"'  # the version of an unwritten counter
+UNWRITTEN_VERSION = '"0"'  # the version of an unwritten counter
 STOCKED = "7c20"  # the id of a large stock, which schemathesis_run.py makes
-TTL_S = 3600  # the time of a hold
-STOCK_LEFT = 1000  # the stock has more than this left for any commit
+TTL_S = 3600  # how long a hold lasts
+AMOUNT_MAX = 1000  # less than the stock, so that each commit of a hold fits
 POSTED = "a91f"  # the id of a post, which schemathesis_run.py makes, too
 ZONE = "Europe/Berlin"
-GATEWAY = {400: "Bad Request", 429: "Too Many Requests"}  # a path with a broken encoding, and a throttled call
+GATEWAY_MESSAGES = {400: "Bad Request", 429: "Too Many Requests"}
+"""API Gateway's own messages, by status: the path has a broken encoding; the call is throttled."""
 READS_OF_NOTHING = {
     "get_limit",  # the declared limit, of an id without an override
     "get_child", "get_mine", "get_anonymous",  # {"present": false}
@@ -67,13 +68,13 @@ def map_case(context: HookContext, case: Case) -> Case:
     """Change a valid request so that it obeys the rules."""
     if not _is_positive(case):
         return case
-    body = {name: _value(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
+    body = {name: _accepted(value) for name, value in case.body.items()} if isinstance(case.body, dict) else {}
     if case.media_type == "text/plain":  # the body is JSON in a string; schemathesis knows only the string
         body = {"url": f"https://text.example/{quote(str(case.body), safe='')[:600]}", "key": KEY_EXAMPLE}
         if _name(case) != "visit":
             del body["url"]
     if "url" in body:
-        body["url"] = _page(str(body["url"]))
+        body["url"] = _page_url(str(body["url"]))
     _fit_query(case)
     _fit_range(case)
     if "counter" in (case.path_parameters or {}):
@@ -93,12 +94,12 @@ def map_case(context: HookContext, case: Case) -> Case:
     return case
 
 
-def _value(value: object) -> object:
+def _accepted(value: object) -> object:
     """Returns a value that Tally accepts: 7 for 7.0, which JSON Schema allows, and a text that is not too long."""
     if isinstance(value, list):
-        return [_value(one) for one in value]
+        return [_accepted(item) for item in value]
     if isinstance(value, dict):
-        return {name: _value(one) for name, one in value.items()}
+        return {name: _accepted(member) for name, member in value.items()}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return _cut(value, fields.TEXT_BYTES_MAX) if isinstance(value, str) else value
@@ -112,8 +113,8 @@ def _texts(value: object) -> list[str]:
     return [str(one) for one in value] if isinstance(value, list) else [str(value)]
 
 
-def _page(raw: str) -> str:
-    """Returns a page: a URL with a real host, short enough after it is normalised."""
+def _page_url(raw: str) -> str:
+    """Returns the URL of a page, with a real host, which is short enough after Tally has normalised it."""
     scheme, _, rest = raw.partition("://")
     host = "".join(character for character in rest if character.isascii() and character.isalnum())[:60]
     if raw == PAGE_EXAMPLE or scheme.lower() not in ("http", "https"):
@@ -122,15 +123,15 @@ def _page(raw: str) -> str:
 
 
 def _fit_query(case: Case) -> None:
-    """Make a cursor that a listing could return (an encoded user), a URL that is a page, and an id of its counter."""
+    """Make values that Tally accepts: the URL of a page, a cursor (an encoded user), an id that fits the counter."""
     query = dict(case.query)
     if "url" in query:
-        query["url"] = _page(str(query["url"]))
+        query["url"] = _page_url(str(query["url"]))
     if "cursor" in query:
         query["cursor"] = fields.encode_cursor(quote(str(query["cursor"]), safe="")[: fields.USER_BYTES_MAX])
     if "target" in query:
         of_pages = query.get("of") == "visit"
-        targets = [_page(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
+        targets = [_page_url(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
         query["target"] = (
             targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
         )  # one target, or one for each key
@@ -139,22 +140,23 @@ def _fit_query(case: Case) -> None:
     if _name(case) == "get_details":
         text = str(query["id"])
         of_pages = counters.COUNTERS[query["counter"]].pages
-        query["id"] = _page(text) if of_pages else re.sub(r"[^A-Za-z0-9]", "-", text)[: fields.ID_CHARACTERS_MAX]
+        query["id"] = _page_url(text) if of_pages else re.sub(r"[^A-Za-z0-9]", "-", text)[: fields.ID_CHARACTERS_MAX]
     if query != case.query:
         case.query = query
 
 
 def _fit_range(case: Case) -> None:
-    """Make a range of a series that is not empty and not too long, and a span of a top list in the form of `by`."""
+    """Make a range of a series that is not empty and not too long, and a span of a top list: an hour, day or month,
+    as `by` says."""
     query = dict(case.query)
     if "tz" in query:
         query["tz"] = ZONE
-    for name in ("from", "to"):  # without `from` it begins before `to`
+    for name in ("from", "to"):  # if the range is wrong, leave out `from`, and then `to`
         if _name(case) in ("get_series", "get_any_series") and not _is_range(query):
             query.pop(name, None)
     if "span" in query:
-        form = top.SPAN_FORMATS[query.get("by", top.DAY)]
-        query["span"] = datetime.fromtimestamp(next(_NUMBERS) * 3600, UTC).strftime(form)
+        span_format = top.SPAN_FORMATS[query.get("by", top.DAY)]
+        query["span"] = datetime.fromtimestamp(next(_NUMBERS) * 3600, UTC).strftime(span_format)
     if query != case.query:
         case.query = query
 
@@ -169,19 +171,20 @@ def _is_range(query: dict[str, Any]) -> bool:
 
 
 def _fit_counter(case: Case, body: dict[str, Any]) -> None:
-    """Fit the amount: a counter with its own step accepts only this step, and other counters need an amount.
+    """Make counter, id, amount, limit and version agree.
 
-    A link may bring a counter that the operation does not serve. A version comes from a link, or it is the version of
-    an unwritten counter. A hold needs a stock that is not empty. A limit must not be below 0.
+    A counter with its own step accepts only this step, and other counters need an amount. A link may name a counter
+    that the operation does not serve. If no link gave the version, the request writes an unwritten counter. A hold
+    needs a stock that is not empty. A limit must not be below 0.
     """
     served = {counter.name for counter in _route(case).served_counters(counters.COUNTERS)}
     path = {name: unquote(value) for name, value in case.path_parameters.items()}  # schemathesis has them encoded
-    made_up = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
-    if made_up and _name(case) == "hold":
+    is_fuzzed = case.meta is not None and case.meta.phase.name is TestPhase.FUZZING
+    if is_fuzzed and _name(case) == "hold":
         path["id"] = STOCKED
     if "hold" in path and "amount" in body:
-        body["amount"] %= STOCK_LEFT
-    if _name(case) == "change_hold":  # a positive amount or a time is needed; the hold is some seconds old
+        body["amount"] %= AMOUNT_MAX
+    if _name(case) == "change_hold":  # a positive amount, or a time that ends within seven days of the placement
         body["ttl_s"] = min(body.get("ttl_s", TTL_S), fields.HOLD_TTL_MAX_S - TTL_S)
         body |= {"amount": body["amount"] or 1} if "amount" in body else {}
     if _name(case) == "put_limit":
@@ -194,8 +197,8 @@ def _fit_counter(case: Case, body: dict[str, Any]) -> None:
         case.media_type = "application/json"
     elif _name(case) == "increment" and "amount" in body:
         body["amount"] = counter.delta
-    if "If-Match" in case.headers and (made_up or case.headers["If-Match"] == VERSION_EXAMPLE):
-        path["id"], case.headers["If-Match"] = f"{_RUN}-{next(_NUMBERS)}", FRESH
+    if "If-Match" in case.headers and (is_fuzzed or case.headers["If-Match"] == VERSION_EXAMPLE):
+        path["id"], case.headers["If-Match"] = f"{_RUN}-{next(_NUMBERS)}", UNWRITTEN_VERSION
     if any(unquote(case.path_parameters[name]) != value for name, value in path.items()):
         case.path_parameters = path  # assign only a change: schemathesis checks an assigned value again
 
@@ -211,14 +214,14 @@ def _place_hold() -> dict[str, str]:
 def _fresh_key(case: Case, body: dict[str, Any]) -> None:
     """Make a new key, as a client does. With the example's key, all calls but the first would be replays or 422.
 
-    A void takes the key of a change that was made.
+    A void names the key of a change that Tally has counted.
     """
-    if "key" in body and "Idempotency-Key" in case.headers:  # both are one key
+    if "key" in body and "Idempotency-Key" in case.headers:  # Tally refuses two different keys
         case.headers.pop("Idempotency-Key")
     if _name(case) in ("void", "void_changes"):
         if body.get("key") == KEY_EXAMPLE:
             body["key"] = COUNTED
-            body.pop("caller", None)  # the caller made the change
+            body.pop("caller", None)  # the default is the caller of the request, who made the change
         return
     for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
         if place.get(name) == KEY_EXAMPLE:
@@ -229,14 +232,14 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     """Replace values that a link or an example cannot know.
 
-    A deletion gets a made-up post, because the examples of other operations need their post. A link may have named
-    the counter of a period. An example and a made-up request settle a new hold each, because its id is random.
+    A deletion deletes a generated post, because the examples of other operations need the post `POSTED`. A link may
+    give a period to a counter without periods. Each request about a hold gets a new hold, because hold ids are random.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
         case.path_parameters = _place_hold()
     if _name(case) == "delete_post" and unquote(case.path_parameters["id"]) == POSTED:
-        made_up = bool(_POSTS) and _is_positive(case)
-        case.path_parameters = {"id": _POSTS.pop() if made_up else f"{_RUN}-{next(_NUMBERS)}"}
+        has_post = bool(_POSTS) and _is_positive(case)
+        case.path_parameters = {"id": _POSTS.pop() if has_post else f"{_RUN}-{next(_NUMBERS)}"}
     if _name(case) in ("get_counter", "get_details") and "period" in case.query:
         _fit_period(case)
     if _name(case) == "add_visitor" and _is_positive(case) and "at" in (body := dict(case.body)):
@@ -272,11 +275,13 @@ def after_call(context: HookContext, case: Case, response: Response) -> None:
 
 @schemathesis.hook
 def filter_failure(context: HookContext, failure: Failure, case: Case, response: Response) -> bool:
-    """Allow 404 for a method without a route: HTTP APIs of API Gateway have no 405. A public counter needs no token.
+    """Returns whether a failure counts. A failure that the document allows does not count.
 
-    The gateway answers before it reads the token, and its own answers are not problem documents.
+    For a method without a route, API Gateway answers 404 and never 405. A public counter needs no token. The gateway
+    answers before it reads the token, and its own answers are not problem documents.
     """
-    if response.status_code in GATEWAY and response.json() == {"message": GATEWAY[response.status_code]}:
+    gateway_message = GATEWAY_MESSAGES.get(response.status_code)
+    if gateway_message and response.json() == {"message": gateway_message}:
         return False
     if "Invalid component: positive test case" in failure.message:  # schemathesis does not say what is invalid
         return False
@@ -286,8 +291,8 @@ def filter_failure(context: HookContext, failure: Failure, case: Case, response:
         return False  # API Gateway cuts the path there, so another route answers
     if response.status_code == 200 and _route(case).operation.has_counter_in_path:
         counter = _counter(case)
-        bare = "Authorization" not in (response.request.headers or {})
-        if counter is not None and counter.public and (bare or isinstance(failure, IgnoredAuth)):
+        has_token = "Authorization" in (response.request.headers or {})
+        if counter is not None and counter.public and (not has_token or isinstance(failure, IgnoredAuth)):
             return False
-    routed = not isinstance(failure, UnsupportedMethodResponse)
-    return routed or response.status_code != 404 or response.json() != {"message": "Not Found"}
+    has_route = not isinstance(failure, UnsupportedMethodResponse)
+    return has_route or response.status_code != 404 or response.json() != {"message": "Not Found"}

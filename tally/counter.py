@@ -350,7 +350,7 @@ class Counter:
 
     @cached_property
     def is_batchable(self) -> bool:
-        """Whether changes of it can be counted together with those of other counters, under one key."""
+        """Whether a batch may contain changes of this counter."""
         return self.counts == CHANGES and not self.numbered
 
     @cached_property
@@ -471,7 +471,7 @@ def Watched(
     if not (isinstance(name, str) and isinstance(items, Items)):
         raise ConfigurationError(f"counter {name!r}: items is {items!r}, but must be Items(…), and the name a text")
     if items.table != table:
-        raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are those of {items.table!r}")
+        raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are in {items.table!r}")
     prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # counters may share it: the sort key is unique
     return Counter(
         name, prefix=prefix, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,

@@ -24,7 +24,8 @@ RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
 """The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
 newest item with a fault."""
 RESERVED_GROUP_PREFIX = "~-"
-"""How the groups of Tally's own begin: those of faults, and TEAM_NUMBERS_GROUP. `encode_id` never makes such an id."""
+"""The prefix of Tally's own groups: the groups of faults, and TEAM_NUMBERS_GROUP. `encode_id` never makes such an
+id."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
 """The group that counts the items that have a team number."""
 HEARTBEAT_START = "HEARTBEAT#"

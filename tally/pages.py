@@ -42,9 +42,9 @@ _TRACKING = """
     _bta_c _bta_tid mibextid sms_click sms_source sms_uph cm_cr cm_me _io_session_id __io_lv ymid os_ehash h_sid h_slt
 """
 # Sentry's SDK scrubs most of the first lines, OpenTelemetry redacts signatures, and Matomo removes ids of sessions. The
-# others are those of RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Left out are names that pages
-# give to parameters of their own, such as `key`, `login` and `state`. OAuth sends `code` and `state` together, and
-# WordPress `key` and `login`: both of a pair are dropped.
+# other names come from RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Pages have parameters `key`,
+# `login` and `state` of their own, so these names are not here. OAuth sends `code` and `state` together, and WordPress
+# `key` and `login`: if a page has both of a pair, both are dropped.
 _CREDENTIALS = """
     *password* *passwd pwd *secret *token *token] auth authorization credentials *api_key *api-key *apikey
     private_key privatekey mysql_pwd jwt otp session sessionid session_id _session user_session connect.sid

@@ -51,7 +51,7 @@ def failed_sequence(answer: Mapping[str, Any]) -> str | None:
 def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
     """Whether the filter of a reader's mapping lets a record through. `table`: `counts` or `receipts`.
 
-    The patterns are those of the stack, and the pump's `matches` reads them.
+    The patterns come from the stack, and the pump's `matches` applies them.
     """
     filters = [*filter_patterns(reader, Table(table))]
     return not filters or any(matches(pattern, record) for pattern in filters)

@@ -25,7 +25,7 @@ _STREAMS = {"DescribeStream", "GetShardIterator", "GetRecords"}
 class SyncWire:
     """A client of the engine at this port: `get_item`, `transact_write_items`, `get_records` …
 
-    Answers are those of boto3, with two differences. Times are numbers of seconds, as in a Lambda event. The only
+    Answers are as boto3 gives them, with two differences. Times are numbers of seconds, as in a Lambda event. The only
     header is the date. An error is botocore's ClientError. A lost connection raises ConnectionError.
     """
 

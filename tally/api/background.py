@@ -18,8 +18,8 @@ class Schedule(NamedTuple):
     sends_events: bool = False
     """Whether it sends the events of counters with thresholds."""
     inspected_streams: tuple[Table, ...] = ()
-    """The tables whose streams it inspects: their shards, and the records that wait there. A function that inspects
-    streams inspects those of the team's tables, too."""
+    """The tables whose streams it inspects: their shards, and the records that wait there. If not empty, it inspects
+    the streams of the team's tables, too."""
 
 
 class StreamReader(NamedTuple):

@@ -47,7 +47,8 @@ class Functions(Construct):
     """The functions that serve operations. Other Lambda functions may invoke them."""
     consumers: dict[str, lambda_.Alias]
     writers: list[lambda_.Alias]
-    """The functions that write what the consumers read: those of operations, and the sweep, which releases holds."""
+    """The functions whose writes the consumers read: the functions of operations, and the sweep, which releases
+    holds."""
     background: dict[str, lambda_.Alias]
     """The functions whose failure no caller sees: the consumers and the scheduled functions."""
     busy: dict[str, lambda_.Alias]

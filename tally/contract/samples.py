@@ -25,8 +25,8 @@ _HOST = "api.example.com"
 
 
 def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
-    """Returns the fields of a request by name: the required fields and those of the body. `given` replaces values, and
-    None removes a field."""
+    """Returns the fields of a request by name: the required fields and the fields of the body. `given` replaces values,
+    and None removes a field."""
     context = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
     fields = {
         field.name: field.kind.example_for(context)

@@ -30,8 +30,8 @@ def change_hold(
     operation: str,
     key: str,
 ) -> ChangeAnswer:
-    """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. The body is that of
-    holds.place.
+    """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. Answers as
+    holds.place does.
 
     If less is left than the hold is to grow by, releases expired holds. If that is not enough, raises LimitReachedError
     and leaves the hold as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond

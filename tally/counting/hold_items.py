@@ -3,7 +3,7 @@
 Holds are in the ledger table. PK, SK -> state:
 
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
-                                                            begins with that of now (`expires`)
+                                                            begins with the present time of expiry (`expires`)
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
     HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
@@ -29,7 +29,7 @@ from .receipts import lifetime_s
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
 UNRETURNED_MAX = 20  # enough to say that holds are left
-OVERDUE = "OVERDUE#"  # behind all times of expiry
+OVERDUE = "OVERDUE#"  # sorts after all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
@@ -88,9 +88,8 @@ def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]
 
 
 def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
-    """Returns how many expired holds are not released: those that expired before `since_s`, and the overdue ones. The
-    second value says whether there may be more, because it reads at most UNRETURNED_MAX of either kind in each
-    bucket."""
+    """Returns how many holds that expired before `since_s` or are overdue are not released, and whether there may be
+    more: in each bucket, it reads at most UNRETURNED_MAX expired holds and as many overdue holds."""
     end = str(int(since_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [

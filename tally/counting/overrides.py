@@ -2,9 +2,9 @@
 
 After the answer, every write is judged by the override. A call chooses its period when it begins, by the clock of its
 process, and is over within seconds. That clock may differ from the clock here by OFF_S_MAX (dynamo/clock.py). So a
-change of the override writes a copy into each period that a call may be in: those of the last OFF_S_MAX. A period that
-begins within OFF_S_MAX gets a mark instead. A later change, by a clock that is behind, may miss that period, so its
-first write has to read the override. A period that begins later reads the override anyway.
+change of the override writes a copy into each period that a call may be in: the periods of the last OFF_S_MAX. A period
+that begins within OFF_S_MAX gets a mark instead. A later change, by a clock that is behind, may miss that period, so
+the period's first write has to read the override. A period that begins later reads the override anyway.
 """
 
 from __future__ import annotations

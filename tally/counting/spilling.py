@@ -1,6 +1,6 @@
 """Decides which tallies of one transaction spill, and when the transaction is sent again after conflicts or throttling.
 
-The rules are those of transactions.commit_change, for many changes under one key (batch.py).
+The rules of transactions.commit_change apply, for many changes under one key (batch.py).
 """
 
 from __future__ import annotations

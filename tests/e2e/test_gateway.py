@@ -62,7 +62,7 @@ def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
 def audience(dev: Dev) -> str:
     return str(
         jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0]
-    )  # the audience of people; the second one is that of programs
+    )  # the audience of people's tokens; then the audience of programs' tokens
 
 
 def test_a_request_without_a_token_gets_401(dev: Dev) -> None:

@@ -131,7 +131,7 @@ class Counting:
 
 
 def id_in_same_bucket() -> str:
-    """Returns the id of another item whose holds are in the same bucket as those of `ITEM`."""
+    """Returns the id of another item whose holds are in the same bucket as the holds of `ITEM`."""
     bucket = hold_items.bucket(counters.STOCK, ITEM)
     return next(id_ for id_ in map(str, range(500)) if hold_items.bucket(counters.STOCK, id_) == bucket)
 

@@ -50,7 +50,7 @@ class Deployment(World):
         self.clock.now_s += seconds
 
     def collect_all_records(self) -> None:
-        """Take the new stream records, also those of writes by other clients."""
+        """Take the new stream records, also records of writes by other clients."""
         if self.store.client is not self.wire:  # type: ignore[comparison-overlap]
             self.wire.written_tables |= {self.name(table) for table in TABLES}
         self.take_written()

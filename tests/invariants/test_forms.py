@@ -28,7 +28,7 @@ ID = "u"
 
 
 def declare(world: Deployment, *declared: Counter) -> None:
-    """Give both consumers the declarations of these counters, and those of the built-in counters."""
+    """Give both consumers the declarations of these counters and of the built-in counters."""
     for handler in world.handlers.values():
         handler.declared = CounterIndex({**counters.COUNTERS, **{counter.name: counter for counter in declared}})
 

@@ -56,7 +56,7 @@ class Change:
     has_receipt: bool = True
     """Whether the change leaves a receipt, so that the caller's retry is a replay with the first answer."""
     retry_answer: dict[str, Any] | None = None
-    """Members of the answer to a retry after the commit; None: those of the first answer."""
+    """Members of the answer to a retry after the commit; None: the members of the first answer."""
     transactions_max: int = 1
     """How many transactions the change sends at most without a fault."""
 

@@ -88,7 +88,7 @@ class Server {
   }
 }
 
-/** Answers that do not come from a working Tally, such as those of a gateway or a captive portal. */
+/** Answers that do not come from a working Tally, but from a gateway or a captive portal, for example. */
 const FALSE_ANSWERS = [
   [503, { type: `${PROBLEM}busy` }, { "retry-after": "7" }], [503, { message: "Service Unavailable" }], [429, { message: "Too many" }],
   [500, { message: "Internal Server Error" }], [504, null], [401, { message: "Unauthorized" }], [403, { message: "Forbidden" }],

@@ -19,8 +19,8 @@ from tally.dynamo.transactions import try_commit
 from tally.streams import bookkeeper, fold, rollup, watermark
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import DeadLetterBucket
+from tally.streams.fingerprints import FingerprintCache
 from tally.streams.fold import BatchContext, StreamConsumer
-from tally.streams.forms import Forms
 from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests import delivery
@@ -192,7 +192,9 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """Returns the write units of some work, after the last minute is judged and the counters' schemas are stored."""
-    Forms(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)  # once in the life of a ledger
+    FingerprintCache(clients.store).note(
+        CounterIndex(counters.COUNTERS), counters.COUNTERS
+    )  # once in the life of a ledger
     note_judged(clients.store, SETTINGS.minute_of(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()

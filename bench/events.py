@@ -17,7 +17,7 @@ from tally.streams import bookkeeper
 from tally.streams.consumer import Handler
 from tally.streams.dead_letters import DeadLetterBucket
 from tally.streams.events import Bus
-from tally.streams.forms import Forms
+from tally.streams.fingerprints import FingerprintCache
 from tally.streams.record import CounterIndex
 from tests import delivery
 from tests.contexts import LambdaContext
@@ -84,7 +84,7 @@ def _units(counter: Counter, value: int, records: int) -> dict[str, float]:
     with fresh_engine() as endpoint:
         clients = clients_of(endpoint)
         store, declared = clients.store, {counter.name: counter}
-        Forms(store).note(CounterIndex(declared), declared)
+        FingerprintCache(store).note(CounterIndex(declared), declared)
         note_judged(store, MINUTE - 1)
         batch = [_record(counter, value, number) for number in range(records)]
         for record in batch:

@@ -361,7 +361,7 @@ class Counter:
     @cached_property
     def may_settle_holds(self) -> bool:
         """Whether holds of it can be settled: it takes holds, or may have taken them under an earlier declaration. A
-        declaration cannot change its one shard, or whether it is numbered (streams/forms.py)."""
+        declaration cannot change its one shard, or whether it is numbered (streams/fingerprints.py)."""
         return self.has_version and self.child is None and not self.numbered
 
     @property

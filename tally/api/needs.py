@@ -52,7 +52,7 @@ MARK_RECEIPT: Needs = frozenset({Need("UpdateItem", Table.RECEIPTS, RECEIPT_PREF
 FIND_RECEIPTS: Needs = frozenset({Need("BatchGetItem", Table.RECEIPTS, RECEIPT_PREFIX)})
 READ_WATERMARK = on_ledger({"JUDGE": ["GetItem"]})
 READ_SCANS = on_ledger({"ITEMS": ["GetItem"], "PASSED": ["GetItem"]})
-READ_FORMS = on_ledger({"FORM": ["Query"]})
+READ_FINGERPRINTS = on_ledger({"FINGERPRINT": ["Query"]})
 STACK_SECRET = on_ledger({"SECRET": ["GetItem", "PutItem"]})
 SALT_OF_DAY: Needs = frozenset(Need(action, Table.SALTS, "SALT#") for action in ("GetItem", "PutItem"))
 FORGET_SALTS: Needs = frozenset({Need("DeleteItem", Table.SALTS, "SALT#")})
@@ -151,4 +151,4 @@ def to_consume(consumer: str) -> Needs:
     """Returns the needs of a consumer: it reads schema fingerprints, and writes checkpoints and markers of dead
     letters."""
     written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
-    return on_ledger(written) | READ_FORMS
+    return on_ledger(written) | READ_FINGERPRINTS

@@ -72,7 +72,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
             "ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"),  # a scan of existing items
             "PASSED": ("GetItem",),
             "SEEN#": ("UpdateItem",),
-            "FORM": ("UpdateItem",),
+            "FINGERPRINT": ("UpdateItem",),
         }
     watched = [counter for counter in every if counter.watch]
     if watched:
@@ -84,7 +84,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     import_ = need.on_counts(parents, "PutItem", "UpdateItem")
     events = need.to_make_events(every)  # of a redriven record
     receipts = need.PUT_RECEIPT | need.FIND_RECEIPT | need.FIND_RECEIPTS
-    return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FORMS
+    return repair | forget | import_ | events | receipts | need.on_ledger(on_ledger) | need.READ_FINGERPRINTS
 
 
 class Operator(Construct):

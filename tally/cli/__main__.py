@@ -117,9 +117,9 @@ def _command(arguments: Sequence[str]) -> int:
     local, counters = args.local, app.counters
     stack = connection.local_stack(args.port, counters) if local else connection.deployed_stack(args.stack, counters)
     if command.write_option is not None:  # the command may write
-        from tally.streams import forms
+        from tally.streams import fingerprints
 
-        forms.check(forms.noted(stack.store), counters)
+        fingerprints.check(fingerprints.read_all(stack.store), counters)
     return command.run(args, stack)
 
 

@@ -21,7 +21,7 @@ from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
 from tally.contract.deployment import TABLES
 from tally.errors import StoreRefusedError
-from tally.streams import forms
+from tally.streams import fingerprints
 
 from . import account, connection, destroy
 from .account import UNRESERVED, Account
@@ -94,7 +94,7 @@ def deploy(args: argparse.Namespace) -> int:
         running = None if stacks[0] in failed else running
     if running:
         _check_running(target, stacks[0], running, may_change_tables=bool(importing))
-    _check_forms(target, stacks[0], declared)
+    _check_fingerprints(target, stacks[0], declared)
     if _run_cdk(target, "diff", "--app", str(assembly), *importing):
         return 1
     if not confirm(args, "Deploy this?"):
@@ -238,18 +238,18 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
         raise CommandError(f"{present}, and would get new, empty tables: {hint}")
 
 
-def _check_forms(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
+def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. A first deploy,
     too, may adopt tables. If the user may not read the ledger, the deploy goes on: the sweep checks the same."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        noted = forms.noted(connection.store_of_tables(names, target.region, target.client("dynamodb")))
+        noted = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))
     except StoreRefusedError as error:
         why = explain_error(error)
         if "ResourceNotFoundException" not in why:
             print(f"note: the declarations are not compared with the stored data: {why}", flush=True)
         return
-    forms.check(noted, declared.counters)
+    fingerprints.check(noted, declared.counters)
 
 
 def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from tally.dynamo.transactions import try_commit
 from tally.errors import TallyError
 from tally.maintenance import losses, rebuild
 from tally.maintenance.reconcile import Finding, Reconciler
-from tally.streams import bookkeeper, dead_letters, forms, rollup
+from tally.streams import bookkeeper, dead_letters, fingerprints, rollup
 from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
 from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_state
@@ -157,7 +157,8 @@ def _forget_drift(args: argparse.Namespace, stack: Stack) -> int:
     many rows are left. The drift of numbers that count changes stays."""
     if args.counter or check.DRIFT not in args.parts:
         return 0
-    known = stack.counters.keys() | forms.removed(forms.noted(stack.store), stack.counters).keys()
+    stored = fingerprints.read_all(stack.store)
+    known = stack.counters.keys() | fingerprints.undeclared_counters(stored, stack.counters).keys()
     orphans = [row for row in rows.all_rows(stack.store) if row.counter not in known]
     question = f"Forget the drift of {len(orphans)} numbers of items that no counter declares?"
     if not orphans or not confirm(args, question):

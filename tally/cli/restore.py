@@ -28,7 +28,7 @@ from tally.dynamo.client import Store
 from tally.maintenance import restored
 from tally.maintenance.reconcile import RepairNotReadyError
 from tally.settings import Settings
-from tally.streams import forms
+from tally.streams import fingerprints
 
 from . import connection, values
 from .command import Command, Counters, Parser, UsageError
@@ -190,7 +190,7 @@ def _repair_tallies(args: argparse.Namespace, counters: Counters, store: Store, 
     tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
         return
-    forms.check(forms.noted(store), counters)
+    fingerprints.check(fingerprints.read_all(store), counters)
     if apart and not restored.is_repaired(store, to_s):
         _say_times(store)
     audit_note = restored.AuditNote(args.by, args.why)

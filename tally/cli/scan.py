@@ -23,7 +23,7 @@ from tally.dynamo import clock
 from tally.dynamo.client import Store
 from tally.errors import TallyError
 from tally.items import RESERVED_GROUP_PREFIX
-from tally.streams import forms
+from tally.streams import fingerprints
 from tally.streams.lineage import ITEMS
 from tally.streams.loss import NOTHING_LOST_S
 from tally.streams.watermark import oldest_dead_letter_s
@@ -166,7 +166,7 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
 
     Raises ScanAbandonedError, UncountableError, CommandError.
     """
-    forms.check(forms.noted(stack.store), stack.counters)
+    fingerprints.check(fingerprints.read_all(stack.store), stack.counters)
     recount = _resume_or_begin(args, stack.store, groups, again=again)
     if not recount.scan.ended_s:
         half, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
@@ -214,7 +214,7 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
             raise CommandError("nothing is scanned")
     if again:
         scan_state.invalidate(store, scan)  # the numbers are invalid from here, so setting them needs no history
-    forms.note_items(store, counter)
+    fingerprints.note_for_scan(store, counter)
     started = scan_state.begin(store, counter, clock.now_s(), groups)
     if started is None:
         raise CommandError(f"another process has just started a scan for {counter.name}: run this again to continue it")

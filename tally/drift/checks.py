@@ -22,7 +22,7 @@ from ..dynamo import clock, queries
 from ..dynamo.client import Call, Store
 from ..errors import TallyError
 from ..settings import Settings
-from ..streams import dead_letters, forms, watermark
+from ..streams import dead_letters, fingerprints, watermark
 from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
@@ -130,8 +130,8 @@ def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) 
 
 def declarations(store: Store, counters: Mapping[str, Counter]) -> Check:
     """Checks that the counters are declared with the schema fingerprints that they have counted with."""
-    why = [str(error) for error in forms.refused(forms.noted(store), counters)]
-    line = f"{'; '.join(why)}: {forms.WHAT_TO_DO}" if why else "they fit the stored items"
+    why = [str(error) for error in fingerprints.mismatches(fingerprints.read_all(store), counters)]
+    line = f"{'; '.join(why)}: {fingerprints.WHAT_TO_DO}" if why else "they fit the stored items"
     return Check(line, {"refused": why}, bool(why))
 
 

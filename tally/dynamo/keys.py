@@ -14,7 +14,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     losses, acknowledged   HISTORY#LOST, epoch ms#nonce -> by, why, at, consumer, since, until
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
-    form        FORM, counter -> form (streams/forms.py)
+    fingerprint FINGERPRINT, counter -> fingerprint (streams/fingerprints.py)
     scan        ITEMS, counter -> table, counted_by, generation, digest, groups, began, ended, closed, position, items,
                 found (team/scan_state.py)
     passed      PASSED, table of a team -> passed, stream
@@ -44,7 +44,7 @@ FORMAT = 2
 migrates."""
 CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
-JUDGE_KEY, FORM_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FORM", "PROGRESS", "LOST"
+JUDGE_KEY, FINGERPRINT_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FINGERPRINT", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
 RECEIPT_HEARTBEAT_START = "heartbeat#"  # of heartbeats in receipts; HEARTBEAT_START is for other tables

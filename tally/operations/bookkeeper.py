@@ -22,6 +22,6 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
     """Returns what the bookkeeper needs of the tables: it starts the ledger, reads which minutes are judged, stores
     schema fingerprints, and makes events."""
     every = list(counters)
-    written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FORM": ["UpdateItem"]}
+    written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FINGERPRINT": ["UpdateItem"]}
     ledger = needs.on_ledger(written)
     return needs.to_consume("bookkeeper") | ledger | needs.to_make_events(every) | needs.to_send_events(every)

@@ -243,7 +243,7 @@ def get_details(
     throttle=RARE,
     needs=lambda counters: needs.PING_STORE
     | needs.READ_WATERMARK
-    | needs.READ_FORMS
+    | needs.READ_FINGERPRINTS
     | needs.to_read_scan(counters)
     | needs.on_counts([one for one in counters if one.items is not None], "Query")
     | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),

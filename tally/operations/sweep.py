@@ -19,7 +19,7 @@ from tally.dynamo.shards import StreamShards
 from tally.operations import CONSUMERS
 from tally.series import hours
 from tally.settings import Settings
-from tally.streams import events, forms, watermark
+from tally.streams import events, fingerprints, watermark
 from tally.streams.events import Bus
 from tally.streams.loss import NOTHING_LOST_S
 from tally.streams.watermark import Watermark
@@ -77,7 +77,8 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         removing |= needs.on_counts(watching, "GetItem")
     removing |= needs.FORGET_SALTS if is_listed(every, PAGE_VISITORS) else needs.NOTHING
     sending = heartbeats | needs.to_send_events(every, "Query")
-    return needs.to_release_expired_holds(every) | sending | needs.on_ledger(judging) | removing | needs.READ_FORMS
+    in_ledger = needs.on_ledger(judging) | needs.READ_FINGERPRINTS
+    return needs.to_release_expired_holds(every) | sending | in_ledger | removing
 
 
 class Sweep:
@@ -224,7 +225,7 @@ def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float
 def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Removes the children of removed parents. Raises ConfigurationError if a counter's schema fingerprint has changed,
     because the sweep could then remove items of another counter."""
-    forms.check(forms.noted(store), counters)
+    fingerprints.check(fingerprints.read_all(store), counters)
     swept = deletion.sweep(store, counters, until_s)
     return {
         "children_removed": swept.children,

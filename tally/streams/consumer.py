@@ -27,8 +27,8 @@ from ..settings import Settings
 from . import dead_letters, events, fold, watermark
 from .dead_letters import DeadLetterBucket
 from .events import Bus, Event
+from .fingerprints import FingerprintCache
 from .fold import BatchContext, Run, StreamConsumer
-from .forms import Forms
 from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
 
@@ -52,7 +52,10 @@ class Handler:
         """Raises ConfigurationError if no bucket is set: without dead letters, a poison record would block the rest."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        self.declared, self.forms = CounterIndex(counters, self.store.settings.minute_s), Forms(self.store)
+        self.declared, self.fingerprints = (
+            CounterIndex(counters, self.store.settings.minute_s),
+            FingerprintCache(self.store),
+        )
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set: set it to the bucket's name")
         self.objects = objects or DeadLetterBucket(self.store.settings.dead_letter_bucket)
@@ -62,7 +65,7 @@ class Handler:
         """Applies one batch.
 
         Raises StoreRefusedError for a fault of the deployment. Raises ConfigurationError for an event without a shard,
-        for a stream of another table, and while a declaration does not fit the stored items (forms.py).
+        for a stream of another table, and while a declaration does not fit the stored items (fingerprints.py).
         """
         with observe.metrics():
             records = event.get("Records") or []
@@ -111,7 +114,7 @@ class Batch:
         first = next(iter(numbered.values()))
         failed: str = first["dynamodb"]["SequenceNumber"]
         try:
-            every = self.handler.forms.fitting(self.handler.declared)
+            every = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
                 past = self._last_closed_minute(first)
                 seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # `past` grows
@@ -158,7 +161,7 @@ class Batch:
         while records:
             run = fold.next_run(consumer, declared, place, records[:most], self.rejected)
             if consumer.needs_watermark:
-                self.handler.forms.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
+                self.handler.fingerprints.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
                 return self._warn("out of time", run.first)
             after = Checkpoint(run.last, int(run.newest_record_s or 0), run.heartbeat, run.newest_for_rollup)

@@ -225,7 +225,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
 
     # Once the counter's fingerprint is stored, another prefix is refused.
-    store, fingerprint = client(dev.endpoint), {"PK": {"S": "FORM"}, "SK": {"S": "roses"}}
+    store, fingerprint = client(dev.endpoint), {"PK": {"S": "FINGERPRINT"}, "SK": {"S": "roses"}}
     wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=fingerprint), every_s=0.5)
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))
     wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)

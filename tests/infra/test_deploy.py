@@ -24,7 +24,7 @@ from tally.cli.__main__ import main
 from tally.cli.account import Account
 from tally.cli.terminal import CommandError
 from tally.dynamo import keys
-from tally.streams import forms
+from tally.streams import fingerprints
 from tests.commands import one_line
 from tests.infra.conftest import BEHIND_CDN, DECLARED, ROOT, Synthesize
 from tests.infra.template import Template
@@ -62,8 +62,8 @@ class Aws:
         self.events: list[Json] = []
         """The events of a stack, the newest first."""
         self.tables: set[str] = set()
-        self.forms: Any = []
-        """The items of the ledger with the forms of counters."""
+        self.fingerprints: Any = []
+        """The items of the ledger with the schema fingerprints of counters."""
         self.concurrency: int | ClientError = 1000
         self.elsewhere = 0
         """The part of `concurrency` that functions of other stacks reserve."""
@@ -127,7 +127,7 @@ class Aws:
             return {}
 
         def query(**_: Any) -> Json:
-            return {"Items": _answer(self.forms)}
+            return {"Items": _answer(self.fingerprints)}
 
         return FakeClient(describe_table=describe_table, query=query)
 
@@ -348,22 +348,24 @@ def test_a_deploy_of_code_with_another_format_is_refused(
 def test_a_deploy_that_changes_the_form_of_a_counter_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], has_stack: bool
 ) -> None:
-    """A deploy with a form that fits is allowed, and a deploy by a person who may not read the ledger."""
+    """A deploy with a fingerprint that fits is allowed, and a deploy by a person who may not read the ledger."""
     command = ["--yes", "--app", str(dev.folder)]
     if has_stack:
         aws.add_stack("Tally-dev", dev)
-    spread = {**forms.form(DECLARED.counters["stock"]), "shards": forms.MANY}
-    aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps(spread)}}]
+    spread = {**fingerprints.fingerprint_of(DECLARED.counters["stock"]), "shards": fingerprints.MANY}
+    aws.fingerprints = [{"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps(spread)}}]
     assert run_deploy(command) == 2
     line = "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1"
-    assert capsys.readouterr().err == f"tally: {line}: {forms.WHAT_TO_DO}\n"
+    assert capsys.readouterr().err == f"tally: {line}: {fingerprints.WHAT_TO_DO}\n"
     assert aws.cdk == []
-    aws.forms = [{"SK": {"S": "stock"}, "form": {"S": json.dumps({**spread, "shards": forms.ONE})}}]
+    aws.fingerprints = [
+        {"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps({**spread, "shards": fingerprints.ONE})}}
+    ]
     assert run_deploy(command) == 0
-    aws.forms = client_error("ResourceNotFoundException", "no such table")
+    aws.fingerprints = client_error("ResourceNotFoundException", "no such table")
     assert run_deploy(command) == 0
     assert "note: the declarations are not compared" not in capsys.readouterr().out
-    aws.forms = client_error("AccessDeniedException", "ann may not")
+    aws.fingerprints = client_error("AccessDeniedException", "ann may not")
     assert run_deploy(command) == 0
     assert "note: the declarations are not compared with the stored data: " in capsys.readouterr().out
 

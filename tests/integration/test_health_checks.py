@@ -18,7 +18,7 @@ from tally.counting import hold_items, tallies
 from tally.drift import checks, history
 from tally.dynamo import keys
 from tally.dynamo.client import Call, Store
-from tally.streams import dead_letters, forms, watermark
+from tally.streams import dead_letters, fingerprints, watermark
 from tests.integration.command.numbers import mark_judged, note_fingerprint, put_drift_row
 from tests.integration.conftest import Invoke
 from tests.invariants.streaming import Bucket
@@ -168,7 +168,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
         "dead letters": body["parts"][4]["line"],
         "holds": "2 expired and not given back",
         "counters": "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or"
-        f" max_shards=1: {forms.WHAT_TO_DO}",
+        f" max_shards=1: {fingerprints.WHAT_TO_DO}",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
         "subscribers": "no confirmed subscriber; waiting for confirmation: 1",
     }

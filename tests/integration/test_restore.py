@@ -26,7 +26,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import FORMAT
 from tally.dynamo.transactions import put_receipt
 from tally.settings import Settings
-from tally.streams import forms, watermark
+from tally.streams import fingerprints, watermark
 from tests.conftest import create_tables
 from tests.events import KEY
 from tests.integration.command.numbers import Run, note_fingerprint
@@ -168,13 +168,13 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
 def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), counters.VISITS)
     assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
-    assert forms.noted(store(PREFIX)) == {"visits": forms.form(counters.VISITS)}
+    assert fingerprints.read_all(store(PREFIX)) == {"visits": fingerprints.fingerprint_of(counters.VISITS)}
 
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{message}{forms.WHAT_TO_DO}\n")
+    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 

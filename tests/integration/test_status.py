@@ -24,7 +24,7 @@ from tally.dev.base.engine import Engine
 from tally.drift import checks
 from tally.dynamo import items, keys
 from tally.dynamo.client import Store
-from tally.streams import forms, watermark
+from tally.streams import fingerprints, watermark
 from tests.integration.command.numbers import Run, note_fingerprint, put_drift_row
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
@@ -141,7 +141,7 @@ def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
     ("part", "break_part", "line_end"),
     [
         ("counters", lambda stack: note_fingerprint(stack.store, replace(counters.PLAYS, attribute="n")),
-         f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {forms.WHAT_TO_DO}"),
+         f"counter 'plays' has counted with attribute='n', which is 'play_count' now: {fingerprints.WHAT_TO_DO}"),
         ("version", lambda stack: setattr(stack, "status", "UPDATE_ROLLBACK_COMPLETE"), "UPDATE_ROLLBACK_COMPLETE"),
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
         ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"

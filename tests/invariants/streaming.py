@@ -25,7 +25,7 @@ from tally.streams import consumer as streams
 from tally.streams import record as stream_records
 from tally.streams.dead_letters import DeadLetterBucket, DeadLetterMarker
 from tally.streams.events import Bus
-from tally.streams.forms import Forms
+from tally.streams.fingerprints import FingerprintCache
 from tally.streams.segments import JournalEntry
 from tests import delivery
 from tests.contexts import LambdaContext
@@ -96,8 +96,8 @@ class ConsumerWorld:
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
     def note_fingerprint(self, counter: Counter) -> None:
-        """Store the form of a counter, as its first booked change does. Later batches then do not write the form."""
-        Forms(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
+        """Store the fingerprint of a counter, as its first booked change does. Later batches then do not write it."""
+        FingerprintCache(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
     def watched(self) -> tuple[Store, WatchedClient]:
         """Returns a store whose writes are watched, and its client."""

@@ -36,7 +36,7 @@ from tally.operations.bookkeeper import READER as BOOKKEEPER
 from tally.series import hours
 from tally.series import read as series
 from tally.series.read import SeriesRange
-from tally.streams import forms, lineage, loss, watermark
+from tally.streams import fingerprints, lineage, loss, watermark
 from tally.streams.record import CounterIndex
 from tally.streams.watermark import Watermark
 from tests.engines import new_engine
@@ -231,7 +231,7 @@ class Schedule:
         """
         targets, after_s = [*self.world.handlers, "writers"], 0.0
         name, change = self.chance.choice(COMPATIBLE_CHANGES)
-        counted = forms.noted(self.world.store)
+        counted = fingerprints.read_all(self.world.store)
         incompatible = [candidate for candidate in INCOMPATIBLE_CHANGES if candidate[0] in counted]
         if incompatible and self.chance.random() < 0.5:
             targets, (name, change) = [*self.world.handlers], self.chance.choice(incompatible)

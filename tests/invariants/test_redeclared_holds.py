@@ -21,7 +21,7 @@ from tally.errors import ConfigurationError, LimitReachedError
 from tally.items import Items
 from tally.notify import Notify
 from tally.operations import holds as operations
-from tally.streams import forms
+from tally.streams import fingerprints
 from tests.invariants.simulation import Clock
 from tests.tiers import in_long
 
@@ -47,7 +47,7 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
     for change in changes:
         with suppress(ConfigurationError):
             changed = replace(counter, **change)
-            forms.check({counter.name: forms.form(counter)}, declared([changed]))
+            fingerprints.check({counter.name: fingerprints.fingerprint_of(counter)}, declared([changed]))
             if changed.name == counter.name:
                 yield changed
 
@@ -102,4 +102,6 @@ def test_a_counter_with_holds_never_gives_out_numbers() -> None:
     steps = replace(STOCK, delta=-1)
     for counter in (STOCK, steps):
         with pytest.raises(ConfigurationError, match="numbered=False, which is True now"):
-            forms.check({counter.name: forms.form(counter)}, declared([replace(steps, numbered=True)]))
+            fingerprints.check(
+                {counter.name: fingerprints.fingerprint_of(counter)}, declared([replace(steps, numbered=True)])
+            )

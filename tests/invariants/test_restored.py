@@ -197,7 +197,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     repair_restored(world, copy)
     ledger = all_items(copy, "ledger")
     kinds = {item["PK"]["S"].partition("#")[0] for item in ledger}
-    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FORM"}
+    assert kinds == {"JUDGE", "HISTORY", "DRIFT", "SEGMENT", "FINGERPRINT"}
     [judge] = [item for item in ledger if item["PK"]["S"] == "JUDGE"]
     assert judge == watermark.WATERMARK_KEY | {
         "format": {"N": str(FORMAT)},

@@ -124,7 +124,7 @@ def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) 
     """Returns the handlers. Each is made with the variables of its function only, as at its cold start."""
     from tally.dynamo import client
 
-    check_forms(declared, next(iter(environments.values())))
+    check_fingerprints(declared, next(iter(environments.values())))
     # In Lambda each function has a client of its own. Here all share one client, because a connection has no state.
     client.dynamodb_client = functools.cache(client.dynamodb_client)
     handlers = importlib.import_module("handlers")  # handlers.py in the folder that this process runs in
@@ -135,17 +135,17 @@ def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) 
     return by_name
 
 
-def check_forms(declared: Any, environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if the stored data of a counter have another form than its declaration."""
+def check_fingerprints(declared: Any, environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if the declaration of a counter does not fit its stored data."""
     from tally.dynamo.client import Store, dynamodb_client
     from tally.errors import ConfigurationError, TallyError
     from tally.settings import Settings
-    from tally.streams import forms
+    from tally.streams import fingerprints
 
     set_environment(environment)
     with contextlib.closing(dynamodb_client()) as own:  # so that no worker inherits a connection
         try:
-            forms.check(forms.noted(Store(own, Settings.from_environment())), declared.counters)
+            fingerprints.check(fingerprints.read_all(Store(own, Settings.from_environment())), declared.counters)
         except TallyError as error:
             raise ConfigurationError(f"{error}, or start with another data folder (TALLY_DATA)") from None
 

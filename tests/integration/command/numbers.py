@@ -15,7 +15,7 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.transactions import put_alone, try_commit
 from tally.series import hours, progress
 from tally.streams import segments, watermark
-from tally.streams.forms import Forms
+from tally.streams.fingerprints import FingerprintCache
 from tally.streams.record import CounterIndex
 
 SINCE = "2027-01-15 08:00:00 UTC"
@@ -53,7 +53,7 @@ def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
 
 def note_fingerprint(store: Store, counter: Counter) -> None:
     """Store the schema fingerprint of the counter, as its first change does."""
-    Forms(store).note(CounterIndex({counter.name: counter}), [counter.name])
+    FingerprintCache(store).note(CounterIndex({counter.name: counter}), [counter.name])
 
 
 def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:

@@ -22,7 +22,7 @@ from tally.dynamo import clock, keys
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
 from tally.errors import ConfigurationError
-from tally.streams import forms
+from tally.streams import fingerprints
 from tally.team import faults, first_seen, health, scan_state
 from tests.commands import run_command
 from tests.integration.command.numbers import mark_judged
@@ -353,9 +353,9 @@ def test_a_repair_deletes_the_drift_of_an_undeclared_counter_of_items(team: Team
     team.edit("a", 7)
     assert team("check orders a")[0] == 1
     schema = {
-        "PK": {"S": keys.FORM_KEY},
+        "PK": {"S": keys.FINGERPRINT_KEY},
         "SK": {"S": "calls"},
-        "form": {"S": json.dumps(forms.form(COUNTERS["usage"]))},
+        "fingerprint": {"S": json.dumps(fingerprints.fingerprint_of(COUNTERS["usage"]))},
     }
     team.wire.put_item(TableName=team.store.settings.ledger_table, Item=schema)
     row = rows.recount_write(team.store, rows.read_row(team.store, "calls", "x"), 3, time.time())
@@ -371,9 +371,13 @@ def test_a_counter_that_counted_items_never_counts_changes(team: Team) -> None:
     with pytest.raises(
         ConfigurationError, match="counter 'orders' has counted items of 'shop', and counts changes now"
     ):
-        forms.check(forms.noted(team.store), {**team.counters, "orders": changes})
-    form = {"PK": {"S": keys.FORM_KEY}, "SK": {"S": "spent"}, "form": {"S": json.dumps(forms.form(changes))}}
-    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=form)
+        fingerprints.check(fingerprints.read_all(team.store), {**team.counters, "orders": changes})
+    stored = {
+        "PK": {"S": keys.FINGERPRINT_KEY},
+        "SK": {"S": "spent"},
+        "fingerprint": {"S": json.dumps(fingerprints.fingerprint_of(changes))},
+    }
+    team.wire.put_item(TableName=team.store.settings.ledger_table, Item=stored)
     code, out, err = team("scan spent --yes")
     assert (code, out) == (2, "")
     assert "counter 'spent' has counted changes, and counts items of 'shop' now" in err

@@ -18,11 +18,11 @@ from tally.counting import increments, periods, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import ConfigurationError
-from tally.streams import forms
+from tally.streams import fingerprints
 from tally.streams.record import CounterIndex
 from tests.invariants.deployment import Deployment, deployed
 from tests.tiers import in_long
-from tests.unit.test_forms import DAILY, FITTING, ONE_SHARD, PLAIN, cases
+from tests.unit.test_fingerprints import DAILY, FITTING, ONE_SHARD, PLAIN, cases
 
 ID = "u"
 
@@ -118,7 +118,7 @@ def test_a_number_in_many_shards_stays_right_under_a_declaration_of_one_shard(ch
         declare(world, PLAIN)
         world.assert_no_drift(8)
         with pytest.raises(ConfigurationError, match="counter 'c' has counted in many shards: it can have no start"):
-            forms.check(forms.noted(world.store), {"c": new})
+            fingerprints.check(fingerprints.read_all(world.store), {"c": new})
 
 
 def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
@@ -138,14 +138,16 @@ def test_an_undeclared_counter_is_booked_as_expected_and_as_observed() -> None:
         assert read(world, PLAIN) == accepted
 
 
-def test_a_form_is_stored_with_the_first_change_and_later_only_its_kept_periods_become_fewer() -> None:
-    """So the code before a deploy and the code after its rollback find the form that they know."""
+def test_a_fingerprint_is_stored_with_the_first_change_and_later_only_its_kept_periods_become_fewer() -> None:
+    """So the code before a deploy and the code after its rollback find the fingerprint that they know."""
     with deployed() as world:
         declare(world, ONE_SHARD)
         world.run(3)
-        assert forms.noted(world.store).keys() & {"c"} == set(), "a counter without a change has no stored form"
+        assert fingerprints.read_all(world.store).keys() & {"c"} == set(), (
+            "a counter without a change has no fingerprint"
+        )
         for counter in (DAILY, replace(DAILY, keep_periods=3), replace(DAILY, keep_periods=5)):
             declare(world, counter)
             count(world, counter)
             world.assert_no_drift(3)
-        assert forms.noted(world.store)["c"] == {**forms.form(DAILY), "keep_periods": 3}
+        assert fingerprints.read_all(world.store)["c"] == {**fingerprints.fingerprint_of(DAILY), "keep_periods": 3}

@@ -1,4 +1,7 @@
-"""Which changes of a declaration fit the stored items. tests/invariants/test_forms.py counts after each of them."""
+"""Tests which changes of a declaration fit the stored items.
+
+tests/invariants/test_fingerprints.py counts after each fitting change.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tally.counter import Counter, declared
 from tally.errors import ConfigurationError
 from tally.items import Items
 from tally.notify import Notify
-from tally.streams import forms
+from tally.streams import fingerprints
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
 ONE_SHARD = replace(PLAIN, floor=0, max_shards=0)
@@ -74,7 +77,10 @@ REFUSED: dict[str, list[Change]] = {
 
 
 def refusals(before: Counter, *after: Counter) -> list[str]:
-    return [str(refusal) for refusal in forms.refused({before.name: forms.form(before)}, declared(after))]
+    return [
+        str(refusal)
+        for refusal in fingerprints.mismatches({before.name: fingerprints.fingerprint_of(before)}, declared(after))
+    ]
 
 
 def cases(changes: dict[str, list[Change]]) -> list[Any]:
@@ -87,12 +93,12 @@ def test_each_field_of_a_counter_is_in_a_list_of_this_test() -> None:
 
 
 @pytest.mark.parametrize(("before", "change"), cases(FITTING))
-def test_a_change_that_keeps_the_form_of_the_counter_fits(before: Counter, change: dict[str, Any]) -> None:
+def test_a_change_that_keeps_the_fingerprint_of_the_counter_fits(before: Counter, change: dict[str, Any]) -> None:
     assert refusals(before, replace(before, **change)) == []
 
 
 @pytest.mark.parametrize(("before", "change"), cases(REFUSED))
-def test_a_change_of_the_form_is_refused_with_the_counter_and_what_to_do(
+def test_a_change_of_the_fingerprint_is_refused_with_the_counter_and_what_to_do(
     before: Counter, change: dict[str, Any]
 ) -> None:
     after = replace(before, **change)
@@ -100,7 +106,7 @@ def test_a_change_of_the_form_is_refused_with_the_counter_and_what_to_do(
     with pytest.raises(
         ConfigurationError, match=r"counter 'c' has counted .*: take that back, or declare a new counter"
     ):
-        forms.check({before.name: forms.form(before)}, declared([after]))
+        fingerprints.check({before.name: fingerprints.fingerprint_of(before)}, declared([after]))
 
 
 def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> None:
@@ -111,9 +117,9 @@ def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> N
 
 def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
     other = Counter("d", prefix="D", sort_key="N", attribute="n")
-    stored = {counter.name: forms.form(counter) for counter in (PLAIN, other)}
-    refused = forms.refused(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
-    assert {refusal.counter for refusal in refused if refusal.booked} == {"c", "d"}
+    stored = {counter.name: fingerprints.fingerprint_of(counter) for counter in (PLAIN, other)}
+    refused = fingerprints.mismatches(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
+    assert {refusal.counter for refusal in refused if refusal.misbooks} == {"c", "d"}
 
 
 def test_no_other_counter_may_use_the_keys_of_a_counter_that_is_not_declared_any_more() -> None:

@@ -1,4 +1,4 @@
-"""The first steps of a stack: a deploy, calls in every way, and a deploy without a change."""
+"""The first steps of a stack: a deploy, calls by alias and over HTTP, and a deploy without a change."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def step(name: str) -> Iterator[list[str]]:
     print(f"{name:40}{time.monotonic() - started_s:6.1f} s  {'; '.join(notes)}", flush=True)
 
 
-def begin(stack: Stack, assembly: Path) -> None:
-    """Bootstrap, deploy, count, and deploy again without a change."""
+def deploy_and_play(stack: Stack, assembly: Path) -> None:
+    """Bootstrap and deploy, count plays, and deploy again without a change."""
     with step("cdk bootstrap"):
         stack.bootstrap()
     with step("cdk deploy") as notes:
@@ -39,8 +39,8 @@ def begin(stack: Stack, assembly: Path) -> None:
 
 def deploy_and_compare(stack: Stack, assembly: Path) -> int:
     """Deploy, and check that every resource of the template exists. Returns the number of resources."""
-    done = stack.deploy(assembly)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    deploy = stack.deploy(assembly)
+    assert deploy.returncode == 0, deploy.stdout[-1000:] + deploy.stderr[-3000:]
     resources = without_unsupported(json.loads((assembly / stacks.TEMPLATE).read_text()))["Resources"]
     assert {name: type_ for name, (type_, _) in stack.resources().items()} == {
         name: resource["Type"] for name, resource in resources.items()

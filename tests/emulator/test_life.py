@@ -1,7 +1,7 @@
 """Deploys in the emulator under traffic. `make emulator` runs this test, and prints the time of each step.
 
 No change is lost or counted twice while a broken deploy rolls back, and while a deploy adds a counter.
-test_rehearsal.py plays the rest of a stack's life, as a person does.
+test_rehearsal.py runs the commands of a person from the first deploy to `make destroy`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tally.streams import watermark
 from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, synthesize, without_unsupported
-from tests.emulator.steps import begin, deploy_and_compare, step
+from tests.emulator.steps import deploy_and_compare, deploy_and_play, step
 from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.traffic import PAGE, Traffic
 from tests.patience import wait_for
 
 pytestmark = pytest.mark.long
 
-NEW = "shares"
-NEW_COUNTER = """
+ADDED_COUNTER = "shares"
+ADDED_DECLARATION = """
 SHARES = Counter("shares", prefix="SHARE", sort_key="SHARES", attribute="shares", visible="soon")
 COUNTERS = declared([*COUNTERS.values(), SHARES])
 """
@@ -37,34 +37,33 @@ def test_deploys_under_traffic_lose_no_change_and_count_none_twice(tmp_path: Pat
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
-        deploy_under_traffic(Stack(emulator, tmp_path), first, second)
+        stack = Stack(emulator, tmp_path)
+        deploy_and_play(stack, first)
+        change_under_traffic(stack, stack.machine_token(), first, second)
     finally:
         emulator.stop()
 
 
-def deploy_under_traffic(stack: Stack, first: Path, second: Path) -> None:
-    """Deploy, and change the stack under traffic."""
-    begin(stack, first)
-    change_under_traffic(stack, stack.machine_token(), first, second)
-
-
 def change_under_traffic(stack: Stack, token: str, first: Path, second: Path) -> None:
-    """Make a broken deploy and a valid deploy under traffic, and wait until every minute is judged."""
-    traffic, streams = Traffic(stack, token, NEW), Streams(stack, first)
+    """Make a broken deploy and a valid deploy under traffic, and wait until every minute is judged.
+
+    `first`, `second`: assemblies without and with the added counter.
+    """
+    traffic, streams = Traffic(stack, token, ADDED_COUNTER), Streams(stack, first)
     with streams.running(), run_sweeps(stack, streams.failures):
         with traffic.running():
             traffic.wait_for("visits", 20)
             with step("a broken deploy rolls back under traffic") as notes:
                 notes.append(deploy_broken(stack, second))
                 traffic.wait_for("plays", 20)
-                assert NEW not in traffic.accepted
+                assert ADDED_COUNTER not in traffic.accepted
             with step("a deploy under traffic adds a counter") as notes:
                 deploy_and_compare(stack, second)
-                traffic.wait_for(NEW, 20)
+                traffic.wait_for(ADDED_COUNTER, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
-        ended_s = time.time()
+        traffic_ended_s = time.time()
         with step("the judge finds no drift, no dead letters") as notes:
-            wait_until_judged(stack, streams, ended_s)
+            wait_until_judged(stack, streams, traffic_ended_s)
             assert stack.items("Ledger", "DEADLETTER") == []
             assert read_numbers(stack, token) == dict(traffic.accepted)
             assert stack.call("GET", "/drift", token=token).body["drift"] == []
@@ -77,7 +76,7 @@ def with_a_new_counter(folder: Path) -> Path:
     """Returns a `counters.py` with one more counter, which the rollup adds."""
     text = (app.LAMBDAS / "counters.py").read_text()
     path = folder / "counters.py"
-    path.write_text(text + NEW_COUNTER)
+    path.write_text(text + ADDED_DECLARATION)
     return path
 
 
@@ -89,8 +88,8 @@ def with_fault(template: Json) -> Json:
 def deploy_broken(stack: Stack, assembly: Path) -> str:
     """Deploy a template with a fault, and check that the stack has not changed. Returns the stack's status."""
     version = stack.call("GET", "/health").body["version"]
-    done = stack.deploy(assembly, with_fault)
-    assert done.returncode != 0
+    deploy = stack.deploy(assembly, with_fault)
+    assert deploy.returncode != 0
     assert set(stack.failure_reasons()) == {"Broken"}, stack.failure_reasons()
     assert stack.call("GET", "/health").body["version"] == version
     return stack.status
@@ -99,12 +98,12 @@ def deploy_broken(stack: Stack, assembly: Path) -> str:
 def wait_until_judged(stack: Stack, streams: Streams, epoch_s: float) -> None:
     """Wait until every minute up to `epoch_s` is judged."""
 
-    def judged() -> bool:
+    def is_judged() -> bool:
         assert not streams.failures, streams.failures
         items = stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"])
         return any(int(item.get("judged", {"N": "0"})["N"]) > epoch_s // MINUTE_S for item in items)
 
-    wait_for(judged, every_s=0.5)
+    wait_for(is_judged, every_s=0.5)
 
 
 def read_numbers(stack: Stack, token: str) -> dict[str, int]:
@@ -112,5 +111,5 @@ def read_numbers(stack: Stack, token: str) -> dict[str, int]:
     return {
         "plays": stack.call("GET", "/videos/busy/plays").body["value"],
         "visits": stack.call("GET", f"/visits?url={PAGE}").body["value"],
-        NEW: stack.call("GET", f"/counters/{NEW}/busy", token=token).body["value"],
+        ADDED_COUNTER: stack.call("GET", f"/counters/{ADDED_COUNTER}/busy", token=token).body["value"],
     }

@@ -1,4 +1,4 @@
-"""Changes of a person without a name are stored with no finer time than the day. docs/privacy.md lists the exceptions.
+"""Items that an anonymous change stores have its day, and no finer time. docs/privacy.md lists the exceptions.
 
 The access log has the address and the second of each request. An item with the same second would show the address of
 the person who made the change.
@@ -29,10 +29,10 @@ from tests.integration.test_periods import now as now
 
 pytestmark = pytest.mark.sdk
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
-HEART = {"counter": "hearts", "id": "home", "secret": SECRET}
+HEART_FIELDS = {"counter": "hearts", "id": "home", "secret": SECRET}
 LATER_S = 3 * 3600 + 7 * 60 + 41  # on the same day
 MINUTES = {"the tally": {"at"}, "the receipt": {"at"}, "the child": {"at"}}
-"""Attributes with the minute, by kind of item. The judge compares the minutes of changes that are visible now."""
+"""Attributes that have the minute, by kind of item. The judge needs the minute of a change that is visible now."""
 
 
 def play(invoke: Invoke, route: str = "increment_plays", **fields: Any) -> None:
@@ -41,7 +41,7 @@ def play(invoke: Invoke, route: str = "increment_plays", **fields: Any) -> None:
 
 
 def like(invoke: Invoke, route: str = "put_anonymous", key: str | None = None) -> None:
-    assert invoke.http(route, **HEART, idempotency_key=key)["statusCode"] == 200
+    assert invoke.http(route, **HEART_FIELDS, idempotency_key=key)["statusCode"] == 200
 
 
 def like_and_remove(invoke: Invoke) -> None:
@@ -64,7 +64,7 @@ def send_direct_events(invoke: Invoke) -> None:
 
 
 def import_like(invoke: Invoke) -> None:
-    """Do as `tally import --children` of a file that `tally export` wrote."""
+    """Imports a like, as `tally import --children` does with a file from `tally export`."""
     hearts = COUNTERS["hearts"]
     child = ChildRow(1, "home", anonymous.child_name(hearts, "home", SECRET), int(time.time()))
     [chunk] = imports.child_chunks([child])
@@ -88,9 +88,10 @@ CASES: dict[str, tuple[Callable[[Invoke], None], dict[str, set[str]]]] = {
         MINUTES,
     ),
 }  # fmt: skip
+"""The changes, each with the attributes that may differ between two times of a day, by kind of item."""
 
 
-def test_every_change_that_strangers_may_make_is_a_case() -> None:
+def test_every_route_that_writes_for_anyone_has_a_case() -> None:
     routes = events.routes().values()
     assert {route.key for route in routes if route.access is Access.ANYONE and route.operation.writes} <= CASES.keys()
 
@@ -113,7 +114,7 @@ def take_items(store: Store) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_change_stores_the_same_at_two_times_of_a_day_except_in_the_named_attributes(
+def test_a_change_stores_the_same_at_two_times_of_a_day_except_in_allowed_attributes(
     case: str, store: Store, now: SimpleNamespace
 ) -> None:
     change, allowed = CASES[case]

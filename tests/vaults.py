@@ -43,9 +43,9 @@ class Vault:
         self.region, self.arn = region, VAULT.replace(REGION, region)
         self.copies: list[dict[str, Any]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
-        self.asked: list[dict[str, Any]] = []
+        self.start_requests: list[dict[str, Any]] = []
         """The request of each job that has started."""
-        self.fails = ""
+        self.failure_message = ""
         """The message with which jobs fail; empty: jobs succeed."""
         self._restore = restore
 
@@ -83,12 +83,12 @@ class Vault:
         for job in self.jobs.values():
             if job["token"] == request["IdempotencyToken"]:
                 return {"RestoreJobId": job["RestoreJobId"]}
-        self.asked.append(request)
+        self.start_requests.append(request)
         job = {"RestoreJobId": f"job{len(self.jobs)}", "RecoveryPointArn": request["RecoveryPointArn"]}
         job |= {"token": request["IdempotencyToken"], "Status": "RUNNING"}
         self.jobs[job["RestoreJobId"]] = job
-        if self.fails:
-            job |= {"Status": "FAILED", "StatusMessage": self.fails}
+        if self.failure_message:
+            job |= {"Status": "FAILED", "StatusMessage": self.failure_message}
         else:
             target = request["Metadata"]["targetTableName"]
             self._restore(request["RecoveryPointArn"], target)

@@ -33,7 +33,7 @@ from tests.integration.command.numbers import Run, note_fingerprint
 from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
-WHO = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
+OPTIONS = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
 SESSION = boto3.session.Session()  # one for all tests, because it reads each service's model once
 WHEN = datetime.now(UTC).replace(microsecond=0)
 PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
@@ -65,7 +65,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             client.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=enabled)
             arn = client.describe_table(TableName=table)["Table"]["TableArn"]
             client.tag_resource(ResourceArn=arn, Tags=[{"Key": "team", "Value": "video"}])
-        count(store("Tally-prod"))
+        store_visits(store("Tally-prod"))
         for (
             table
         ) in moto_tables().values():  # in moto, only the second in which backups were switched on can be restored
@@ -86,7 +86,7 @@ def store(prefix: str, region: str = "eu-west-1") -> Store:
     return Store(boto3.client("dynamodb", region_name=region), Settings.from_environment(names))
 
 
-def count(tables: Store, noted_s: int = 1) -> None:
+def store_visits(tables: Store, watermark_written_s: int = 1) -> None:
     """Stores two visits that are not rolled up yet, and a ledger that began three days ago."""
     call = Call(tables)
     for number in range(2):
@@ -95,7 +95,7 @@ def count(tables: Store, noted_s: int = 1) -> None:
         put_receipt(call, draft.pending_receipt(call, {}, **facts))
     judge = watermark.WATERMARK_KEY | {
         "began_s": {"N": str(int(time.time()) - 3 * 24 * 3600)},
-        "written_s": {"N": str(noted_s)},
+        "written_s": {"N": str(watermark_written_s)},
     }
     tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
 
@@ -111,7 +111,7 @@ def visits(tables: Store) -> int:
 
 
 def test_a_restore_makes_new_tables_repairs_them_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
-    code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
+    code, out, _ = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
     assert out.splitlines() == [
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{name}" for name in TABLES],
@@ -158,23 +158,23 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
     aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_first_wait(monkeypatch)
-    assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 130
-    assert "repaired" in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
-    code, out, _ = run("restore", "--to", WHEN.isoformat(), *WHO)
+    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS)[0] == 130
+    assert "repaired" in run("restore", "--to", WHEN.isoformat(), *OPTIONS)[1]
+    code, out, _ = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
     assert (code, "repaired" in out) == (0, False)
     assert visits(store(PREFIX)) == 2
 
 
 def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), counters.VISITS)
-    assert run("restore", "--to", WHEN.isoformat(), *WHO)[0] == 0
+    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS)[0] == 0
     assert fingerprints.read_all(store(PREFIX)) == {"visits": fingerprints.fingerprint_of(counters.VISITS)}
 
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
+    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 
@@ -185,12 +185,12 @@ def test_restored_tables_with_a_stream_are_not_repaired(aws: Any, run: Run) -> N
         aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=stream)
-    assert "repaired" not in run("restore", "--to", WHEN.isoformat(), *WHO)[1]
+    assert "repaired" not in run("restore", "--to", WHEN.isoformat(), *OPTIONS)[1]
     assert visits(store(PREFIX)) == 0
 
 
 def test_a_time_without_a_backup_is_refused_before_any_table_is_made(aws: Any, run: Run) -> None:
-    code, out, err = run("restore", "--to", "2020-01-01T00:00:00+02:00", *WHO)
+    code, out, err = run("restore", "--to", "2020-01-01T00:00:00+02:00", *OPTIONS)
     assert (code, out) == (2, "")
     assert err.startswith("tally: Tally-prod-counts can be restored to any second from ")
     assert len(err.splitlines()) == 1
@@ -205,21 +205,21 @@ def test_a_restore_refuses_a_table_that_it_did_not_make_for_this_time(
     aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
                      BillingMode="PAY_PER_REQUEST", **keys)  # fmt: skip
     error = f"tally: the table {name} exists, and this command did not make it: choose another second\n"
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", error)
+    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", error)
     assert len(aws.list_tables()["TableNames"]) == 4
     aws.delete_table(TableName=name)
     names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": name}
     aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
     earlier = property(lambda _: WHEN.timestamp() - 1, lambda *_: None)
     monkeypatch.setattr(RestoredPITTable, "restore_date_time", earlier, raising=False)
-    assert run("restore", "--to", WHEN.isoformat(), *WHO) == (2, "", error)
+    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", error)
 
 
 def test_a_restore_that_would_lose_dead_letters_needs_an_option(aws: Any, run: Run) -> None:
     marker = {"PK": {"S": "DEADLETTER"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
     marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}
     aws.put_item(TableName="Tally-prod-ledger", Item=marker)
-    code, out, err = run("restore", "--to", WHEN.isoformat(), *WHO)
+    code, out, err = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].endswith("Choose another second, or give up the dead letters: --without-dead-letters")
-    assert run("restore", "--to", WHEN.isoformat(), "--without-dead-letters", *WHO)[0] == 0
+    assert run("restore", "--to", WHEN.isoformat(), "--without-dead-letters", *OPTIONS)[0] == 0

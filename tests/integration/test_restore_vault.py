@@ -23,14 +23,22 @@ from tally.dynamo.client import Store
 from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, note_fingerprint
-from tests.integration.test_restore import SESSION, count, settings_of, stop_first_wait, store, visits
+from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store, store_visits, visits
 from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
 
-MADE_S = int(time.time()) // 86400 * 86400
+COPIED_S = int(time.time()) // 86400 * 86400
 TO = "2100-01-01T00:00:00Z"
-PREFIX = f"Tally-prod-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(MADE_S))}"
-WHO = ("--to", TO, "--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
-COMMAND = ("restore", "--from-vault", VAULT, *WHO)
+AFTER_TO_S = COPIED_S + 200 * 365 * 86400
+PREFIX = f"Tally-prod-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(COPIED_S))}"
+
+
+def command(*stack: str, to: str = TO, vault_arn: str = VAULT) -> tuple[str, ...]:
+    """Returns the command. `stack`: the options that name the stack; empty: the stack is Tally-prod."""
+    signed = ("--by", "ann", "--why", "the region is lost")
+    return ("restore", "--from-vault", vault_arn, "--to", to, *signed, *(stack or ("--stack", "Tally-prod")))
+
+
+COMMAND = command()
 
 
 @pytest.fixture
@@ -54,22 +62,22 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
 
 
 def fill(tables: Store) -> None:
-    """Stores visits that are not rolled up, a drift, and a heartbeat in each table, as the time of its newest write."""
+    """Stores visits that are not rolled up, and a drift. The heartbeat in each table tells its newest write."""
     names = tables.settings
-    count(tables, noted_s=MADE_S + 130)
+    store_visits(tables, watermark_written_s=COPIED_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
     tables.client.put_item(TableName=names.ledger_table, Item=rows.row_key("plays", "9f3a") | drift)
-    for table, at_s in ((watermark.COUNTS, MADE_S), (watermark.RECEIPTS, MADE_S + 60)):
+    for table, at_s in ((watermark.COUNTS, COPIED_S), (watermark.RECEIPTS, COPIED_S + 60)):
         write = watermark.heartbeat_write(names, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
 
 
 def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_vault(aws: Vault, run: Run) -> None:
-    aws.copy(MADE_S - 86400)
-    aws.copy(MADE_S)
-    aws.copy(MADE_S + 86400 * 36500 * 2)
+    aws.copy(COPIED_S - 86400)
+    aws.copy(COPIED_S)
+    aws.copy(AFTER_TO_S)
     code, out, _ = run(*COMMAND)
-    day = time.strftime("%Y-%m-%d", time.gmtime(MADE_S))
+    day = time.strftime("%Y-%m-%d", time.gmtime(COPIED_S))
     assert out.splitlines() == [
         *[f"copy     {table}: {day} 00:00:00 UTC" for table in TEMPLATE_SETTINGS],
         f"as of    counts {day} 00:00:00 UTC, receipts {day} 00:01:00 UTC, ledger {day} 00:02:10 UTC",
@@ -83,10 +91,10 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
     assert code == 0
     assert visits(store(PREFIX, REGION)) == 2
     copies = [copy["RecoveryPointArn"] for copy in aws.copies[len(TEMPLATE_SETTINGS) : 2 * len(TEMPLATE_SETTINGS)]]
-    assert [(job["RecoveryPointArn"], job["Metadata"]["targetTableName"]) for job in aws.asked] == [
+    assert [(job["RecoveryPointArn"], job["Metadata"]["targetTableName"]) for job in aws.start_requests] == [
         (copy, f"{PREFIX}-{table}") for copy, table in zip(copies, TEMPLATE_SETTINGS, strict=True)
     ]
-    for job in aws.asked:
+    for job in aws.start_requests:
         assert job["Metadata"]["encryptionType"] == "Default"
         assert job["IamRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/service-role/AWSBackupDefaultServiceRole"
     client = boto3.client("dynamodb", region_name=REGION)
@@ -100,7 +108,7 @@ def test_a_restore_makes_the_tables_of_the_newest_copies_in_the_region_of_the_va
 def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
     aws: Vault, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aws.copy(MADE_S)
+    aws.copy(COPIED_S)
     stop_first_wait(monkeypatch)
     assert run(*COMMAND)[0] == 130
     for job in aws.jobs.values():
@@ -109,39 +117,39 @@ def test_a_repeated_restore_from_a_vault_continues_and_starts_no_second_job(
     for job in aws.jobs.values():
         job |= {"Status": "COMPLETED"}
     code, out, _ = run(*COMMAND)
-    assert (code, "repaired" in out, len(aws.asked)) == (0, False, 3)
+    assert (code, "repaired" in out, len(aws.start_requests)) == (0, False, 3)
     assert visits(store(PREFIX, REGION)) == 2
 
 
 def test_a_job_that_fails_is_reported_in_one_line_and_the_next_run_starts_another_job(aws: Vault, run: Run) -> None:
-    aws.copy(MADE_S)
-    aws.fails = "the role cannot be assumed"
+    aws.copy(COPIED_S)
+    aws.failure_message = "the role cannot be assumed"
     code, _, err = run(*COMMAND)
     assert (code, err) == (2, "tally: AWS Backup did not restore a table: the role cannot be assumed\n")
-    aws.fails = ""
+    aws.failure_message = ""
     assert run(*COMMAND)[0] == 0
 
 
 def test_a_restore_from_a_vault_refuses_a_table_that_it_did_not_make(aws: Vault, run: Run) -> None:
-    aws.copy(MADE_S)
+    aws.copy(COPIED_S)
     table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
     error = f"tally: the table {PREFIX}-ledger exists, and this command did not make it: choose another time\n"
     assert run(*COMMAND)[::2] == (2, error)
 
 
 def test_copies_of_different_days_are_refused(aws: Vault, run: Run) -> None:
-    aws.copy(MADE_S - 86400)
-    aws.copy(MADE_S, "counts", "receipts")
+    aws.copy(COPIED_S - 86400)
+    aws.copy(COPIED_S, "counts", "receipts")
     code, out, err = run(*COMMAND)
-    assert (code, out, len(aws.asked)) == (2, "", 0)
+    assert (code, out, len(aws.start_requests)) == (2, "", 0)
     assert err.startswith("tally: the newest copies are not of one day (ledger ")
-    earlier = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(MADE_S - 3600))
-    assert run(*COMMAND[:4], earlier, *COMMAND[5:])[0] == 0
+    earlier = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(COPIED_S - 3600))
+    assert run(*command(to=earlier))[0] == 0
 
 
 def test_counters_whose_schema_differs_from_the_copies_repair_nothing(aws: Vault, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
-    aws.copy(MADE_S)
+    aws.copy(COPIED_S)
     code, out, err = run(*COMMAND)
     assert (code, "repaired" in out) == (2, False)
     assert "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: " in err
@@ -151,10 +159,10 @@ def test_counters_whose_schema_differs_from_the_copies_repair_nothing(aws: Vault
     "copy_tables",
     [
         lambda aws: None,
-        lambda aws: aws.copy(MADE_S, "counts", "receipts"),
-        lambda aws: aws.copy(MADE_S, status="CREATING"),
-        lambda aws: aws.copy(MADE_S, source=SOURCE.replace("prod", "prod-eu")),
-        lambda aws: aws.copy(MADE_S + 86400 * 36500 * 2),
+        lambda aws: aws.copy(COPIED_S, "counts", "receipts"),
+        lambda aws: aws.copy(COPIED_S, status="CREATING"),
+        lambda aws: aws.copy(COPIED_S, source=SOURCE.replace("prod", "prod-eu")),
+        lambda aws: aws.copy(AFTER_TO_S),
     ],
     ids=["none", "two tables", "not ready", "another stack", "later"],
 )
@@ -162,24 +170,24 @@ def test_a_restore_without_copies_of_all_three_tables_makes_no_table(aws: Vault,
     copy_tables(aws)
     error = "tally: the vault tally-copies has no copies of Tally-prod's three tables by 2100-01-01 00:00:00 UTC\n"
     assert run(*COMMAND) == (2, "", error)
-    assert not aws.asked
+    assert not aws.start_requests
 
 
 def test_a_vault_with_copies_of_two_stacks_of_one_name_needs_the_arn_of_one(aws: Vault, run: Run) -> None:
     other = SOURCE.replace("eu-west-1", "us-east-1")
-    aws.copy(MADE_S, source=f"{SOURCE}-20260101T000000")
-    aws.copy(MADE_S + 60, source=other)
+    aws.copy(COPIED_S, source=f"{SOURCE}-20260101T000000")
+    aws.copy(COPIED_S + 60, source=other)
     error = f"tally: the vault tally-copies has copies of {SOURCE} and {other}: give one as --stack\n"
     assert run(*COMMAND) == (2, "", error)
-    code, out, _ = run(*COMMAND[:-1], SOURCE)
+    code, out, _ = run(*command("--stack", SOURCE))
     assert (code, f"ready    {PREFIX}-counts" in out) == (0, True)
 
 
 def test_a_vault_is_named_by_its_arn_and_make_dev_has_no_vault(aws: Vault, run: Run) -> None:
-    code, _, err = run("restore", "--from-vault", "tally-copies", *WHO)
+    code, _, err = run(*command(vault_arn="tally-copies"))
     assert code == 2
     assert "'tally-copies' is not arn:aws:backup:<region>:<account>:backup-vault:<name>" in err
-    code, _, err = run(*COMMAND[:-2], "--local")
+    code, _, err = run(*command("--local"))
     assert (code, "--from-vault does not go with --local" in err) == (2, True)
     assert len(err.splitlines()) == 1
 

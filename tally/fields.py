@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .counter import AMOUNT_MAX, KINDS, Counter
 from .errors import ForbiddenError, InvalidInputError, NotFoundError, PayloadTooLargeError
-from .ids import ID_FORM, id_of
+from .ids import ID_PATTERN, id_of
 from .items import GROUP_ID_CHARACTERS_MAX
 from .pages import Pages
 from .settings import ANY_HOST
@@ -83,7 +83,7 @@ def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "b
 def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> str:
     """Returns an id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
     text = string(value, field)
-    if len(text) > longest or not ID_FORM.fullmatch(text):
+    if len(text) > longest or not ID_PATTERN.fullmatch(text):
         encoded = id_of(text)
         detail = f"{field} must be 1 to {longest} of A-Z a-z 0-9 . _ : ~ @ -"
         if text in (".", ".."):

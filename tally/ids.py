@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 # The OpenAPI document uses this pattern too: it must mean the same in Python and in ECMA 262.
 # Neither `.` nor `..`: clients and proxies remove these path segments (RFC 3986, section 5.2.4).
-ID_FORM = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
+ID_PATTERN = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
 """Counters of pages: Tally itself normalises the address."""
 # `#` is between an id and its period: `acme#2026-11` must not become another id. The other characters are mistakes.
@@ -29,14 +29,14 @@ def id_of(name: str) -> str:
     becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a surrogate pair
     unchanged: `fields.identifier` refuses them.
     """
-    if ID_FORM.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
+    if ID_PATTERN.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
         return name
     return encode_id(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
 
 
 def group_of(name: str) -> str:
     """Returns the id of the group of a team's items that a person names: an id is itself, other text is encoded."""
-    return name if ID_FORM.fullmatch(name) else encode_id(name)
+    return name if ID_PATTERN.fullmatch(name) else encode_id(name)
 
 
 def encode_id(name: str) -> str:

@@ -28,7 +28,7 @@ RESERVED_GROUP_PREFIX = "~-"
 id."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
 """The group that counts the items that have a team number."""
-HEARTBEAT_START = "HEARTBEAT#"
+HEARTBEAT_PREFIX = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # of the text in the item, before `encode_id`
 GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to 4 bytes; `encode_id` writes 3 for each
@@ -184,7 +184,9 @@ class Items:
         fields = asdict(self)
         if self.watch is not None:
             fields["watch"] = [self.watch.attribute, self.watch.at]
-        if not (HEARTBEAT_START.startswith(self.partition_prefix) or self.partition_prefix.startswith(HEARTBEAT_START)):
+        if not (
+            HEARTBEAT_PREFIX.startswith(self.partition_prefix) or self.partition_prefix.startswith(HEARTBEAT_PREFIX)
+        ):
             del fields["heartbeats"]
         return fields
 
@@ -236,7 +238,7 @@ class Items:
 
     def _is_in_partitions(self, keys: Image) -> bool:
         key = images.text_of(keys, self.partition_key)  # "": the key is missing, or binary
-        is_heartbeat = self.heartbeats and key.startswith(HEARTBEAT_START)
+        is_heartbeat = self.heartbeats and key.startswith(HEARTBEAT_PREFIX)
         return key != "" and key.startswith(self.partition_prefix) and not is_heartbeat
 
     def partition_key_of(self, group: str) -> str:

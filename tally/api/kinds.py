@@ -11,7 +11,7 @@ from typing import Annotated
 from tally import fields
 from tally.counter import AMOUNT_MAX, Counter
 from tally.errors import NotFoundError
-from tally.ids import ID_FORM
+from tally.ids import ID_PATTERN
 from tally.items import GROUP_ID_CHARACTERS_MAX
 
 from . import kind
@@ -62,14 +62,14 @@ _ABOUT_PAGE = (
 )
 ID = Kind(
     kind.without_context(fields.identifier),
-    kind.string_schema(1, fields.ID_CHARACTERS_MAX, ID_FORM),
+    kind.string_schema(1, fields.ID_CHARACTERS_MAX, ID_PATTERN),
     "The id of what is counted. The clients encode what an id cannot contain: `/a/` is `~2Fa~2F` (docs/browser.md).",
     "7c20",
 )
 READ_ID = replace(
     ID,
     check=kind.without_context(fields.read_id),
-    schema=kind.string_schema(1, GROUP_ID_CHARACTERS_MAX, ID_FORM),
+    schema=kind.string_schema(1, GROUP_ID_CHARACTERS_MAX, ID_PATTERN),
     description=f"The id of what is counted. Only a group of items may have more than {fields.ID_CHARACTERS_MAX}"
     " characters.",
 )

@@ -12,7 +12,7 @@ from constructs import Construct
 
 from tally.contract.declarations import Declarations
 from tally.contract.stream_views import KeysByCounter, why_uncountable
-from tally.items import HEARTBEAT_START, key_names
+from tally.items import HEARTBEAT_PREFIX, key_names
 from tally.settings import TeamTable
 
 from .options import OptionsError
@@ -60,7 +60,7 @@ class TeamTables:
         """Let a role write heartbeats into the tables that allow them."""
         for name, table in self.by_name.items():
             if name in self._heartbeat_tables:
-                arns, only_heartbeats = [table.table_arn], leading_keys_condition([f"{HEARTBEAT_START}*"])
+                arns, only_heartbeats = [table.table_arn], leading_keys_condition([f"{HEARTBEAT_PREFIX}*"])
                 write = iam.PolicyStatement(actions=["dynamodb:PutItem"], resources=arns, conditions=only_heartbeats)
                 role.add_to_principal_policy(write)
                 describe = iam.PolicyStatement(actions=["dynamodb:DescribeTable"], resources=arns)

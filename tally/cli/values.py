@@ -16,7 +16,7 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.dynamo import clock
 from tally.errors import InvalidInputError
-from tally.ids import ID_FORM, group_of, id_of
+from tally.ids import ID_PATTERN, group_of, id_of
 from tally.pages import DEFAULT_PAGES, Pages
 
 from . import folder
@@ -190,7 +190,7 @@ def signed_number(most: int) -> Callable[[str], int]:
 
 def run_name(value: str) -> str:
     """Checks the name of an import's run."""
-    if len(value) > RUN_CHARACTERS_MAX or not ID_FORM.fullmatch(value):
+    if len(value) > RUN_CHARACTERS_MAX or not ID_PATTERN.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
     return value
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from tally import fields
 from tally.api.scripts import CLIENT_FOLDER
 from tally.counter import AMOUNT_MAX, NAME_PATTERN
-from tally.ids import ID_FORM
+from tally.ids import ID_PATTERN
 
 from ..api.operation import Operation
 from .client import argument_type, client_operations, typed_dicts_in
@@ -38,9 +38,9 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     types_ = "\n".join(map(_answer, answers.values()))
     patterns = {
         "counter": _pattern(NAME_PATTERN),
-        "id": _pattern(ID_FORM, 1, fields.ID_CHARACTERS_MAX),
+        "id": _pattern(ID_PATTERN, 1, fields.ID_CHARACTERS_MAX),
         "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
-        "anyonesKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
+        "anonymousKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
         "amountMax": AMOUNT_MAX,
     }
     line = f"const PATTERNS = {{ {', '.join(f'{name}: {pattern}' for name, pattern in patterns.items())} }};"

@@ -18,7 +18,7 @@ from ..observe import logger
 from . import limits, periods
 from .limits import Limits
 
-ROLLUP_NONCE_START, REPAIR_NONCE_START = "+", "~"
+ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
 """The start of the nonce of a tally item that the rollup or a repair moved."""
 TOMBSTONE = "gone"
 """The attribute that marks the tally of a removed parent, and the item that the removal of a child leaves if the child
@@ -143,11 +143,11 @@ def add_write(
     """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
 
     It writes the minute `at`, and a nonce that distinguishes the write from a manual edit. The nonce begins with
-    `nonce_prefix`: ROLLUP_NONCE_START, REPAIR_NONCE_START, `removal_nonce(pair)`, or nothing. The nonce of a repair has
-    the amount, too. If there is no shard, the write makes it. If a limit refuses the write, DynamoDB returns the old
-    item.
+    `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, `removal_nonce(pair)`, or nothing. The nonce of a repair
+    has the amount, too. If there is no shard, the write makes it. If a limit refuses the write, DynamoDB returns the
+    old item.
     """
-    by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_START else nonce_prefix
+    by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
     write = _move_write(call, counter, id_, shard, amount, at, by)
     return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
@@ -187,7 +187,7 @@ def commit_within_limits(
 def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
     """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
     another start, because the declaration may have changed."""
-    assert by in ("", ROLLUP_NONCE_START) or (by[0] in f"-{REPAIR_NONCE_START}" and by[-1] == "."), "no reader knows it"
+    assert by in ("", ROLLUP_NONCE_PREFIX) or (by[0] in f"-{REPAIR_NONCE_PREFIX}" and by[-1] == "."), "unknown nonce"
     nonce = by + secrets.token_urlsafe(6)  # no other write has it; after `by`, letters, digits, `-` and `_` only
     write: Write = {
         "TableName": call.store.settings.counts_table,
@@ -322,4 +322,4 @@ def removal_nonce(pair: str) -> str:
 def is_repair_nonce(nonce: str, moved: int) -> bool:
     """Returns whether a repair moved a tally item by this, and gave it this nonce. It is false for an old image that
     somebody put back."""
-    return nonce.startswith(f"{REPAIR_NONCE_START}{moved}.")
+    return nonce.startswith(f"{REPAIR_NONCE_PREFIX}{moved}.")

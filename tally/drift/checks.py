@@ -31,7 +31,7 @@ JUDGING_AGE_MAX = 20  # minutes: a minute is judged about four minutes after its
 RETURN_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
 READ_MAX = 1000  # drift rows, and dead letters: so an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber
-STACK_START = "Tally-"  # the beginning of the name of a stage's stack
+STACK_PREFIX = "Tally-"  # the beginning of the name of a stage's stack
 LISTED_NAMES_MAX = 5  # names in a line; `tally check` and CloudWatch list all
 SECTIONS = {
     "store": "runbook.md#5xx", "API": "runbook.md#5xx", "version": "operate.md#a-deploy-that-is-rolled-back",
@@ -197,7 +197,7 @@ def status(
         "as_of": checks["lag"].facts.get("as_of"),
         "judged_up_to": checks["judged"].facts.get("until"),
         "stack": settings.stack,
-        "stage": settings.stack.removeprefix(STACK_START),
+        "stage": settings.stack.removeprefix(STACK_PREFIX),
         "where": f"--local --port {settings.local_port}" if settings.local_port else f"--stack {settings.stack}",
         "counters": [{name: getattr(counter, name) for name in _DECLARED} for counter in counters.values()],
     }
@@ -266,7 +266,7 @@ def _alarms(settings: Settings) -> Check:
 
 def _subscribers(settings: Settings) -> Check:
     attributes = _client("sns").get_topic_attributes(TopicArn=settings.alarm_topic)["Attributes"]
-    return subscribers(attributes, settings.stack.removeprefix(STACK_START))
+    return subscribers(attributes, settings.stack.removeprefix(STACK_PREFIX))
 
 
 @functools.cache

@@ -26,7 +26,7 @@ const FUTURE_MS = 60e3;
 // A machine sleeps for at most a year. If the clock moved further, somebody set it.
 const SLEEP_MS_MAX = 365 * 86400e3;
 // `make generate` writes this line from the server's patterns.
-const PATTERNS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,256}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anyonesKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000000000 };
+const PATTERNS = { counter: /^(?=.{1,255}$)[a-z][a-z0-9_-]{0,31}$/, id: /^(?=.{1,256}$)(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)$/, key: /^(?=.{1,255}$)[!#-+\--~][!-+\--~]*$/, anonymousKey: /^(?=.{22,255}$)[!#-+\--~][!-+\--~]*$/, amountMax: 1000000000000000 };
 
 const PROBLEM = "urn:problem-type:tally:";
 const UNANSWERED = "unanswered";
@@ -189,7 +189,7 @@ export class Tally extends EventTarget {
 
   increment(counter, id, { amount, key, signed } = {}) {
     const user = signed ? this.#requireUser() : undefined;
-    const checkedKey = key === undefined ? newKey() : checked("key", key, user ? PATTERNS.key : PATTERNS.anyonesKey);
+    const checkedKey = key === undefined ? newKey() : checked("key", key, user ? PATTERNS.key : PATTERNS.anonymousKey);
     return this.#add({ counter, id, amount: checkedAmount(amount), user, key: checkedKey });
   }
 
@@ -250,7 +250,7 @@ export class Tally extends EventTarget {
   #secret(make) {
     return orUndefined(() => {
       const kept = () => this.storage.getItem(this.secretName);
-      const isKept = () => PATTERNS.anyonesKey.test(kept());
+      const isKept = () => PATTERNS.anonymousKey.test(kept());
       if (make && !isKept()) this.storage.setItem(this.secretName, newKey());
       if (make) this.storage.removeItem(this.secretName + FORGET_NOTE);
       return isKept() ? kept() : null;

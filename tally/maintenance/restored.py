@@ -37,7 +37,7 @@ from ..dynamo.client import Store
 from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, try_commit
 from ..errors import TallyError
-from ..items import HEARTBEAT_START
+from ..items import HEARTBEAT_PREFIX
 from ..streams import dead_letters, segments, watermark
 from ..streams.lineage import BOOKKEEPER, COUNTS, RECEIPTS, ROLLUP
 from ..team import scan_state
@@ -79,8 +79,8 @@ def table_moments(store: Store) -> dict[str, int]:
         return max((items.int_attribute(item, "at") for page in pages for item in page), default=0)
 
     return {
-        COUNTS: newest(store.settings.counts_table, "PK", HEARTBEAT_START),
-        RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_START),
+        COUNTS: newest(store.settings.counts_table, "PK", HEARTBEAT_PREFIX),
+        RECEIPTS: newest(store.settings.receipts_table, "id", keys.RECEIPT_HEARTBEAT_PREFIX),
         "ledger": int(watermark.read(store).written_s),
     }
 

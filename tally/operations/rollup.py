@@ -6,15 +6,15 @@ from tally.api import needs
 from tally.api.background import StreamReader
 from tally.api.needs import Table
 from tally.counter import Counter
-from tally.dynamo.keys import RECEIPT_HEARTBEAT_START
-from tally.items import HEARTBEAT_START
+from tally.dynamo.keys import RECEIPT_HEARTBEAT_PREFIX
+from tally.items import HEARTBEAT_PREFIX
 
 READER = StreamReader(
     function="rollup",
     does="adds up what was accepted without its number",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
     filter_attribute="rollup",
-    key_prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_START, Table.COUNTS: HEARTBEAT_START},
+    key_prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_PREFIX, Table.COUNTS: HEARTBEAT_PREFIX},
 )
 
 

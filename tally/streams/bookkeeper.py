@@ -128,7 +128,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
     if nonce.startswith("-") and "." in nonce:  # the removal of a child
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
     minute, at = effect.minute, minute_of(new)
-    if nonce.startswith(tallies.ROLLUP_NONCE_START):
+    if nonce.startswith(tallies.ROLLUP_NONCE_PREFIX):
         at = minute if at is None or at > minute + _ROLLUP_AHEAD_MAX else at
         return (effect._replace(minute=at),)
     at = booking_minute(at, minute)

@@ -15,7 +15,7 @@ from typing import Any
 from ..counter import Counter
 from ..dynamo import keys
 from ..errors import TallyError
-from ..items import HEARTBEAT_START
+from ..items import HEARTBEAT_PREFIX
 from ..settings import MINUTE_DEFAULT_S
 
 Record = dict[str, Any]
@@ -110,7 +110,7 @@ def heartbeat_key(record: Record) -> str | None:
     """Returns the key of a heartbeat; None for any other record."""
     try:
         for key in record["dynamodb"]["Keys"].values():
-            for start in (HEARTBEAT_START, keys.RECEIPT_HEARTBEAT_START):
+            for start in (HEARTBEAT_PREFIX, keys.RECEIPT_HEARTBEAT_PREFIX):
                 if key.get("S", "").startswith(start):
                     return str(key["S"][len(start) :])
         return None

@@ -149,7 +149,7 @@ class TallyRun(Run):
                 shard = shard_of(counter, self.place)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "it would make a post"
-                start = tallies.REPAIR_NONCE_START if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_START
+                start = tallies.REPAIR_NONCE_PREFIX if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
                 at = call, counter, effect.id, shard, effect.expected, effect.minute
                 add = tallies.add_write(*at, nonce_prefix=start)
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})

@@ -26,7 +26,7 @@ from ..dynamo.keys import Item
 from ..dynamo.shards import StreamShards
 from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
 from ..errors import ConfigurationError, TallyError
-from ..items import HEARTBEAT_START
+from ..items import HEARTBEAT_PREFIX
 from ..settings import Settings
 from . import loss
 from .lineage import (
@@ -347,8 +347,8 @@ def heartbeat_write(settings: Settings, table: str, name: str, now_s: float) -> 
     """Returns the write of one heartbeat."""
     values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
     if table == RECEIPTS:
-        return items.put_write(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_START}{name}"}}, values)
-    return items.put_write(settings.counts_table, keys.key(f"{HEARTBEAT_START}{name}", "HEARTBEAT"), values)
+        return items.put_write(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_PREFIX}{name}"}}, values)
+    return items.put_write(settings.counts_table, keys.key(f"{HEARTBEAT_PREFIX}{name}", "HEARTBEAT"), values)
 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:

@@ -235,7 +235,7 @@ class ItemsRun(Run):
             if not effect.expected and not recount and not noted and at not in self.examples:
                 continue
             moved = self.place.bucket % counter.max_shards, effect.expected, self.place.minute
-            add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_START)
+            add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
             writes.append({"Update": noted.beside(add) if noted else add})

@@ -20,7 +20,7 @@ from ..dynamo.items import Write
 from ..dynamo.shards import StreamShards
 from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
-from ..items import HEARTBEAT_START, key_types
+from ..items import HEARTBEAT_PREFIX, key_types
 from ..streams import lineage, watermark
 from ..streams.lineage import COMMIT_GRACE, ITEMS, STREAM_RETENTION_S
 from . import scan_state
@@ -67,7 +67,7 @@ def _heartbeat_write(store: Store, table: str, name: str, now_s: float) -> Write
     """Returns the write of one heartbeat. Raises ConfigurationError for a table whose keys are not strings."""
     team_table = store.settings.team_tables[table].name
     partition, *sort = _key_names(store, team_table)
-    key = {partition: {"S": f"{HEARTBEAT_START}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
+    key = {partition: {"S": f"{HEARTBEAT_PREFIX}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}
     return items.put_write(team_table, key, {"at": int(now_s)})
 
 

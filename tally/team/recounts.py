@@ -114,7 +114,7 @@ class Recount(ScanReader):
         """Returns the update that sets the number of a group, once."""
         generation, minute = self.scan.generation, self.store.settings.minute_of(self.now_s())
         add = tallies.add_write(
-            Call(self.store), self.counter, off.group, 0, -off.excess, minute, nonce_prefix=tallies.REPAIR_NONCE_START
+            Call(self.store), self.counter, off.group, 0, -off.excess, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
         )
         add = items.extend_update(add, sets={RECOUNT_GENERATION: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
@@ -164,5 +164,5 @@ class Recount(ScanReader):
 
     def _stale_attributes(self, item: Item) -> list[str]:
         """Returns the attributes of older scans. A newer scan may be open."""
-        names = (name for name in item if name.startswith((scan_state.RECOUNT_START, scan_state.TEAM_NUMBER_START)))
+        names = (name for name in item if name.startswith((scan_state.RECOUNT_PREFIX, scan_state.TEAM_NUMBER_PREFIX)))
         return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]

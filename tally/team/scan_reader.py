@@ -216,7 +216,7 @@ class ScanReader:
         minute = self.store.settings.minute_of(now_s)
         for group, amount in sums.items():
             add = tallies.add_write(
-                Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_START
+                Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
             )
             # if a record has stored the number since the scan began, the record's number stays
             read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}

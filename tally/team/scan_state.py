@@ -29,9 +29,9 @@ CLOCK_SLACK = 5  # minutes by which a scan's clock and DynamoDB's stamps may dif
 
 SCANS_PARTITION = "ITEMS"
 ATTEMPTS_MAX = 5
-RECOUNT_START = "recount#"
+RECOUNT_PREFIX = "recount#"
 """The attributes of tally items that scans count into begin with it."""
-TEAM_NUMBER_START = "kept#"
+TEAM_NUMBER_PREFIX = "kept#"
 
 
 class Scan(NamedTuple):
@@ -73,12 +73,12 @@ class Scan(NamedTuple):
     @property
     def recount_attribute(self) -> str:
         """The attribute of tally items that it counts into. No counter has this attribute."""
-        return f"{RECOUNT_START}{self.generation}"
+        return f"{RECOUNT_PREFIX}{self.generation}"
 
     @property
     def team_number_attribute(self) -> str:
         """The attribute of tally items for the team's number as the scan reads it (team/team_numbers.py)."""
-        return f"{TEAM_NUMBER_START}{self.generation}"
+        return f"{TEAM_NUMBER_PREFIX}{self.generation}"
 
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
         """Returns whether the number or an open scan counts by another declaration. `counter`: None: not declared."""

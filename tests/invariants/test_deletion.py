@@ -332,7 +332,7 @@ def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Fam
     family.deployment.skip(WAIT_S)
     family.world.proxy.forget()
     late_write = tallies.add_write(
-        Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START
+        Call(family.store), family.counter, ID, 3, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX
     )
     family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late_write)})
     assert family.sweep() == SweptParents(0, 0, 1, True)

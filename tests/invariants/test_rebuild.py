@@ -263,7 +263,7 @@ def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_wr
             rebuild.rebuild(reconciler, missing, "bob", "x", -1)
         elif other == "a redrive":
             add = tallies.add_write(
-                tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLUP_NONCE_START
+                tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX
             )
             world.wire.update_item(**tallies.with_day_notes(add, missing.days))
         else:

@@ -356,7 +356,7 @@ def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) ->
     copy = copy_tables(world)
 
     def roll_up() -> None:
-        add = tallies.add_write(Call(copy), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_START)
+        add = tallies.add_write(Call(copy), PLAYS, "v", 0, 1, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX)
         world.wire.update_item(**tallies.with_day_notes(add, {world.settings.minute_of(world.now_s) // DAY_MINUTES: 1}))
 
     with pytest.raises(TablesInUseError, match="plays v changed during its repair"):

@@ -11,7 +11,7 @@ from tally.counter import Counter
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.dynamo.shards import StreamShards
-from tally.items import HEARTBEAT_START, Items
+from tally.items import HEARTBEAT_PREFIX, Items
 from tally.streams import watermark
 from tally.team import scan_state
 from tests.invariants.team_table import LATER_S, Team
@@ -39,7 +39,7 @@ def test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat(store: Store,
     shop.put("a", "ORDER#1")
     shop.drain()
     assert lag_s(shop) > LATER_S - 5  # a stream that shows no record proves nothing
-    heartbeats = [item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_START)]
+    heartbeats = [item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_PREFIX)]
     assert heartbeats
     shop.drain()
     order_s = scan_state.passed_s(shop.store, "shop")
@@ -49,7 +49,7 @@ def test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat(store: Store,
     shop.sweep_later()
     assert scan_state.passed_s(shop.store, "shop") > order_s
     shop.sweep_later()
-    assert len([item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_START)]) == len(heartbeats)
+    assert len([item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_PREFIX)]) == len(heartbeats)
 
 
 def test_a_heartbeat_that_fails_proves_nothing(store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

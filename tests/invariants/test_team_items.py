@@ -524,7 +524,7 @@ def test_a_tally_keeps_no_recounts_of_old_scans(team: Team) -> None:
     recount.remove_stale("a")
     assert (newest.difference("a").excess, newest.difference("a").has_stale_recounts) == (0, False)
     attributes = {name for item in team.tally_items("all", "a") for name in item}
-    recounts = {name for name in attributes if name.startswith(scan_state.RECOUNT_START)}
+    recounts = {name for name in attributes if name.startswith(scan_state.RECOUNT_PREFIX)}
     assert recounts == {recount.scan.recount_attribute, newest.scan.recount_attribute}
 
 

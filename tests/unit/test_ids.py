@@ -87,14 +87,14 @@ def test_all_clients_make_the_same_id_and_an_id_stays_as_it_is() -> None:
     expected = [ids.id_of(name) for name in names]
     assert [set(made) for made in ids_in_javascript(names)] == [{id_} for id_ in expected]
     assert [ids.id_of(id_) for id_ in expected] == expected
-    assert all(ids.ID_FORM.fullmatch(id_) for id_ in expected if id_ not in (".", "..") and "#" not in id_)
+    assert all(ids.ID_PATTERN.fullmatch(id_) for id_ in expected if id_ not in (".", "..") and "#" not in id_)
 
 
 def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode() -> None:
     rng = random.Random(2)
     text_by_id: dict[str, str] = {}
     for name in ("".join(rng.choices(PARTS, k=rng.randrange(1, 6))) for _ in range(20_000)):
-        if not ids.ID_FORM.fullmatch(name):  # an id stays as it is
+        if not ids.ID_PATTERN.fullmatch(name):  # an id stays as it is
             text = unicodedata.normalize("NFC", ids._ENCODED.sub(ids._letters, name))
             assert text_by_id.setdefault(ids.id_of(name), text) == text
 

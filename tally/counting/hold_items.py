@@ -126,4 +126,4 @@ def record_kept_s(store: Store, counter: Counter) -> int:
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
     """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: the latest end of
     the hold."""
-    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.OFF_S_MAX
+    return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX

@@ -1,10 +1,11 @@
 """Overrides: the limit of one id in place of the limit that its counter declares (limits.py).
 
 After the answer, every write is judged by the override. A call chooses its period when it begins, by the clock of its
-process, and is over within seconds. That clock may differ from the clock here by OFF_S_MAX (dynamo/clock.py). So a
-change of the override writes a copy into each period that a call may be in: the periods of the last OFF_S_MAX. A period
-that begins within OFF_S_MAX gets a mark instead. A later change, by a clock that is behind, may miss that period, so
-the period's first write has to read the override. A period that begins later reads the override anyway.
+process, and is over within seconds. That clock may differ from the clock here by CLOCK_DIFFERENCE_S_MAX
+(dynamo/clock.py). So a change of the override writes a copy into each period that a call may be in: the periods of the
+last CLOCK_DIFFERENCE_S_MAX. A period that begins within CLOCK_DIFFERENCE_S_MAX gets a mark instead. A later change, by
+a clock that is behind, may miss that period, so the period's first write has to read the override. A period that begins
+later reads the override anyway.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> 
         first = {"Delete": {**table, "Key": key}}
     now_s = clock.now_s()
     mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
-    ahead_s = clock.OFF_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
+    ahead_s = clock.CLOCK_DIFFERENCE_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
     near = {
         periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else override
-        for far_s in range(ahead_s, -clock.OFF_S_MAX - 1, -STEP_S)
+        for far_s in range(ahead_s, -clock.CLOCK_DIFFERENCE_S_MAX - 1, -STEP_S)
     }
     return [first, *(_copy_write(call, counter, tally, copy) for tally, copy in near.items())]
 

@@ -128,7 +128,7 @@ def draft_receipt(call: Call, keyed: ReceiptKey) -> ReceiptDraft:
     mark = IMPORTED if keyed.operation == IMPORT else {}
     if keyed.imported_day is not None:
         mark = {name: {"N": str(keyed.imported_day)} for name in mark}
-    return ReceiptDraft(id_, payload_hash, ends_s(life_s + clock.OFF_S_MAX, named=bool(call.caller)), mark)
+    return ReceiptDraft(id_, payload_hash, ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, named=bool(call.caller)), mark)
 
 
 def ends_s(life_s: int, *, named: bool) -> int:

@@ -31,7 +31,7 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
     Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
     now_s = clock.now_s()
-    if at_s is not None and not -clock.OFF_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:
+    if at_s is not None and not -clock.CLOCK_DIFFERENCE_S_MAX <= now_s - at_s <= VISIT_LATE_MAX_S:
         raise InvalidInputError("at must be the time of the first attempt, within the last day.", field="at")
     tally = periods.tally_id(counter, id_, now_s if at_s is None else at_s)
     return _count(call, counter, tally, pseudonyms.pseudonym(pseudonyms.stack_secret(call), visitor))

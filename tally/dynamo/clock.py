@@ -15,9 +15,9 @@ from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-NODES_S = 1.0  # by which the clocks of two nodes of DynamoDB may differ
-DATE_S = 1.0  # `Date` has whole seconds, rounded down
-OFF_S_MAX = 15 * 60
+NODE_DIFFERENCE_S = 1.0  # by which the clocks of two nodes of DynamoDB may differ
+DATE_ROUNDING_S = 1.0  # `Date` has whole seconds, rounded down
+CLOCK_DIFFERENCE_S_MAX = 15 * 60
 """By how much the clocks of two processes may differ before their first answers: each may be off by 5 minutes."""
 
 
@@ -47,8 +47,8 @@ class Clock:
             server_time = parsedate_to_datetime(date)
             # A date without a zone is UTC.
             date_s = (server_time if server_time.tzinfo else server_time.replace(tzinfo=UTC)).timestamp()
-            ahead_s = max(0.0, sent_s - date_s - DATE_S - NODES_S)
-            self.ahead_s = ahead_s + min(0.0, time.time() - date_s + NODES_S)
+            ahead_s = max(0.0, sent_s - date_s - DATE_ROUNDING_S - NODE_DIFFERENCE_S)
+            self.ahead_s = ahead_s + min(0.0, time.time() - date_s + NODE_DIFFERENCE_S)
 
 
 CLOCK = Clock()

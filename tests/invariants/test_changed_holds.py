@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, OVERDUE, RELEASED, VOIDED
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import (
     CounterRetiredError,
     HoldSettledError,
@@ -160,13 +160,15 @@ def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock
     clock.pass_s(5)
     assert budget.change(hold_id, 20, 7 * DAY_S - 50, last) == (body, True), "a replay may exceed seven days"
     for receipt in budget.world.receipts():
-        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB then removes it"
+        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX, (
+            "DynamoDB then removes it"
+        )
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
     assert budget.place(30, key)["hold"] == hold_id
     assert budget.commit(hold_id, 20)["changed"] is True
     assert budget.place(30, key)["state"] == budget.change(hold_id, 20, 7 * DAY_S - 50, last).body["state"] == COMMITTED
     (record,) = budget.world.rows("HOLDS#SETTLED#")
-    assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + OFF_S_MAX
+    assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + CLOCK_DIFFERENCE_S_MAX
 
 
 def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold_may_not_use_the_debt(

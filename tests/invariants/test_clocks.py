@@ -16,7 +16,7 @@ import counters
 from tally.counting import expired_holds, hold_items, holds, increments, settling, tallies
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import HoldSettledError
 from tally.streams import loss, watermark
 from tests.invariants.deployment import PLAYS, Deployment, deployed
@@ -149,7 +149,7 @@ def test_a_key_counts_once_until_its_receipt_expires_though_two_clocks_are_wrong
     world.skip(world.settings.receipt_ttl_s - 1)
     with world.clock.with_skew(skew_s):
         assert play_is_replay(world, "a key")
-    world.skip(2 * OFF_S_MAX)
+    world.skip(2 * CLOCK_DIFFERENCE_S_MAX)
     with world.clock.with_skew(skew_s):
         assert not play_is_replay(world, "a key")
     assert world.tally(PLAYS, "v") == 2

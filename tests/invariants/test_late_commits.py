@@ -17,7 +17,7 @@ import pytest
 
 from tally.counting import receipts
 from tally.counting.hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import CounterRetiredError, HoldSettledError, LimitReachedError, NotFoundError
 from tests import faults
 from tests.invariants.counting import new_key, refusal
@@ -121,7 +121,9 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
     for stored in receipts + records:
-        assert int(stored["expiration"]["N"]) == began_s + 8 * DAY_S + OFF_S_MAX, "DynamoDB may remove it then"
+        assert int(stored["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX, (
+            "DynamoDB may remove it then"
+        )
     for passed_s in (2 * DAY_S, 7 * DAY_S - 1):
         clock.pass_s(began_s + passed_s - clock.now_s)
         states = [budget.place(30, key, 7 * DAY_S)["state"] for key in keys.values()]
@@ -233,7 +235,7 @@ def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: C
     assert budget.equals_receipts()
     late = budget.hold(30)
     budget.commit(late)
-    clock.pass_s(8 * DAY_S + OFF_S_MAX + 1)
+    clock.pass_s(8 * DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
     table = budget.world.store.settings.receipts_table
     for receipt in budget.world.receipts():
         budget.world.raw.delete_item(TableName=table, Key={"id": receipt["id"]})

@@ -11,7 +11,7 @@ import pytest
 import counters
 from tally.counter import Counter
 from tally.counting import tallies
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import (
     KeyReusedError,
     LimitReachedError,
@@ -225,7 +225,7 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
     counting.world.proxy.plan = faults.no_faults
     clock.pass_s(counting.world.store.settings.receipt_ttl_s - 5)
     assert counting.increment(DRAW, key="key-1")[1] is True
-    clock.pass_s(OFF_S_MAX + 10)
+    clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 10)
     assert isinstance(refusal(partial(counting.increment, DRAW, key="key-1")), LimitReachedError)
 
 

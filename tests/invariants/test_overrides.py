@@ -30,7 +30,7 @@ from tally.counting.increments import Increment
 from tally.counting.receipts import DAY_S
 from tally.dynamo import queries
 from tally.dynamo.client import Call, Store
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.dynamo.contention import Breaker, Spread
 from tally.dynamo.keys import Item
 from tally.errors import LimitReachedError, PreconditionFailedError
@@ -166,7 +166,7 @@ def copied_limit(world: World, at_s: float) -> int:
     return int(item[limits.OVERRIDE_CEILING]["N"])
 
 
-@pytest.mark.parametrize(("margin_s", "limit"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
+@pytest.mark.parametrize(("margin_s", "limit"), [(CLOCK_DIFFERENCE_S_MAX, 3), (0, 20)], ids=["margin", "without"])
 def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
@@ -174,7 +174,7 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
 
     Without the margin, this forced race leaves the old override.
     """
-    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
+    monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
     clock.pass_s(59)
@@ -219,11 +219,11 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
     assert refusal_members(other, counter, 21, at_s=clock() + off_s)["limit"] == 3
 
 
-@pytest.mark.parametrize(("margin_s", "limit"), [(OFF_S_MAX, 3), (0, 20)], ids=["margin", "without"])
+@pytest.mark.parametrize(("margin_s", "limit"), [(CLOCK_DIFFERENCE_S_MAX, 3), (0, 20)], ids=["margin", "without"])
 def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_period(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, margin_s: int, limit: int
 ) -> None:
-    monkeypatch.setattr("tally.dynamo.clock.OFF_S_MAX", margin_s)
+    monkeypatch.setattr("tally.dynamo.clock.CLOCK_DIFFERENCE_S_MAX", margin_s)
     clock.pass_s(60 - clock() % 60)
     began_s = clock()
     put_override(world.store, QUOTA, 20)
@@ -240,7 +240,7 @@ def test_the_last_override_near_an_edge_holds_beyond_the_edge_though_its_clock_i
     put_override(world.store, QUOTA, 20)
     with clock.with_skew(-1):
         put_override(world.store, QUOTA, 3)
-    clock.pass_s(OFF_S_MAX)
+    clock.pass_s(CLOCK_DIFFERENCE_S_MAX)
     for store in new_processes(world, 2):
         assert refusal_members(store, QUOTA, 4)["limit"] == 3
     count(world.store, QUOTA, 3)
@@ -352,8 +352,8 @@ def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(wo
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
     pseudonyms.stack_secret(world.call())
     (other,) = new_processes(world, 1)
-    clock.pass_s(DAY_S - clock() % DAY_S - OFF_S_MAX)
-    tomorrow_s = int(clock()) + OFF_S_MAX
+    clock.pass_s(DAY_S - clock() % DAY_S - CLOCK_DIFFERENCE_S_MAX)
+    tomorrow_s = int(clock()) + CLOCK_DIFFERENCE_S_MAX
 
     def visit(visitor: str) -> None:
         unique_visitors.count(world.call(), readers, ITEM, visitor, tomorrow_s)
@@ -484,7 +484,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     assert refusal(partial(commit, hold_of_10, 26)).members == {"left": 15, "limit": 50}
     put_override(other, QUOTA, 60)
     assert commit(hold_of_10, 35)["changed"]
-    clock.pass_s(OFF_S_MAX + 60)
+    clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 60)
     put_override(other, QUOTA, 200)
     assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 0, "limit": 60}
     assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": 3, "limit": 60}

@@ -19,7 +19,7 @@ from tally.counter import Counter
 from tally.counting import periods, pseudonyms, unique_visitors
 from tally.dynamo import keys
 from tally.dynamo.client import Call
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import InvalidInputError, LimitReachedError, StoreUnreachableError
 from tests import faults
 from tests.engines import new_engine
@@ -130,12 +130,12 @@ def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World,
 
 def test_a_first_try_must_be_within_the_last_day(world: World, evening: Clock) -> None:
     now_s, one_period = evening(), replace(READERS, keep_periods=1)
-    for wrong_s in (now_s - DAY_S - 1, now_s + OFF_S_MAX + 1):
+    for wrong_s in (now_s - DAY_S - 1, now_s + CLOCK_DIFFERENCE_S_MAX + 1):
         with pytest.raises(InvalidInputError, match="within the last day"):
             unique_visitors.count(world.call(), READERS, ITEM, "ann", wrong_s)
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
-    assert visit(world, READERS, "bob", now_s + OFF_S_MAX)
+    assert visit(world, READERS, "bob", now_s + CLOCK_DIFFERENCE_S_MAX)
     assert periods.is_kept(one_period, periods.tally_id(one_period, ITEM, now_s - DAY_S), now_s)
 
 

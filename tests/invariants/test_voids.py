@@ -17,7 +17,7 @@ from tally.counter import Counter
 from tally.counting import batch, holds, overrides, periods, receipts
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import (
     CounterRetiredError,
     InvalidInputError,
@@ -178,7 +178,7 @@ def test_expired_holds_are_released_to_make_room_for_a_void(shop: Shop, clock: C
     shop.add(STOCK, 50, "gift")
     holds.place(shop.call(), STOCK, ID, 120, 60, operation="hold", key="cart")
     assert refusal(partial(shop.void, STOCK, "gift")).members["left"] == 30
-    clock.pass_s(OFF_S_MAX + 61)
+    clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 61)
     shop.void(STOCK, "gift")
     assert shop.number(STOCK) == 100
 
@@ -201,7 +201,7 @@ def test_a_void_is_refused_without_a_receipt_of_the_callers_own_change(shop: Sho
         assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), InvalidInputError)
     assert [receipt for receipt in shop.world.receipts() if receipt in before] == before
     shop.counters = {"budget": STOCK}
-    clock.pass_s(DAY_S + OFF_S_MAX + 1)
+    clock.pass_s(DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
     assert refusal(partial(shop.void, STOCK, "order-1")).detail == NOT_FOUND
 
 
@@ -210,7 +210,7 @@ def test_a_key_that_is_reused_after_its_receipt_expired_can_be_voided_a_second_t
     shop.add(SALES, 5, "order-1")
     shop.world.store.breaker.trip(f"SALE#{ID}")
     assert shop.void(SALES, "order-1")["visible"] == "soon"
-    clock.pass_s(DAY_S + OFF_S_MAX + 1)
+    clock.pass_s(DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
     assert shop.add(SALES, 7, "order-1") is False
     assert shop.void(SALES, "order-1")["amount"] == 7
     assert shop.number(SALES) == 0
@@ -221,7 +221,7 @@ def test_a_change_that_reuses_the_key_before_the_write_of_a_void_is_not_voided(s
     shop.add(STOCK, -5, "order-1")
 
     def reuse_key() -> None:
-        clock.pass_s(DAY_S + OFF_S_MAX + 1)
+        clock.pass_s(DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
         without_proxy = SimpleNamespace(store=replace(shop.world.store, client=shop.world.raw))
         replace(shop, world=without_proxy).add(STOCK, -7, "order-1")
 
@@ -263,7 +263,7 @@ def test_the_receipt_of_a_void_is_kept_as_long_as_the_receipt_of_its_change(shop
     first = shop.void(STOCK, "k")
     clock.pass_s(29 * DAY_S - 60)
     assert shop.void(STOCK, "k") == {**first, "changed": False}
-    clock.pass_s(OFF_S_MAX + 61)
+    clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 61)
     assert shop.add(replace(STOCK, receipt_days=30), -1, "k") is False
     assert shop.void(STOCK, "k") == first
     assert shop.number(STOCK) == 100

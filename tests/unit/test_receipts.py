@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from tally.counting import receipts
 from tally.counting.receipts import ReceiptDraft, ReceiptKey
 from tally.dynamo.client import Call, Store, dynamodb_client
-from tally.dynamo.clock import OFF_S_MAX
+from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
 from tally.errors import AlreadyCountedError, NotCommittedError
 from tally.settings import Settings
 from tests.environments import ROOT
@@ -86,9 +86,10 @@ def test_a_receipt_draft_has_the_hash_of_the_payload_and_the_expiry(
         receipts.draft_receipt(call_of_alice, KEYED._replace(payload={"amount": 2})),
     )
     assert draft.payload_hash != other.payload_hash
-    assert draft.expires_s == 1_795_000_000 + 3600 + OFF_S_MAX
+    assert draft.expires_s == 1_795_000_000 + 3600 + CLOCK_DIFFERENCE_S_MAX
     assert (
-        receipts.draft_receipt(call_of_alice, KEYED._replace(days=9)).expires_s == 1_795_000_000 + 9 * 86400 + OFF_S_MAX
+        receipts.draft_receipt(call_of_alice, KEYED._replace(days=9)).expires_s
+        == 1_795_000_000 + 9 * 86400 + CLOCK_DIFFERENCE_S_MAX
     )
     assert json.loads(draft.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY
 

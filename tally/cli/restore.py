@@ -5,7 +5,7 @@ while nothing writes to the new tables. Then it sets what a restore leaves out: 
 Each step checks whether it is done, so after Ctrl-C the same command continues.
 
 With `--from-vault` it makes the tables from copies in a vault of AWS Backup, also if the stack does not exist any more.
-Then each table has a time of its own.
+Each copy has a time of its own, so the three tables are of different moments.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 POLL_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
 POLLS_MAX = 48 * 360  # two days
-_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
-WHAT_IS_OFF = "docs/restore.md#what-may-be-off"
-_STAGE = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
+_COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
+_WHAT_MAY_BE_WRONG = "docs/restore.md#what-may-be-wrong"
+_STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
 
 
 class TableSettings(NamedTuple):
@@ -69,7 +69,8 @@ TEMPLATE_SETTINGS = {
 def _add_arguments(parser: Parser, counters: Counters) -> None:
     to = "the time to restore, like 2026-11-22T10:30:00Z"
     parser.add_argument("--to", metavar="TIME", type=values.epoch_seconds, required=True, help=to)
-    parser.add_argument("--without-dead-letters", action="store_true", help="give up the dead letters of that time")
+    dead_letters = "if there are dead letters at that time, delete them and go on"
+    parser.add_argument("--without-dead-letters", action="store_true", help=dead_letters)
     vault = "restore the newest copies up to that time in this vault (AWS Backup)"
     parser.add_argument("--from-vault", metavar="ARN", type=values.vault_arn, help=vault)
 
@@ -87,7 +88,7 @@ def _restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
         prefix = _restore_from_vault(args, Vault(args.from_vault))
     else:
         prefix = _restore_from_backups(boto3.client("dynamodb", config=PATIENT), args, stack)
-    if stage := _STAGE.fullmatch(prefix):
+    if stage := _STAGE_PREFIX.fullmatch(prefix):
         say(f'adopt    make deploy ARGS="-c stage={stage[1]} -c tables={prefix} --import-existing-resources"')
         say(f'then     write "tables": "{prefix}" into the context of cdk.json: every later deploy needs it')
     return 0
@@ -95,10 +96,10 @@ def _restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
 
 def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stack: Stack) -> str:
     """Makes the tables, repairs their numbers, and returns the prefix of their names."""
-    live, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
-    prefix = f"{_SUFFIX.sub('', live.counts_table)}-{when:%Y%m%dT%H%M%S}"
-    new_settings = live._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
-    tables = dict(zip(_tables(live), _tables(new_settings), strict=True))
+    live_settings, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
+    prefix = f"{_COUNTS_TABLE_SUFFIX.sub('', live_settings.counts_table)}-{when:%Y%m%dT%H%M%S}"
+    new_settings = live_settings._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
+    tables = dict(zip(_tables(live_settings), _tables(new_settings), strict=True))
     missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, args.to)]
     for source in missing:
         _check_moment(client, source, args.to)
@@ -126,7 +127,7 @@ def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
     jobs = [vault.begin_restore(copies[table], name, exists=exists[table]) for table, name in names.items()]
     _wait(client, list(names.values()), lambda: vault.check(jobs))
     store = connection.store_of_tables(names, vault.region)
-    _repair_tallies(args, args.declared, store, to_s, apart=True)
+    _repair_tallies(args, args.declared, store, to_s, moments_differ=True)
     for table, name in names.items():
         _apply_settings(client, name, TEMPLATE_SETTINGS[table])
         say(f"ready    {name}")
@@ -150,14 +151,14 @@ def _is_restoring(client: DynamoDBClient, source: str, target: str, to_s: int) -
     if table is None:
         return False
     summary = table.get("RestoreSummary", {})
-    same = str(summary.get("SourceTableArn", "")).endswith(f":table/{source}")
-    if not same or int(summary["RestoreDateTime"].timestamp()) != to_s:
+    is_of_source = str(summary.get("SourceTableArn", "")).endswith(f":table/{source}")
+    if not is_of_source or int(summary["RestoreDateTime"].timestamp()) != to_s:
         raise CommandError(f"the table {target} exists, and this command did not make it: choose another second")
     return True
 
 
 def _check_moment(client: DynamoDBClient, source: str, to_s: int) -> None:
-    """If the backups do not reach the time, raises CommandError."""
+    """If the backups cannot restore the table to this time, raises CommandError."""
     backups: Any = client.describe_continuous_backups(TableName=source)["ContinuousBackupsDescription"]
     reach = backups.get("PointInTimeRecoveryDescription", {})
     if reach.get("PointInTimeRecoveryStatus") != "ENABLED":
@@ -184,37 +185,44 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
     raise CommandError("the tables are not ready: run the same command again")
 
 
-def _repair_tallies(args: argparse.Namespace, counters: Counters, store: Store, to_s: int, apart: bool = False) -> None:
-    """Repairs the numbers of the new tables. Tables with a stream are repaired. `apart`: the tables' times differ."""
+def _repair_tallies(
+    args: argparse.Namespace, counters: Counters, store: Store, to_s: int, moments_differ: bool = False
+) -> None:
+    """Repairs the numbers of the new tables. If a table has a stream, an earlier run has repaired them.
+
+    `moments_differ`: the tables are of different moments.
+    """
     names = (store.settings.counts_table, store.settings.receipts_table)
     tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
         return
     fingerprints.check(fingerprints.read_all(store), counters)
-    if apart and not restored.is_repaired(store, to_s):
+    if moments_differ and not restored.is_repaired(store, to_s):
         _say_times(store)
     audit_note = restored.AuditNote(args.by, args.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
             options: dict[str, Any] = {"without_dead_letters": args.without_dead_letters, "tell": scanned.update}
             now_s = clock.now_s()
-            for one in restored.repair_restored(store, counters, audit_note, to_s, now_s, apart=apart, **options):
-                after = one.tally + one.difference
-                say(f"repaired {one.name}: {one.difference:+d} ({one.tally} to {after}), by {one.how}")
+            for finding in restored.repair_restored(
+                store, counters, audit_note, to_s, now_s, moments_differ=moments_differ, **options
+            ):
+                amounts = f"{finding.difference:+d} ({finding.tally} to {finding.tally + finding.difference})"
+                say(f"repaired {finding.name}: {amounts}, by {finding.how}")
     except RepairNotReadyError as error:
-        hint = "Choose another second, or give up the dead letters: --without-dead-letters"
+        hint = "Choose another second, or delete the dead letters: --without-dead-letters"
         raise CommandError(f"{error.detail} {hint}") from None
 
 
 def _say_times(store: Store) -> None:
-    """Prints the time of each table, how far these times are apart, and the drift that is forgotten."""
+    """Prints the time of each table, how far these times are apart, and the drift that the repair forgets."""
     times = restored.table_moments(store)
     shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
     say(f"as of    {', '.join(shown)}")
-    distance = "an unknown time, without heartbeats"
-    if all(times.values()):  # each table has this time, or is up to a minute later
+    distance = "unknown, because a table has no heartbeat"
+    if all(times.values()):  # a table may have writes of the minute after its newest heartbeat
         distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
-    say(f"apart    {distance}: {WHAT_IS_OFF} says what may be wrong")
+    say(f"apart    {distance}: {_WHAT_MAY_BE_WRONG} says what may be wrong")
     for row in restored.known_drift(store):
         say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 

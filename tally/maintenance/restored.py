@@ -102,14 +102,14 @@ def repair_restored(
     restored_s: float,
     now_s: float,
     *,
-    apart: bool = False,
+    moments_differ: bool = False,
     without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
 ) -> Iterator[Finding]:
     """Repairs every tally and restarts the ledger. Yields the repairs. A second run continues an interrupted run.
 
-    `restored_s`: the moment that the tables were restored to. `apart`: the tables are of different moments, so all
-    drift is deleted. `without_dead_letters`: gives up the dead letters. Otherwise, if there are dead letters, raises
+    `restored_s`: the moment that the tables were restored to. `moments_differ`: the tables are of different moments, so
+    all drift is deleted. `without_dead_letters`: deletes the dead letters. Otherwise, if there are dead letters, raises
     RepairNotReadyError: a redrive would add once more what is added here. If somebody writes to the tables, raises
     TablesInUseError.
     """
@@ -118,7 +118,7 @@ def repair_restored(
     waits = dead_letters.any_waiting(store)
     if waits and not without_dead_letters:
         raise RepairNotReadyError("There were dead letters at that moment, and a redrive would add them once more.")
-    _drop_drift(store, now_s, everything=waits or apart or watermark.read(store).has_unjudged_redrive)
+    _drop_drift(store, now_s, everything=waits or moments_differ or watermark.read(store).has_unjudged_redrive)
     _delete_partition(store, keys.DEAD_LETTER_KEY)
     _delete_partition(store, keys.LOST_KEY)
     for counter in counters.values():

@@ -221,5 +221,5 @@ def test_a_restore_that_would_lose_dead_letters_needs_an_option(aws: Any, run: R
     aws.put_item(TableName="Tally-prod-ledger", Item=marker)
     code, out, err = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1].endswith("Choose another second, or give up the dead letters: --without-dead-letters")
+    assert err.splitlines()[-1].endswith("Choose another second, or delete the dead letters: --without-dead-letters")
     assert run("restore", "--to", WHEN.isoformat(), "--without-dead-letters", *OPTIONS)[0] == 0

@@ -394,7 +394,7 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
     world.run(2, traffic)
     copy = copy_tables(world, order, between)
     newest_s = world.now_s
-    repair_restored(world, copy, newest_s, apart=True)
+    repair_restored(world, copy, newest_s, moments_differ=True)
     after = adopt(copy)
     assert after.tally(PLAYS, "now") == at_copy["counts"]["now"]
     assert after.tally() == at_copy["counts"]["p"] == count_children(copy, "p")
@@ -446,7 +446,7 @@ def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(wo
     edits = iter([edit])
     copy = copy_tables(world, between=lambda: next(edits, lambda: None)())
     assert [(row.counter, row.target, row.drift) for row in restored.known_drift(copy)] == [("plays", "v", 5)]
-    repair_restored(world, copy, apart=True)
+    repair_restored(world, copy, moments_differ=True)
     after = adopt(copy)
     after.run(14)
     assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})

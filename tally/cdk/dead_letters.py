@@ -12,16 +12,16 @@ from tally.api.background import StreamReader
 
 from .names import Names
 
-# Of older versions. They hold the same record as the newest version, or a record that was redriven.
+# An older version holds the same record as the newest version, or a record that was redriven and then deleted.
 NONCURRENT_RETENTION = Duration.days(7)
 
 
 class DeadLetters(Construct):
     """The bucket. It holds the last copy of an accepted change: a stream forgets its records after a day.
 
-    The bucket is versioned, so no consumer can overwrite a record that waits. If the stack is deleted, nothing empties
-    the bucket: that would need a Lambda function with the right to delete, for a bucket that is usually empty. In `dev`
-    an empty bucket is deleted with the stack; any other bucket stays.
+    The bucket is versioned, so no consumer can overwrite a record before its redrive. If the stack is deleted, nothing
+    empties the bucket: that would need a Lambda function with the right to delete, for a bucket that is usually empty.
+    In `dev` an empty bucket is deleted with the stack; any other bucket stays.
     """
 
     bucket: s3.Bucket
@@ -47,7 +47,9 @@ class DeadLetters(Construct):
         resource = self.bucket.node.default_child
         assert isinstance(resource, s3.CfnBucket)
         self.logical_id = names.logical_id("DeadLetterBucket")
-        resource.override_logical_id(self.logical_id)  # another logical id would be an empty bucket
+        resource.override_logical_id(
+            self.logical_id
+        )  # under another logical id, CloudFormation would make a new, empty bucket
         Validations.of(self.bucket).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-S1",
@@ -65,7 +67,7 @@ class DeadLetters(Construct):
         Validations.of(role).acknowledge(
             Acknowledgment(
                 id=f"AwsSolutions-IAM5[Resource::<{self.logical_id}.Arn>/{consumer.function}/*]",
-                reason="The key of a record has a shard and a sequence number, which are unknown before: the consumer"
-                " may put records under its own name and do nothing else",
+                reason="The key of a record has a shard and a sequence number, which a template cannot know. The"
+                " consumer may put records under its own name and do nothing else",
             )
         )

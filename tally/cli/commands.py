@@ -1,4 +1,4 @@
-"""The commands of `tally`, and their command line."""
+"""The commands of `tally`, and the parser of their command line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def uses_stack(arguments: Sequence[str]) -> bool:
 
 def needed_commands(arguments: Sequence[str]) -> list[str]:
     """Returns the commands whose options this command line needs: the command itself, the topic of help, or all."""
-    named = [one for one in _ALIASES.get(tuple(arguments), arguments) if one in COMMAND_SUMMARIES]
+    named = [word for word in _ALIASES.get(tuple(arguments), arguments) if word in COMMAND_SUMMARIES]
     if named[:1] == [COMPLETION]:
         return list(COMMAND_SUMMARIES)
     return list(dict.fromkeys(named[: 2 if named[:1] == [HELP.name] else 1]))
@@ -69,7 +69,7 @@ def takes_counters(arguments: Sequence[str]) -> bool:
 
 
 def parser(counters: Counters, names: Sequence[str] = tuple(COMMAND_SUMMARIES)) -> Parser:
-    """Returns the command line of these commands, for the declared counters."""
+    """Returns the parser of these commands, for the declared counters."""
     parser = Parser(prog="tally", formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ["usage: tally COMMAND [--local | --stack NAME] …\n       tally help COMMAND"]
     for purpose, of_purpose in SUMMARIES_BY_PURPOSE.items():
@@ -88,7 +88,7 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
     arguments = _ALIASES.get(tuple(arguments), arguments)
     name = arguments[1] if arguments[0] == "help" and len(arguments) > 1 else arguments[0]
     if not name.startswith("-") and name not in COMMAND_SUMMARIES:
-        near = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, COMMAND_SUMMARIES, 1)]
+        near = [f"did you mean {similar!r}?" for similar in difflib.get_close_matches(name, COMMAND_SUMMARIES, 1)]
         hints = [_REMOVED_COMMANDS[name]] if name in _REMOVED_COMMANDS else near
         parser.error(": ".join([f"there is no command {name!r}", *hints]))
     args, others = parser.parse_known_args(arguments)
@@ -102,7 +102,7 @@ def parse_arguments(arguments: Sequence[str], parser: Parser) -> argparse.Namesp
     except UsageError as error:
         parser.error(str(error))
     except Exception as error:
-        from tally.errors import InvalidInputError  # the help does not need the module
+        from tally.errors import InvalidInputError  # imported here, so that the help starts fast
 
         if not isinstance(error, InvalidInputError):
             raise

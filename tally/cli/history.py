@@ -62,16 +62,16 @@ def _print_history(args: argparse.Namespace, stack: Stack) -> int:
 def _print_losses(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the acknowledged losses of stream records. Returns 0."""
     for entry in history.acknowledged_losses(stack.store):
-        what = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
-        line = f"{format_time(entry['at'])}  {what}, acknowledged by {entry['by']}: {entry['why']}"
+        records = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
+        line = f"{format_time(entry['at'])}  {records}, acknowledged by {entry['by']}: {entry['why']}"
         print_json_or_line(args, entry, line)
     return 0
 
 
 def _import_entries(name: str, id_: str, imported: Iterable[ImportedHour]) -> Iterator[tuple[int, dict[str, Any], str]]:
     """Yields one entry for each hour with imports: the start of the hour, the JSON object and the line."""
-    for hour, parts in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
-        days, amounts = zip(*((part.day, part.amount) for part in parts), strict=True)
+    for hour, imports_of_hour in groupby(sorted(imported, key=attrgetter("hour")), attrgetter("hour")):
+        days, amounts = zip(*((part.day, part.amount) for part in imports_of_hour), strict=True)
         first, last, amount = min(days), max(days), sum(amounts)
         body = {"counter": name, "id": id_, "at": hour * HOUR_S, "how": "import", "amount": amount}
         days_text = first if first == last else f"{first} to {last}"

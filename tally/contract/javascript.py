@@ -24,20 +24,20 @@ from .client import argument_type, client_operations, typed_dicts_in
 
 _HEAD = "// `make generate` writes this file from the operations: do not edit it.\n\n"
 _JAVASCRIPT_TYPES = {"str": "string", "int": "number", "bool": "boolean", "NoneType": "null"}
-_OPTIONAL = ("idempotency_key", "caller")
+_FIELDS_ADDED_LAST = ("idempotency_key", "caller")
 _PATTERNS_LINE = re.compile(r"^const PATTERNS = .*$", re.MULTILINE)
 
 
 def sources(operations: Iterable[Operation]) -> dict[Path, str]:
-    """Returns the texts of the files by path: the function of each operation, the types, and the client."""
-    called = client_operations(operations)
-    named = "".join(f'  {operation.name}: "{operation.module}",\n' for operation in called)
-    keyed = "".join(f'  "{operation.name}",\n' for operation in called if operation.leaves_receipt)
-    answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
-    methods = "".join(map(_method, called))
-    types_ = "\n".join(map(_answer, answers.values()))
+    """Returns the texts by path: which Lambda function serves each operation, the types, and the client."""
+    client_methods = client_operations(operations)
+    served_by_lines = "".join(f'  {operation.name}: "{operation.module}",\n' for operation in client_methods)
+    keyed_lines = "".join(f'  "{operation.name}",\n' for operation in client_methods if operation.leaves_receipt)
+    answers = {answer.__name__: answer for operation in client_methods for answer in typed_dicts_in(operation.answer)}
+    methods = "".join(map(_method, client_methods))
+    interfaces = "\n".join(map(_interface, answers.values()))
     patterns = {
-        "counter": _pattern(NAME_PATTERN),
+        "counter": _pattern(NAME_PATTERN, 1, 255),
         "id": _pattern(ID_PATTERN, 1, fields.ID_CHARACTERS_MAX),
         "key": _pattern(fields.KEY_PATTERN, 1, fields.KEY_CHARACTERS_MAX),
         "anonymousKey": _pattern(fields.KEY_PATTERN, fields.ANONYMOUS_KEY_CHARACTERS_MIN, fields.KEY_CHARACTERS_MAX),
@@ -47,9 +47,9 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     client = CLIENT_FOLDER / "tally.js"
     return {
         client: _PATTERNS_LINE.sub(lambda _: line, client.read_text(encoding="utf-8")),
-        CLIENT_FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{named}}};\n\n"
-        f"export const KEYED = new Set([\n{keyed}]);\n",
-        CLIENT_FOLDER / "requests.d.ts": f"{_HEAD}{types_}\n"
+        CLIENT_FOLDER / "requests.js": f"{_HEAD}export const SERVED_BY = {{\n{served_by_lines}}};\n\n"
+        f"export const KEYED = new Set([\n{keyed_lines}]);\n",
+        CLIENT_FOLDER / "requests.d.ts": f"{_HEAD}{interfaces}\n"
         "/** Whether an earlier request with the same key had counted the change. */\n"
         "export interface Replayed {\n  replayed: boolean;\n}\n\n"
         f"/** A method for each operation. `caller`: who asks, a service's name or a user's `sub`. */\n"
@@ -57,24 +57,26 @@ def sources(operations: Iterable[Operation]) -> dict[Path, str]:
     }
 
 
-def _pattern(pattern: re.Pattern[str], shortest: int = 1, longest: int = 255) -> str:
+def _pattern(pattern: re.Pattern[str], shortest: int, longest: int) -> str:
+    """Returns the pattern in JavaScript, with the number of characters that it allows."""
     return f"/^(?=.{{{shortest},{longest}}}$){pattern.pattern}$/"
 
 
-def _answer(kind: Any) -> str:
+def _interface(answer: Any) -> str:
+    """Returns the TypeScript interface of an answer."""
     members = "".join(
         f"  {name}{'?' if typing.get_origin(hint) is NotRequired else ''}: {_type(hint)};\n"
-        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+        for name, hint in typing.get_type_hints(answer, include_extras=True).items()
     )
-    return f"{_jsdoc(inspect.getdoc(kind) or '', '')}export interface {kind.__name__} {{\n{members}}}\n"
+    return f"{_jsdoc(inspect.getdoc(answer) or '', '')}export interface {answer.__name__} {{\n{members}}}\n"
 
 
 def _method(operation: Operation) -> str:
     fields = ""
-    for one in operation.fields:
-        if one.name not in _OPTIONAL:
-            kind = argument_type(operation, one, texts="string[]", objects="Record<string, unknown>[]")
-            fields += f"    {one.name}{'' if one.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
+    for field in operation.fields:
+        if field.name not in _FIELDS_ADDED_LAST:
+            kind = argument_type(operation, field, texts="string[]", objects="Record<string, unknown>[]")
+            fields += f"    {field.name}{'' if field.required else '?'}: {_JAVASCRIPT_TYPES.get(kind, kind)};\n"
     fields += "    idempotency_key?: string;\n" if operation.leaves_receipt else ""
     answer = _type(operation.answer) + (" & Replayed" if operation.leaves_receipt else "")
     raised = ", ".join(error.slug for error in operation.raises)

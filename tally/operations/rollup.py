@@ -1,4 +1,4 @@
-"""The stream consumer that adds up the changes whose receipts were written alone."""
+"""The stream consumer that adds a change to its tally if only the receipt of the change was written."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from tally.items import HEARTBEAT_PREFIX
 
 READER = StreamReader(
     function="rollup",
-    does="adds up what was accepted without its number",
+    does="adds changes that spilled, or that show soon, to their tallies",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ("INSERT",)},
     filter_attribute="rollup",
     key_prefixes={Table.RECEIPTS: RECEIPT_HEARTBEAT_PREFIX, Table.COUNTS: HEARTBEAT_PREFIX},

@@ -82,7 +82,7 @@ class Api:
         self.faults: list[int] = []
         self.visits: list[dict[str, str]] = []
         """The bodies of the visits, in the order of their arrival."""
-        self.types: set[str] = set()
+        self.content_types: set[str] = set()
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
@@ -92,18 +92,21 @@ class Api:
                 200, scripts.read_script("beacon.js").text.encode(), {**cors, "content-type": "text/javascript"}
             )
         self.visits.append(json.loads(body))
-        self.types.add(headers["content-type"])
+        self.content_types.add(headers["content-type"])
         return Reply(self.faults.pop(0) if self.faults else 202, b"{}", cors)
 
-    def counted(self, url: str) -> int:
-        """Returns how often the page is counted. A key counts once."""
+    def count_of(self, url: str) -> int:
+        """Returns how many visits of the page are counted: the visits with one key count once."""
         pages = {visit["key"]: fields.page(visit["url"], "url", PAGES) for visit in tuple(self.visits)}
         return list(pages.values()).count(url)
 
 
 class Site:
-    """A web site. Every path is a page that embeds the beacon. `head`: the head of a page in place of the beacon's
-    tag, by path. `replies`: other replies, by path."""
+    """A web site. Every path is a page that embeds the beacon, unless `head` or `replies` has the path.
+
+    `head`: by path, what a page has in its head instead of the beacon's tag. `replies`: by path, what the site answers
+    instead of a page.
+    """
 
     def __init__(self, api_origin: str) -> None:
         self.tag = f'<script src="{api_origin}/client/beacon.js" async></script>'
@@ -122,16 +125,16 @@ class Site:
 
 @dataclass
 class Pool:
-    """A user pool by RFC 7636. Its sign-in page has a link in place of a form. It has a token endpoint."""
+    """A user pool with PKCE (RFC 7636): a sign-in page, which has a link instead of a form, and a token endpoint."""
 
-    token: Callable[[], str]
-    client: str = "console-client"
+    make_token: Callable[[], str]
+    client_id: str = "console-client"
     state: str = ""
-    """The state that it returns; empty: the state of the request."""
+    """The state that the pool returns; empty: the state of the request."""
     challenge: str = ""
     redirect: str = ""
     code: str = ""
-    tokens_given: int = 0
+    tokens_issued: int = 0
 
     def __post_init__(self) -> None:
         self.server = Server(self._answer)
@@ -141,7 +144,7 @@ class Pool:
         fields_sent = dict(parse_qsl(query or body.decode()))
         if path == "/oauth2/authorize":
             assert (fields_sent["response_type"], fields_sent["code_challenge_method"]) == ("code", "S256")
-            assert (fields_sent["client_id"], fields_sent["scope"]) == (self.client, "openid tally/read")
+            assert (fields_sent["client_id"], fields_sent["scope"]) == (self.client_id, "openid tally/read")
             self.challenge, self.redirect = fields_sent["code_challenge"], fields_sent["redirect_uri"]
             self.code = secrets.token_urlsafe(16)
             answer = urlencode({"code": self.code, "state": self.state or fields_sent["state"]})
@@ -149,10 +152,10 @@ class Pool:
             return Reply(200, page.encode(), {"content-type": "text/html"})
         digest = hashlib.sha256(fields_sent.get("code_verifier", "").encode()).digest()
         is_verified = base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
-        expected = (self.code, self.redirect, self.client, "authorization_code")
+        expected = (self.code, self.redirect, self.client_id, "authorization_code")
         sent = tuple(fields_sent.get(name) for name in ("code", "redirect_uri", "client_id", "grant_type"))
         cors = {"access-control-allow-origin": "*", "content-type": "application/json"}
         if path != "/oauth2/token" or not (is_verified and sent == expected and self.code):
             return Reply(400, b'{"error": "invalid_grant"}', cors)
-        self.code, self.tokens_given = "", self.tokens_given + 1
-        return Reply(200, json.dumps({"access_token": self.token(), "expires_in": 3600}).encode(), cors)
+        self.code, self.tokens_issued = "", self.tokens_issued + 1
+        return Reply(200, json.dumps({"access_token": self.make_token(), "expires_in": 3600}).encode(), cors)

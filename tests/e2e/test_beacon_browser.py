@@ -72,7 +72,7 @@ class Visitor:
 
     def counts(self, *paths: str) -> list[int]:
         """Returns how often each path is counted."""
-        return [self.api.counted(self.site.server.origin + path) for path in paths]
+        return [self.api.count_of(self.site.server.origin + path) for path in paths]
 
     def settled(self, *paths: str, expected: list[int]) -> list[int]:
         """Waits until the counts are as expected, at most PATIENCE_S, and QUIET_MS more. Returns the counts."""
@@ -132,7 +132,7 @@ def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api
     visitor.go("/b?id=2")
     visitor.go("/a#part")
     assert visitor.settled("/a", "/b?id=1", "/b?id=2", "/b", expected=[3, 1, 1, 0]) == [3, 1, 1, 0]
-    assert api.types == {"text/plain;charset=UTF-8"}  # another type would need a preflight for each visit
+    assert api.content_types == {"text/plain;charset=UTF-8"}  # another type would need a preflight for each visit
     assert len({visit["key"] for visit in api.visits}) == 5
     assert not any("#" in visit["url"] for visit in api.visits)
     assert {tuple(visit) for visit in api.visits} == {("url", "key")}  # a visit has no data of the visitor
@@ -395,7 +395,7 @@ def test_without_send_beacon_a_visit_is_retried_with_its_key_until_it_counts(
     assert visitor.settled("/a", expected=[1]) == [1]
     assert len(api.visits) == 4
     assert len({visit["key"] for visit in api.visits}) == 1
-    assert api.types == {"text/plain;charset=UTF-8"}
+    assert api.content_types == {"text/plain;charset=UTF-8"}
 
 
 def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:

@@ -680,7 +680,12 @@ def pool(browser: Browser, dev: Dev) -> Iterator[Pool]:
 @pytest.fixture
 def with_pool(browser: Browser, dev: Dev, pool: Pool) -> Iterator[Console]:
     """The console of a stack with a user pool, with its configuration and its content security policy."""
-    sign_in = {"kind": "pkce", "domain": pool.server.origin, "client_id": pool.client, "redirect": f"{dev.url}/console"}
+    sign_in = {
+        "kind": "pkce",
+        "domain": pool.server.origin,
+        "client_id": pool.client_id,
+        "redirect": f"{dev.url}/console",
+    }
     config = {"stage": "test", "stack": "Tally-test", "region": "eu-west-1", "sign_in": sign_in}
     config |= {"try_it": False, "docs": "docs", "counters": ["plays"], "listed": []}
 
@@ -709,7 +714,7 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     expect(page.get_by_role("banner")).to_contain_text("ann")
     expect(page).to_have_url(f"{with_pool.dev.url}/console#/drift")
     with_pool.settled()
-    assert pool.tokens_given == 1
+    assert pool.tokens_issued == 1
     tokens = {request.headers["authorization"] for request in with_pool.requests if "authorization" in request.headers}
     [token] = [header.removeprefix("Bearer ") for header in tokens]
     assert page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]") == [
@@ -732,7 +737,7 @@ def test_pkce_refuses_an_answer_to_a_sign_in_that_another_tab_began(with_pool: C
     expect(page.get_by_text("was not started on this page")).to_be_visible()
     page.goto(f"{with_pool.dev.url}/console?code={pool.code}&state=forged#/drift")
     expect(page.get_by_text("was not started on this page")).to_be_visible()
-    assert pool.tokens_given == 0
+    assert pool.tokens_issued == 0
     assert "forged" not in page.url
 
 

@@ -39,7 +39,7 @@ def repair(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") 
 
 
 def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
-    """Returns what the command passes to a repair: two counts, and a minute that the ledger has judged after them."""
+    """Returns what the command passes to a repair: two counts, and the minute that the judge judged after them."""
     counted = reconciler.count(counter, target) if counter.child else None
     return evidence_after(reconciler, counted, counter, target)
 
@@ -47,7 +47,7 @@ def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: st
 def evidence_after(
     reconciler: Reconciler, first: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
-    """Returns what the command passes to a repair after its first count."""
+    """Counts again. Returns what the command passes to a repair whose first count is `first`."""
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     counts = reconciler.count_again(counter, target, first)
@@ -57,10 +57,10 @@ def evidence_after(
     return {"required_minute": required_minute, "counted": counts}
 
 
-def edited_before_streams(
+def evidence_of_an_unrecorded_edit(
     world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0
 ) -> dict[str, Any]:
-    """Creates a post whose tally was edited before the streams. Returns what the command passes to its repair."""
+    """Creates a post, and edits its tally without a stream record. Returns what the command passes to a repair."""
     world.post(likers)
     world.edit(amount, shard=shard)
     world.drop_new_records()
@@ -72,7 +72,8 @@ def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
     return [(entry["amount"], entry["how"]) for entry in history.read_repairs(world.store, counter.name, target)]
 
 
-def put_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
+def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
+    """Puts a confirmed drift of this amount into the ledger. `more`: other numbers for the row."""
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
     numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | more
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
@@ -94,21 +95,21 @@ def test_a_manual_edit_is_found_and_repaired_once(world: Deployment, reconciler:
     assert repair(reconciler) is None
 
 
-def test_a_post_that_moves_during_each_count_is_repaired_by_the_ledger(
+def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     world: Deployment, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.post(3)
     world.edit(5)
     world.run(14)
     users = iter(range(1000))
-    real = recount.queries.partition_pages
+    partition_pages = recount.queries.partition_pages
 
-    def pages(*arguments: Any, **parameters: Any) -> Any:
-        if "ProjectionExpression" in parameters:
+    def like_and_read_pages(*arguments: Any, **parameters: Any) -> Any:
+        if "ProjectionExpression" in parameters:  # the count reads the children
             world.like(f"new{next(users)}")
-        return real(*arguments, **parameters)
+        return partition_pages(*arguments, **parameters)
 
-    monkeypatch.setattr(recount.queries, "partition_pages", pages)
+    monkeypatch.setattr(recount.queries, "partition_pages", like_and_read_pages)
     counted = reconciler.count(LIKES, "p")
     assert counted.unproven_reason == recount.TALLY_MOVED
     assert counted.low <= -5 <= counted.high < 0
@@ -125,16 +126,16 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     world.post(5)
     until_s = world.now_s + 30 * 60
 
-    def move() -> None:
+    def edit_repeatedly() -> None:
         if world.now_s < until_s:
             world.edit(+1)
             world.take_written()
-            world.schedule_in(60 * every_min, move)
+            world.schedule_in(60 * every_min, edit_repeatedly)
 
-    move()
+    edit_repeatedly()
     world.run(20)
-    row, present = rows.read_row(world.store, "likes", "p"), watermark.read(world.store)
-    assert 0 < row.confirmed_amount(present) < row.drift
+    row = rows.read_row(world.store, "likes", "p")
+    assert 0 < row.confirmed_amount(watermark.read(world.store)) < row.drift
     assert checks.drift(world.store).failed
     finding = repair(reconciler)
     assert finding is not None
@@ -254,17 +255,17 @@ def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
     assert (world.tally(), world.drifts()) == (3, {})
 
 
-@pytest.mark.parametrize("end_of_first", ["repaired", "undone"])
+@pytest.mark.parametrize("first_error_is", ["repaired", "undone"])
 def test_two_equal_counts_of_different_errors_repair_nothing(
-    world: Deployment, reconciler: Reconciler, end_of_first: str
+    world: Deployment, reconciler: Reconciler, first_error_is: str
 ) -> None:
-    """The error of the first count is over. The judge has not judged the error of the second count yet."""
+    """The first error is corrected before the second error begins. The judge has not judged the second error."""
     world.post(3)
     world.add_child("first")
     world.run(14)
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
-    if end_of_first == "repaired":
+    if first_error_is == "repaired":
         assert repair(reconciler)
     else:
         world.delete_child("first")
@@ -277,7 +278,7 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
 
 
 def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, reconciler: Reconciler) -> None:
-    """Somebody corrected an error from before the streams. The drift row says +3, and the children say 0."""
+    """Somebody corrected an edit that had no stream record. The drift row says +3, and the children show no error."""
     world.post(4)
     world.edit(-3)
     world.drop_new_records()
@@ -290,7 +291,7 @@ def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, r
 
 
 def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployment, reconciler: Reconciler) -> None:
-    """The tally is 1 too low until the rollup adds the like. After the user's next like, no child shows the reason."""
+    """The tally is 1 too low until the rollup adds the first like. The child of the second like does not show this."""
     world.post(2)
     world.run(10)
     world.stall("rollup", "counts")
@@ -312,8 +313,8 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
 def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_anew(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
-    """The like moves the shard that is repaired, another one, or a shard that did not exist."""
-    evidence = edited_before_streams(world, reconciler, 1, shard=1)
+    """The like moves the shard that is repaired, another shard, or a shard that did not exist."""
+    evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1, shard=1)
 
     def like() -> None:
         world.add_child("new")
@@ -325,15 +326,17 @@ def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_an
 
 
 def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
-    evidence = edited_before_streams(world, reconciler, 1)
-    client = interrupted_client(world.wire, 0, lambda: put_row(world, 2, LIKES, "p", upto=world.last_judged_minute))
+    evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1)
+    client = interrupted_client(
+        world.wire, 0, lambda: put_drift_row(world, 2, LIKES, "p", upto=world.last_judged_minute)
+    )
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert (client.writes, world.tally()) == (1, 4)
 
 
 def test_a_like_that_spills_after_the_second_count_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
-    evidence = edited_before_streams(world, reconciler, 1)
+    evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1)
     world.spill_like("late")
     with pytest.raises(RepairNotReadyError, match="cannot tell yet: as_of is older"):
         reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
@@ -341,11 +344,11 @@ def test_a_like_that_spills_after_the_second_count_stops_the_repair(world: Deplo
 
 
 def test_a_repair_keeps_to_limits_and_gives_out_no_number_twice(world: Deployment, reconciler: Reconciler) -> None:
-    """A numbered counter accepts the number if its drift is above 0. If the drift is below 0, it skips the numbers."""
+    """A repair never lowers a numbered counter, because callers already have its numbers."""
     stock, ticket = counters.STOCK, counters.TICKET
     for counter, target, number, drift in ((stock, "mug", 2, 5), (ticket, "high", 9, 5), (ticket, "low", 4, -5)):
         world.edit(number, counter, target)
-        put_row(world, drift, counter, target)
+        put_drift_row(world, drift, counter, target)
     with pytest.raises(reconcile.OutOfBoundsError, match="at 2 cannot move by -5"):
         reconciler.repair(stock, "mug", *BY_AND_WHY)
     for target in ("high", "low"):
@@ -362,7 +365,7 @@ def test_a_repair_beyond_a_limit_moves_towards_the_limit_or_within_the_debt(
     debtor = replace(counters.STOCK, debt=5)
     for target, number, drift in (("towards", -20, -4), ("within", -3, 2), ("beyond", -4, 2)):
         world.edit(number, debtor, target)
-        put_row(world, drift, debtor, target)
+        put_drift_row(world, drift, debtor, target)
     for target in ("towards", "within"):
         assert reconciler.repair(debtor, target, *BY_AND_WHY) is not None
     with pytest.raises(reconcile.OutOfBoundsError, match="at -4 cannot move by -2"):
@@ -382,15 +385,15 @@ def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Recon
         world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *BY_AND_WHY, **evidence)
     )
     assert reconciler.repair(counter, target, *BY_AND_WHY, **evidence) is not None
-    with suppress(RepairNotReadyError):  # its next count finds the repair of the first one
+    with suppress(RepairNotReadyError):  # raised if its next count finds the first repair
         second.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
     assert len(repairs(world, counter, target)) == 1
 
 
-def test_a_repair_waits_for_the_judge_though_the_clock_of_the_laptop_is_behind(world: Deployment) -> None:
-    behind = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
-    assert behind.minute_to_judge() >= world.store.settings.minute_of(world.now_s)
+def test_a_repair_waits_for_the_judge_though_the_operators_clock_is_behind(world: Deployment) -> None:
+    reconciler = Reconciler(world.store, clock=lambda: world.now_s - 3600, sleep=world.sleep)
+    assert reconciler.minute_to_judge() >= world.store.settings.minute_of(world.now_s)
 
 
 def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployment) -> None:
@@ -408,12 +411,13 @@ def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployme
 def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors(world: Deployment) -> None:
     """A repair of an edit makes the tally agree with its series. A repair of an error from before the series does not.
 
-    So the series show what each repair has added beside them.
+    So the answer lists the repairs, with the amount that each repair has added to the tally and not to the series.
     """
     reconciler = world.reconciler()
-    evidence = edited_before_streams(world, reconciler, 4)
+    evidence = evidence_of_an_unrecorded_edit(world, reconciler, 4)
     world.run(hours.LOOKBACK_MINUTES + 5)
-    before, world.series = world.tally(), True
+    likes_before_series = world.tally()
+    world.series = True
     world.run(2)
     world.play(times=3)
     world.edit(50, PLAYS, "v")
@@ -425,13 +429,15 @@ def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors
     assert reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
     world.run(45)
-    end = int(world.now_s) // 3600 + 1
-    for counter, id_, moved, imported, added in (
+    end_hour = int(world.now_s) // 3600 + 1
+    for counter, id_, moved, imported, added_by_repairs in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),
-        (LIKES, "p", world.tally() - before, [], [-4, 0]),
+        (LIKES, "p", world.tally() - likes_before_series, [], [-4, 0]),
     ):
-        answer = series.read_series(Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end - 9, end))
-        assert [repair["added"] for repair in answer["repairs"]] == added
+        answer = series.read_series(
+            Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end_hour - 9, end_hour)
+        )
+        assert [repair["added"] for repair in answer["repairs"]] == added_by_repairs
         assert [day["value"] for day in answer["imports"]] == imported
-        assert moved == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added)
+        assert moved == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added_by_repairs)
     assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)

@@ -21,7 +21,7 @@ from tally.settings import Settings
 from tests.environments import ROOT
 
 BODY = {"counted": True}
-KEYED = ReceiptKey("play", "v1", "k", {"amount": 1})
+RECEIPT_KEY = ReceiptKey("play", "v1", "k", {"amount": 1})
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def call() -> Iterator[Call]:
     client.close()
 
 
-def in_progress(left_s: int) -> dict[str, Any]:
-    """Returns the attributes that Powertools' own layer stores while a function runs."""
-    expires = {"N": str(int((time.time() + left_s) * 1000))}
+def in_progress(remaining_s: int) -> dict[str, Any]:
+    """Returns the attributes that Powertools' DynamoDBPersistenceLayer stores while a function runs."""
+    expires = {"N": str(int((time.time() + remaining_s) * 1000))}
     return {"status": {"S": "INPROGRESS"}, "in_progress_expiration": expires, "data": None, "nonce": None}
 
 
@@ -58,21 +58,25 @@ def test_a_change_that_meets_a_broken_receipt_raises_an_error_and_is_not_committ
         raise AlreadyCountedError({name: value for name, value in item.items() if value is not None})
 
     with pytest.raises(NotCommittedError):
-        receipts.count_once(call, KEYED, change)
+        receipts.count_once(call, RECEIPT_KEY, change)
 
 
 def test_a_change_with_an_empty_key_is_refused(call: Call) -> None:
     """Powertools hashes all parts of a receipt's id together, and would not notice an empty part."""
     with pytest.raises(NotCommittedError):
-        receipts.count_once(call, KEYED._replace(key=""), lambda draft: pytest.fail("the change was made"))
+        receipts.count_once(call, RECEIPT_KEY._replace(key=""), lambda draft: pytest.fail("the change was made"))
 
 
 def test_the_id_of_a_receipt_depends_on_operation_target_caller_and_key_alone(call: Call) -> None:
-    others = [KEYED._replace(operation="other"), KEYED._replace(target="v2"), KEYED._replace(key="l")]
-    ids = [receipts.draft_receipt(call, keyed).id for keyed in (KEYED, *others)]
-    ids.append(receipts.draft_receipt(Call(call.store, "ann"), KEYED).id)
+    other_keys = [
+        RECEIPT_KEY._replace(operation="other"),
+        RECEIPT_KEY._replace(target="v2"),
+        RECEIPT_KEY._replace(key="l"),
+    ]
+    ids = [receipts.draft_receipt(call, key).id for key in (RECEIPT_KEY, *other_keys)]
+    ids.append(receipts.draft_receipt(Call(call.store, "ann"), RECEIPT_KEY).id)
     assert len(set(ids)) == len(ids)
-    assert receipts.draft_receipt(call, KEYED._replace(payload={"amount": 2}, days=9)).id == ids[0]
+    assert receipts.draft_receipt(call, RECEIPT_KEY._replace(payload={"amount": 2}, days=9)).id == ids[0]
     assert all(id_.startswith("tally#") and len(id_) == 70 for id_ in ids)
 
 
@@ -82,13 +86,13 @@ def test_a_receipt_draft_has_the_hash_of_the_payload_and_the_expiry(
     monkeypatch.setattr(time, "time", lambda: 1_795_000_000.5)
     call_of_alice = Call(call.store, "alice")
     draft, other = (
-        receipts.draft_receipt(call_of_alice, KEYED),
-        receipts.draft_receipt(call_of_alice, KEYED._replace(payload={"amount": 2})),
+        receipts.draft_receipt(call_of_alice, RECEIPT_KEY),
+        receipts.draft_receipt(call_of_alice, RECEIPT_KEY._replace(payload={"amount": 2})),
     )
     assert draft.payload_hash != other.payload_hash
     assert draft.expires_s == 1_795_000_000 + 3600 + CLOCK_DIFFERENCE_S_MAX
     assert (
-        receipts.draft_receipt(call_of_alice, KEYED._replace(days=9)).expires_s
+        receipts.draft_receipt(call_of_alice, RECEIPT_KEY._replace(days=9)).expires_s
         == 1_795_000_000 + 9 * 86400 + CLOCK_DIFFERENCE_S_MAX
     )
     assert json.loads(draft.receipt(call, BODY)["Put"]["Item"]["data"]["S"]) == BODY

@@ -15,12 +15,12 @@ from types import FrameType
 
 INTERRUPTED = 130
 BAD = 2
-UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # stdout takes no more
-ERROR_CHARACTERS_MAX = 300  # that are printed: the answer of an endpoint may be a page of HTML
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of a write to stdout
+ERROR_CHARACTERS_MAX = 300  # of a printed error, because it may quote a page of HTML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status (`command.EXIT_STATUS`). A user's error takes one line."""
+    """Runs a command and returns its exit status (`command.EXIT_STATUS`). Prints a user's error in one line."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller closed the stream, as by `>&-`
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # open until the end
@@ -49,7 +49,7 @@ def _exit_now(number: int, frame: FrameType | None) -> None:
 
 
 def _load(arguments: Sequence[str]) -> None:
-    """Imports what a command needs. The help needs little; a command that needs a stack takes half a second."""
+    """Imports what a command needs. For a command with a stack the imports take half a second."""
     from . import commands
 
     for name in commands.needed_commands(arguments):
@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
         return run_to_exit_status(lambda: _command(arguments))
     except Exception as error:  # if another program answers, any line may fail; the user gets one line
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
-            raise  # for `main`
+            raise  # `main` prints the error
         what = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
         line = f"an answer cannot be read, or Tally has a bug: {what} (TALLY_TRACEBACK=1 shows where)"
         print(f"tally: {line}", file=sys.stderr)
@@ -113,7 +113,7 @@ def _command(arguments: Sequence[str]) -> int:
     if not command.needs_stack or getattr(args, command.no_stack_option, None):
         return command.run(args)
     if not exists:
-        raise CommandError(folder.missing(file))
+        raise CommandError(folder.missing_text(file))
     local, counters = args.local, app.counters
     stack = connection.local_stack(args.port, counters) if local else connection.deployed_stack(args.stack, counters)
     if command.write_option is not None:  # the command may write

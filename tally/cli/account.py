@@ -24,7 +24,7 @@ from .folder import folder, lambdas
 from .terminal import CommandError
 
 QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # of CDK itself
-UNRESERVED = 100  # AWS does not let an account reserve the last hundred
+UNRESERVED = 100  # concurrent invocations that no account may reserve
 CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup-cdk` installs it
 
 
@@ -127,7 +127,7 @@ class Account:
         return existing
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
-        """If `cdk bootstrap` never ran, raises CommandError. A caller who may not ask goes on: `cdk` checks it, too."""
+        """If `cdk bootstrap` never ran, raises CommandError. If the caller may not ask, does nothing."""
         try:
             self.client("ssm", region).get_parameter(Name=f"/cdk-bootstrap/{qualifier}/version")
         except ClientError as error:
@@ -149,7 +149,7 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
 def cdk_command(*, shown: bool = False) -> list[str]:
     """Returns the command `cdk`: of the checkout, else from the PATH, else the pinned version by npx.
 
-    `shown`: the command is printed for a user in that folder. If Node or the CDK is missing, raises CommandError.
+    `shown`: as a user types the command in the folder. If Node or the CDK is missing, raises CommandError.
     """
     if lambdas():
         if not (folder() / CDK).exists() or find_spec("aws_cdk") is None:

@@ -20,7 +20,7 @@ from tally.series.progress import HOUR_S
 
 from .terminal import ComparedSpan, Point, WatchedValue, format_utc_offset
 
-SPACE = (0, 1, 0, 0)  # right of each column
+SPACE = (0, 1, 0, 0)  # one character right of each column
 UP, DOWN, OPEN = "cyan", "red", "yellow"  # colours of bars; OPEN: a span that is known in part
 
 CHANGES_MAX = 20  # the last changes of a tally that is watched; fewer on a low terminal

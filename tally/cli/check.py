@@ -110,15 +110,15 @@ def add_number_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def complete_numbers(args: argparse.Namespace) -> None:
-    """Completes `named`, the numbers, and `parts`. Raises UsageError or InvalidInputError."""
+    """Sets `args.named` (the numbers) and `args.parts`. Raises UsageError or InvalidInputError."""
     of_items = args.counter is not None and args.counter.items is not None
     if args.counter and not (args.ids or of_items):
-        raise UsageError(f"{args.command} takes COUNTER and at least one ID, or neither")
+        raise UsageError(f"{args.command}: give COUNTER and at least one ID, or neither")
     args.named = [Number(args.counter, values.resolve_id(args.counter, id_)) for id_ in dict.fromkeys(args.ids)]
     if args.named and args.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
     if of_items and args.only not in (None, DRIFT):
-        raise UsageError(f"{args.counter.name} counts items: there is only --only drift")
+        raise UsageError(f"{args.counter.name} counts items, so --only must be drift")
     of_counter = (DRIFT,) if of_items else (DRIFT, CHILDREN)
     args.parts = (args.only,) if args.only else of_counter if args.counter else PARTS
 
@@ -159,8 +159,8 @@ def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
     """Returns every number that drifts, and every number that differs from its children in a scan."""
     suspects: dict[tuple[str, str], Number] = {}
     if CHILDREN in args.parts:
-        with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as families:
-            for counter, id_, number, children in families:
+        with progress_bar(recount.scan_parents(stack.store, stack.counters), "parent", "scanned") as parents:
+            for counter, id_, number, children in parents:
                 if number != children:
                     suspects[counter.name, id_] = Number(counter, id_)
     for row in rows.all_rows(stack.store) if DRIFT in args.parts else ():
@@ -210,7 +210,7 @@ def say_dead_letters(args: argparse.Namespace, markers: list[DeadLetterMarker]) 
 
 def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
     """Returns why team numbers cannot be compared. For each counter whose team numbers are compared, prints a note with
-    their count."""
+    the count of these numbers."""
     counters = [args.counter] if args.counter else list(stack.counters.values())
     watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
     if args.named:

@@ -23,7 +23,7 @@ Counters = Mapping[str, "Counter"]
 
 
 class UsageError(Exception):
-    """Options that exclude each other. The message is one line."""
+    """An error in the options of a command, in one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Takes `-X9P8VE94Po` for a value: only `-h` and `--…` are options. argparse has no public setting for this."""
+        """Reads `-X9P8VE94Po` as a value, because only `-h` and `--…` are options. argparse has no setting for this."""
         is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
         return super()._parse_optional(arg_string) if self.passes_unknown_options or is_option else None
 
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tally: {message}; --help says more\n")
 
     def print_help(self, file: Any = None) -> None:
-        """Prints the help. argparse hides an error of the output, this does not."""
+        """Prints the help. The method of argparse hides an error of the output."""
         print(self.format_help(), end="", file=file)
 
     def format_help(self) -> str:
@@ -77,7 +77,7 @@ class Command:
     examples: str = ""
     json: bool = False
     write_option: str | None = None
-    """The option with which a run writes and needs `--by` and `--why`; empty: every run does; None: no run does."""
+    """The option with which a run writes and needs `--by` and `--why`; empty: every run writes; None: no run writes."""
     no_stack_option: str = ""
     """The option with which the command needs no stack; empty: no such option."""
     unknown_option_hint: str = ""
@@ -111,7 +111,7 @@ class Command:
             parser.add_argument(self.write_option, action="store_true", help="do it; needs --by and --why")
         if self.write_option is None and not self.needs_stack:
             return
-        from . import values  # it imports the checks of ids, which the help does not need
+        from . import values  # imported late, because the help does not need it
 
         if self.write_option is not None:
             by, why = values.history_text(NAME_CHARACTERS_MAX), values.history_text(WHY_CHARACTERS_MAX)
@@ -142,12 +142,13 @@ class Command:
 
 
 def add_counter(
-    to: argparse._ActionsContainer, counters: Counters, about: str = "the counter", name: str = "counter", **how: Any
+    parser: argparse._ActionsContainer, counters: Counters, about: str, name: str = "counter", **options: Any
 ) -> None:
     """Adds an argument or an option that names a counter. TAB completes it with the declared counters."""
     from . import values
 
-    added: Any = to.add_argument(name, metavar="COUNTER", type=values.declared_counter(counters), help=about, **how)
+    type_ = values.declared_counter(counters)
+    added: Any = parser.add_argument(name, metavar="COUNTER", type=type_, help=about, **options)
     added.complete = {"bash": "_tally_counters", "zsh": "_tally_counters"}  # for shtab
 
 
@@ -167,6 +168,6 @@ def require_series(counter: Counter) -> None:
 
 def add_output_formats(parser: Parser) -> None:
     """Adds --json and --csv, for a command that draws otherwise."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the JSON of the API")
-    form.add_argument("--csv", action="store_true", help="print CSV, also at a terminal")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print the JSON of the API")
+    formats.add_argument("--csv", action="store_true", help="print CSV, also at a terminal")

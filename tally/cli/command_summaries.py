@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CommandSummary(NamedTuple):
-    """One line of help for a command. `module`: has the command as a constant: the command `top` is `series.TOP`."""
+    """One line of help for a command. `module`: the module that has its constant, as `series` has `TOP`."""
 
     module: str
     about: str

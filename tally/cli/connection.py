@@ -67,21 +67,21 @@ class Stack:
 
 
 def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Stack:
-    """Returns the stack of `make dev`. `port_option`: None: PORT, or the default. Raises CommandError."""
+    """Returns the stack of `make dev`. `port_option`: --port; without it, PORT or the default. Raises CommandError."""
     port = port_option or os.environ.get("PORT") or PORT_DEFAULT
     url = f"http://localhost:{port}/dev/stack"
     os.environ["no_proxy"] = "*"  # through a proxy, `localhost` is another machine
     try:
         with urllib.request.urlopen(url, timeout=LOCAL_TIMEOUT_S) as answer:
-            where = json.load(answer)
-        client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=where["dynamodb"], **LOCAL)
-        team_tables = json.dumps(where.get("team_tables", {}))
-        store = Store(client, _settings(where, where["bucket"], where["minute_s"], team_tables))
-        s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": where["s3"], **LOCAL}
-        objects = DeadLetterBucket(where["bucket"], lambda: boto3.client("s3", **s3)) if where["bucket"] else None
-        if (app := where.get("app")) and Path(app) != folder().resolve():  # another checkout has the port
+            stack = json.load(answer)
+        client = boto3.client("dynamodb", config=CLIENT_CONFIG, endpoint_url=stack["dynamodb"], **LOCAL)
+        team_tables = json.dumps(stack.get("team_tables", {}))
+        store = Store(client, _settings(stack, stack["bucket"], stack["minute_s"], team_tables))
+        s3 = {"config": PATIENT.merge(Config(s3={"addressing_style": "path"})), "endpoint_url": stack["s3"], **LOCAL}
+        objects = DeadLetterBucket(stack["bucket"], lambda: boto3.client("s3", **s3)) if stack["bucket"] else None
+        if (app := stack.get("app")) and Path(app) != folder().resolve():  # another checkout has the port
             note(f"port {port} is the {DEV} of {app}")
-        return Stack(store, objects, counters, dict(where["outputs"]))
+        return Stack(store, objects, counters, dict(stack["outputs"]))
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}. Check that {DEV} has the port, or give --port") from None
     except OSError:
@@ -97,15 +97,15 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
     `stack`: the name, or `Shop/Polls` for the construct `Polls` in a stack with two Tallys.
     """
     try:
-        name, _, place = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
-        if not boto3.Session().region_name:  # botocore makes an address of an empty region
+        name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
+        if not boto3.Session().region_name:  # botocore would put the empty region into an address
             raise NoRegionError
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         values = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
-        first = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
-        ids = [output.removesuffix(first) for output in values if output.endswith(first)]
-        id_ = place.replace("/", "")
+        suffix = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
+        ids = [output.removesuffix(suffix) for output in values if output.endswith(suffix)]
+        id_ = construct.replace("/", "")  # the prefix of its outputs
         if not id_ and len(ids) > 1:
             choices = " or ".join(f"{stack}/{one}" for one in sorted(ids) if one)
             raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")

@@ -77,10 +77,10 @@ def deploy(args: argparse.Namespace) -> int:
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
-    importing = [option for option in others if option.startswith(ADOPT)]
-    described = [target.describe_stack(stack.name, stack.region) for stack in stacks]
-    running = described[0]
-    pairs = zip(stacks, described, strict=True)
+    import_options = [option for option in others if option.startswith(ADOPT)]
+    descriptions = [target.describe_stack(stack.name, stack.region) for stack in stacks]
+    running = descriptions[0]
+    pairs = zip(stacks, descriptions, strict=True)
     failed = [stack for stack, description in pairs if description and description["StackStatus"] in _NEVER_DEPLOYED]
     check_reservations(stacks[0], target, has_functions=running is not None and stacks[0] not in failed)
     say_low_concurrency(stacks[0], target)
@@ -88,14 +88,14 @@ def deploy(args: argparse.Namespace) -> int:
         adopted = _delete_failed_stacks(args, target, failed)
         if adopted is None:
             return 1
-        if adopted and not importing:
-            importing = [ADOPT]
+        if adopted and not import_options:
+            import_options = [ADOPT]
             others = [*others, ADOPT]
         running = None if stacks[0] in failed else running
     if running:
-        _check_running(target, stacks[0], running, may_change_tables=bool(importing))
+        _check_running(target, stacks[0], running, may_change_tables=bool(import_options))
     _check_fingerprints(target, stacks[0], declared)
-    if _run_cdk(target, "diff", "--app", str(assembly), *importing):
+    if _run_cdk(target, "diff", "--app", str(assembly), *import_options):
         return 1
     if not confirm(args, "Deploy this?"):
         print("nothing is deployed")
@@ -281,7 +281,7 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
         artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
     except (OSError, ValueError, KeyError):
         raise CommandError(f"{assembly} is not a folder of `cdk synth`") from None
-    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # no data: the table of salts
+    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # the table of salts keeps no data
     for name, artifact in artifacts.items():
         if artifact["type"] == "aws:cloudformation:stack":
             properties, named_region = artifact["properties"], artifact["environment"].rpartition("/")[2]
@@ -303,12 +303,12 @@ def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:
     """Returns the address, and commands to paste. `outputs`: the outputs of each stack, by its name."""
-    main, of_main = stacks[0], outputs[stacks[0].name]
-    url, names = of_main["ApiUrl"], [(stack, outputs.get(stack.name, {}).get("CnameTarget")) for stack in stacks]
-    cnames = [f"  # {stack.descriptions['CnameTarget']}: {cname}" for stack, cname in names if cname]
+    main, main_outputs = stacks[0], outputs[stacks[0].name]
+    url, targets = main_outputs["ApiUrl"], [(one, outputs.get(one.name, {}).get("CnameTarget")) for one in stacks]
+    cnames = [f"  # {one.descriptions['CnameTarget']}: {cname}" for one, cname in targets if cname]
     tally = f"{target.environment_prefix}{'.venv/bin/' if lambdas() else ''}tally"
     stack = shlex.quote(main.name)
-    counters = of_main["Counters"].split(", ")
+    counters = main_outputs["Counters"].split(", ")
     if "plays" in counters:
         about = "count a play, once for its key, and read the count"
         calls = [PLAY_COMMAND.format(url=url, key=uuid.uuid4()), PLAYS_COMMAND.format(url=url)]
@@ -322,7 +322,7 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
             f"  # {about}",
             *(f"  {call}" for call in calls),
             "",
-            *_token_commands(of_main, target),
+            *_token_commands(main_outputs, target),
             f"  # see the numbers in a browser (docs/operate.md says who may): {url}/console",
             *([f"  make smoke URL={url} TOKEN=$TOKEN WAIT=600"] if lambdas() else []),
             f"  {tally} status --stack {stack}",
@@ -338,7 +338,7 @@ def _token_commands(outputs: Mapping[str, str], target: Account) -> list[str]:
     profile = f" {shlex.join(target.profile_options)}" if target.profile_options else ""
     secret = _SECRET.format(region=target.region, pool=outputs["UserPoolId"], client=client, profile=profile)
     token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
-    about = "get a token for a program, with the scopes tally/read and tally/write, for an hour; then call them all"
+    about = "get a token for a program, valid for an hour, with the scopes tally/read and tally/write"
     return [f"  # {about}", f"  {token}"]
 
 

@@ -1,4 +1,4 @@
-"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and says how to get it back.
+"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and says how to redeploy.
 
 It reads the deployed stack from CloudFormation, not from a synthesis, so the checkout may be another version.
 """
@@ -44,7 +44,7 @@ class KeptResource(NamedTuple):
 
 
 class DeployedStack(NamedTuple):
-    """A deployed stack. `id`: its ARN, which also finds a deleted stack."""
+    """A deployed stack. `id`: the ARN, by which CloudFormation also finds a deleted stack."""
 
     name: str
     id: str
@@ -87,7 +87,7 @@ def destroy(args: argparse.Namespace) -> int:
 
 
 def stack_names(stage: str, region: str) -> tuple[str, str]:
-    """Returns the names of a stage's stack and of its edge, as tally/cdk/names.py has them, which would load CDK."""
+    """Returns the names of a stage's stack and of its edge. The same function in tally/cdk/names.py would load CDK."""
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 

@@ -10,19 +10,19 @@ from tally import dev
 from tally.dev.base import options
 
 from .command import Command
-from .folder import counters, folder, missing
+from .folder import counters, folder, missing_text
 from .terminal import CommandError
 
 
 def _run_local_stack(args: argparse.Namespace) -> int:
     """Replaces this process by the local stack, which handles Ctrl-C. Does not return. Raises CommandError."""
     if not counters().is_file():
-        raise CommandError(missing(counters()))
-    passed = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(args, name))]
-    passed += ["--verbose"] if args.verbose else []
+        raise CommandError(missing_text(counters()))
+    options_given = [f"--{name}={value}" for name in ("port", "data") if (value := getattr(args, name))]
+    options_given += ["--verbose"] if args.verbose else []
     os.chdir(folder())
-    # -P: Python must not take a file of the team for a module of the same name.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", dev.__name__, *passed])
+    # -P: Python does not import a file of the team in place of a module of the same name.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", dev.__name__, *options_given])
 
 
 DEV = Command(

@@ -27,8 +27,8 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 def _print_events(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the events, the newest first. Returns 0."""
-    name, mark, period = (args.id or "").partition("#")
-    id_ = f"{id_of(name)}{mark}{period}" if args.id else ""
+    name, separator, period = (args.id or "").partition("#")
+    id_ = f"{id_of(name)}{separator}{period}" if args.id else ""
     newest = ((event.detail, sent) for event, sent in events.newest_events(stack.store))
     of_counter = (one for one in newest if args.counter is None or one[0]["counter"] == args.counter.name)
     of_id = (one for one in of_counter if args.id is None or id_ in (one[0]["id"], _id_with_period(one[0])))

@@ -37,9 +37,9 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter to export")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: stdout)")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--children", action="store_true", help="export the items that it counts")
-    what.add_argument("--limits", action="store_true", help="export the overrides of the limit")
+    content = parser.add_mutually_exclusive_group()
+    content.add_argument("--children", action="store_true", help="export the items that the counter counts")
+    content.add_argument("--limits", action="store_true", help="export the overrides of the limit")
     text = "the format of the file (default: by its name; csv for stdout)"
     parser.add_argument("--format", choices=files.FORMATS, help=text)
 
@@ -104,20 +104,20 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
     if name in (None, "-"):
         yield sys.stdout
         return
-    path, part = Path(str(name)), Path(f"{name}.part")
+    path, partial = Path(str(name)), Path(f"{name}.part")
     open_options: dict[str, Any] = {"mode": "w", "encoding": "utf-8", "newline": ""}
     try:
         if path.exists() and not path.is_file():  # a pipe or a device
             with path.open(**open_options) as file:
                 yield file
             return
-        with part.open(**open_options) as file:
+        with partial.open(**open_options) as file:
             yield file
-        part.replace(path)
+        partial.replace(path)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
@@ -125,8 +125,8 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
     start = counter.partition_start
     with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
-        for partition, same in itertools.groupby(of_counter, lambda item: item["PK"]["S"]):
-            yield partition.removeprefix(start), list(same)
+        for partition, in_partition in itertools.groupby(of_counter, lambda item: item["PK"]["S"]):
+            yield partition.removeprefix(start), list(in_partition)
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
@@ -144,9 +144,9 @@ def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Yields each id with an override, and its limit. Leaves out the periods, which hold copies of the override."""
     for id_, in_partition in _collections(store, counter):
         for item in in_partition:
-            within = limits.parse_limits(counter, item)
-            if item["SK"]["S"] == counter.sort_key and within.is_override and id_ == periods.answer_members(id_)["id"]:
-                yield id_, int(within.limit or 0)
+            parsed = limits.parse_limits(counter, item)
+            if item["SK"]["S"] == counter.sort_key and parsed.is_override and id_ == periods.answer_members(id_)["id"]:
+                yield id_, int(parsed.limit or 0)
 
 
 def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:

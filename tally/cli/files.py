@@ -40,7 +40,7 @@ FLOAT_MAX = 2**53  # up to here a float holds every whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
 hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
-DATE_DIGITS = 8
+DATE_DIGITS, CHILD_COLUMN = 8, 1
 FIRST_BYTES = 16  # of a file: they show its type
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
@@ -126,12 +126,12 @@ def open_input(name: str) -> IO[bytes]:
             shutil.copyfileobj(file, copy)
             copy.seek(0)
             file = copy
-        begins = file.read(FIRST_BYTES)
+        first_bytes = file.read(FIRST_BYTES)
         file.seek(0)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
-    kind = next((kind for magic, kind in NOT_TEXT.items() if begins.startswith(magic)), None)
-    if kind is None and b"\0" in begins[:2]:
+    kind = next((kind for magic, kind in NOT_TEXT.items() if first_bytes.startswith(magic)), None)
+    if kind is None and b"\0" in first_bytes[:2]:
         kind = NOT_TEXT[codecs.BOM_UTF16_LE]
     if kind is not None:
         file.close()
@@ -165,8 +165,9 @@ def _value(value: object) -> int:
 
 def _child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
-    kept = counter.changes == ANYONE and anonymous.is_child_name(child)
-    return ChildRow(line, stored_id(counter, parent), child if kept else fields.user(child, "child"), seconds(at))
+    if not (counter.changes == ANYONE and anonymous.is_child_name(child)):
+        child = fields.user(child, "child")
+    return ChildRow(line, stored_id(counter, parent), child, seconds(at))
 
 
 def _whole(value: object) -> int | None:
@@ -182,20 +183,20 @@ def seconds(value: object) -> int:
 
     A time without a zone is UTC. Raises InvalidInputError, also for a number that is probably not in seconds.
     """
-    bare = _whole(value)
-    if bare is not None and len(str(bare)) != DATE_DIGITS:
-        if not SECONDS_MIN <= bare <= SECONDS_MAX:
-            wrong = f"the time {bare}, in seconds since 1970, is before 2000 or after May 2033"
+    number = _whole(value)
+    if number is not None and len(str(number)) != DATE_DIGITS:
+        if not SECONDS_MIN <= number <= SECONDS_MAX:
+            wrong = f"the time {number}, in seconds since 1970, is before 2000 or after May 2033"
             raise InvalidInputError(f"{wrong}: write it as 2024-05-03 or 2024-05-03T10:00:00Z")
-        return bare
+        return number
     try:
-        when = datetime.fromisoformat(str(value if bare is None else bare).strip())
+        when = datetime.fromisoformat(str(value if number is None else number).strip())
         at_s = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
-        at_s = -1
+        at_s = -1  # refused below
     if not 0 <= at_s <= TIME_MAX_S:
-        forms = "ISO 8601 from 1970 on, as 2024-05-03T10:00:00Z, or seconds since 1970"
-        raise InvalidInputError(f"the time must be {forms}")
+        formats = "ISO 8601 from 1970 on, as 2024-05-03T10:00:00Z, or seconds since 1970"
+        raise InvalidInputError(f"the time must be {formats}")
     return at_s
 
 
@@ -204,10 +205,10 @@ def _from_csv(
 ) -> Iterator[_Record]:
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
-    may have line breaks, and none of its lines may read as a row, with or without quotes."""
+    may have line breaks, and no line of the name may read as a row, with or without quotes."""
     buffer = _LineBuffer(lines)
     places, width = _read_header(buffer, needed, layout.optional)
-    while buffer.more():
+    while buffer.has_more():
         number = buffer.number
         try:
             row = next(csv.reader(buffer.take_row(), strict=True), [])
@@ -222,17 +223,17 @@ def _from_csv(
             buffer.push_back_rest()
             yield RefusedRow(number, f"the row has {len(row)} columns, and the first line has {width}")
             continue
-        read = [row[place] for place in places]
-        broken = [number for number, one in enumerate(read) if "\n" in one or "\r" in one]
-        inner_rows = [inner for inner in buffer.inner_rows(bool(broken)) if len(inner) == width]
-        may_break = not broken or (layout.names_child and broken == [1])
+        values = [row[place] for place in places]
+        broken = [column for column, value in enumerate(values) if "\n" in value or "\r" in value]
+        inner_rows = [inner for inner in buffer.inner_rows(with_ends=bool(broken)) if len(inner) == width]
+        may_break = not broken or (layout.names_child and broken == [CHILD_COLUMN])
         if not may_break or any(is_row([inner[place] for place in places]) for inner in inner_rows):
             buffer.push_back_rest()
             yield RefusedRow(number, "a quote is not closed on its line")
-        elif '"' in read[0] and read[0].replace('"', '""') not in "".join(buffer.taken):
+        elif '"' in values[0] and values[0].replace('"', '""') not in "".join(buffer.taken):
             yield RefusedRow(number, "an id contains a quote, and is not quoted itself")
         else:
-            yield number, read
+            yield number, values
 
 
 class _LineBuffer:
@@ -241,35 +242,35 @@ class _LineBuffer:
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
-        self._again: deque[str] = deque()
+        self._to_reread: deque[str] = deque()
         self.taken: list[str] = []
         self.number = 1
 
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Returns whether there is another line."""
-        if not self._again:
-            self._again.extend(islice(self._lines, 1))
-        return bool(self._again)
+        if not self._to_reread:
+            self._to_reread.extend(islice(self._lines, 1))
+        return bool(self._to_reread)
 
     def take_row(self) -> Iterator[str]:
-        """Yields the lines of one row, and takes them."""
+        """Yields lines until the reader has a row, and keeps these lines in `taken`."""
         self.taken = []
-        while self.more():
-            self.taken.append(self._again.popleft())
+        while self.has_more():
+            self.taken.append(self._to_reread.popleft())
             self.number += 1
             yield self.taken[-1]
 
-    def inner_rows(self, ends: bool) -> Iterator[Sequence[str]]:
-        """Yields the inner lines of the last row, each read as a row. `ends`: also the first and the last line, without
-        their quotes."""
-        for line in self.taken[1:-1] + [self.taken[end].replace('"', "") for end in (0, -1) if ends]:
+    def inner_rows(self, *, with_ends: bool) -> Iterator[Sequence[str]]:
+        """Yields the inner lines of the last row, each read as a row. `with_ends`: also the first and the last
+        line, without the quotes."""
+        for line in self.taken[1:-1] + [self.taken[end].replace('"', "") for end in (0, -1) if with_ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
 
     def push_back_rest(self) -> None:
         """Puts the lines of the last row back, except the first."""
         rest = self.taken[1:]
-        self._again.extendleft(reversed(rest))
+        self._to_reread.extendleft(reversed(rest))
         self.number -= len(rest)
 
 

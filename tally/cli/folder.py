@@ -23,7 +23,7 @@ def lambdas() -> Path | None:
     return sources if (sources / "handlers.py").is_file() else None
 
 
-def missing(file: Path) -> str:
+def missing_text(file: Path) -> str:
     """Returns the message for a file of counters that does not exist."""
     return f"{file} is missing: go to the folder of your counters, or run `tally init`"
 

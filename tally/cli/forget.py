@@ -54,7 +54,7 @@ def _forget(args: argparse.Namespace, stack: Stack) -> int:
         note("the sweep removes the likes of the posts")
     if dead_letters.any_waiting(stack.store):
         note("there are dead letters, which may name the user: run `tally repair`, then this again")
-    say(f"{left} left: run it again" if left else "nothing is left")
+    say(f"{left} left: run this command again" if left else "nothing is left")
     if not left:
         note(_REMAINS)
     return 1 if left else 0

@@ -35,7 +35,7 @@ from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
 PRINTED_LINES_MAX = 20  # lines of a kind that the command prints
 RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
-BUSY_MAX, BUSY_S_MAX = 30, 20.0  # waits of a chunk for a busy store: ten minutes in all
+BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often, and how long each time, a chunk waits for a busy store
 BAD_INPUT = 2
 _DAYS = imports.RESTART_S // 86400
 
@@ -48,8 +48,8 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(into, counters, "put the children that this counter counts, as likes", "--children")
     run = "the name of the run (default: from the SHA-256 of its rows)"
     parser.add_argument("--run", metavar="NAME", type=values.run_name, help=run)
-    form = "the format of the file (default: by its name; csv for stdin)"
-    parser.add_argument("--format", choices=files.FORMATS, help=form)
+    format_text = "the format of the file (default: by its name; csv for stdin)"
+    parser.add_argument("--format", choices=files.FORMATS, help=format_text)
     parser.add_argument("--skip-bad", action="store_true", help="import the other rows if some cannot be imported")
 
 
@@ -78,27 +78,27 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class RowSource:
-    """The rows of a file for one counter. `children`: whether they are children."""
+    """The rows of a file for one counter. `are_children`: each row is a child, not a number."""
 
     file: IO[bytes]
-    form: str
+    file_format: str
     counter: Counter
-    children: bool
+    are_children: bool
 
     def rows(self) -> Iterator[NumberRow | ChildRow | RefusedRow]:
         """Yields every row, from the start of the file."""
         self.file.seek(0)
         text = io.TextIOWrapper(self.file, "utf-8-sig", errors="surrogateescape", newline="")
         try:
-            layout = files.CHILDREN if self.children else files.NUMBERS
-            yield from files.read(text, self.form, layout, self.counter)
+            layout = files.CHILDREN if self.are_children else files.NUMBERS
+            yield from files.read(text, self.file_format, layout, self.counter)
         finally:
             text.detach()
 
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
         """Yields the readable rows in chunks, which depend on the file only."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
-        return imports.child_chunks(good) if self.children else imports.number_chunks(self.counter, good)
+        return imports.child_chunks(good) if self.are_children else imports.number_chunks(self.counter, good)
 
 
 def _import_file(args: argparse.Namespace, stack: Stack) -> int:
@@ -122,7 +122,7 @@ def _import_file(args: argparse.Namespace, stack: Stack) -> int:
             note(f"{bad_rows} cannot be imported{more}, so no row is imported; --skip-bad leaves these rows out")
             return BAD_INPUT
         if not args.yes:
-            total = "" if source.children else f", {check.total} in all"
+            total = "" if source.are_children else f", {check.total} in all"
             skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
             rows = f"{counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
             say(f"would import into {rows}, as the run {name}; --yes does it")
@@ -174,32 +174,32 @@ def _check_parents(
 def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
     """Imports the rows that the run lacks. Returns 1 if a row was refused. If the run began with other rows, or too
     long ago, raises CommandError."""
-    before = import_run.begin()
-    if before is not None:
-        if before["digest"] != import_run.digest:
+    earlier = import_run.begin()
+    if earlier is not None:
+        if earlier["digest"] != import_run.digest:
             raise CommandError(f"the run {import_run.run} began with other rows: give these rows another --run NAME")
-        if before["finished"]:
-            say(f"the run {import_run.run} ended before: {format_rows(before['rows'])}, {before['refused']} refused")
-            return 1 if before["refused"] else 0
-        if clock.now_s() > before["at"] + imports.RESTART_S:
-            began = f"the run {import_run.run} began at {format_time(before['at'])}"
+        if earlier["finished"]:
+            say(f"the run {import_run.run} ended before: {format_rows(earlier['rows'])}, {earlier['refused']} refused")
+            return 1 if earlier["refused"] else 0
+        if clock.now_s() > earlier["at"] + imports.RESTART_S:
+            began = f"the run {import_run.run} began at {format_time(earlier['at'])}"
             raise CommandError(f"{began}: its receipts have expired, so it cannot go on")
-        import_run = replace(import_run, by=before["by"], why=before["why"], at_s=before["at"])
+        import_run = replace(import_run, by=earlier["by"], why=earlier["why"], at_s=earlier["at"])
     note(f"the run {import_run.run}: if it stops, start it again within {_DAYS} days; each row counts once")
-    imported = refused = already = 0
-    with progress_bar(None, "row", "imported", import_run.rows) as shown:
+    imported = refused = existed = 0
+    with progress_bar(None, "row", "imported", import_run.rows) as bar:
         for chunk in source.chunks():
             if clock.now_s() > import_run.at_s + imports.RESTART_S:
                 raise CommandError(f"the run {import_run.run} is {_DAYS} days old: its first receipts expire soon")
             refused_rows, existing = _commit(source, store, import_run.run, chunk)
             for row in refused_rows[: max(0, PRINTED_LINES_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")
-            refused, already = refused + len(refused_rows), already + existing
+            refused, existed = refused + len(refused_rows), existed + existing
             imported += len(chunk.rows) - len(refused_rows) - existing
-            shown.update(len(chunk.rows))
+            bar.update(len(chunk.rows))
     import_run.finish(refused)
     parts = [f"imported {format_rows(imported)}"]
-    parts += [f"{already} existed"] * bool(already) + [f"{refused} refused"] * bool(refused)
+    parts += [f"{existed} existed"] * bool(existed) + [f"{refused} refused"] * bool(refused)
     say(f"{', '.join(parts)}, as the run {import_run.run}")
     return 1 if refused else 0
 
@@ -210,7 +210,7 @@ def _commit(source: RowSource, store: Store, name: str, chunk: Any) -> tuple[lis
     counter, wait_s = source.counter, 0.25
     for _ in range(BUSY_MAX):
         try:
-            if not source.children:
+            if not source.are_children:
                 return imports.import_numbers(Call(store), counter, name, chunk), 0
             body = imports.import_children(Call(store), counter, name, chunk)
             ids = {row.line: row.id for row in chunk.rows}

@@ -67,11 +67,11 @@ def init(args: argparse.Namespace) -> int:
     """Writes the files, all or none; beside an app only counters.py. If a file exists, raises CommandError."""
     folder = Path(args.folder)
     try:
-        of_app = [name for name in APP_FILES if os.path.lexists(folder / name)]
-        if of_app == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
+        app_files = [name for name in APP_FILES if os.path.lexists(folder / name)]
+        if app_files == ["app.py"] and b"aws_cdk" not in (folder / "app.py").read_bytes():
             hint = "`tally init NAME` makes a folder beside it"
             raise CommandError(f"nothing is written: {folder / 'app.py'} exists, and is not an app of the CDK: {hint}")
-        written = {folder / name: text for name, text in file_texts().items() if not of_app or name not in APP_FILES}
+        written = {folder / name: text for name, text in file_texts().items() if not app_files or name not in APP_FILES}
         existing = [str(path) for path in written if os.path.lexists(path)]
         if existing:
             raise CommandError(f"nothing is written: {', '.join(existing)} already exists")
@@ -82,7 +82,7 @@ def init(args: argparse.Namespace) -> int:
         raise CommandError(f"the files cannot be written to {folder}: {error.strerror or error}") from None
     print(f"wrote {', '.join(map(str, written))}")
     where = "" if args.folder == "." else f", in {folder}"
-    print(EXISTING_APP_TEXT.format(files=" and ".join(of_app)) if of_app else NEXT_STEPS_TEXT.format(where=where))
+    print(EXISTING_APP_TEXT.format(files=" and ".join(app_files)) if app_files else NEXT_STEPS_TEXT.format(where=where))
     return 0
 
 

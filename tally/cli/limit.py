@@ -1,4 +1,4 @@
-"""The command `limit`: shows, sets or deletes the override of an id. It calls the functions, as a service does."""
+"""The command `limit`: shows, sets or deletes the override of an id, through Tally's Lambda functions."""
 
 from __future__ import annotations
 

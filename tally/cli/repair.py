@@ -1,8 +1,8 @@
 """The command `repair`: repairs what `check` finds, part by part. It shows each part and asks.
 
-First it applies the dead letters, because drift is not proven before. Then it repairs the numbers that drift or differ
-from their children. At the end it adds accepted changes that were never rolled up. Each repair is one transaction, on
-condition that nothing has changed since the check.
+First it applies the dead letters, because drift is proven only after that. Then it repairs the numbers that drift or
+differ from their children. At the end it adds accepted changes that were never rolled up. Each repair is one
+transaction, on condition that nothing has changed since the check.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
         return WRONG
     reconciler = Reconciler(stack.store)
     if letters and args.only != LETTERS:
-        _wait_until_judged(reconciler)  # then the drift includes what the dead letters moved
+        _wait_until_judged(reconciler)  # so that the drift includes what the dead letters moved
     if args.counter is not None and args.counter.items is not None:
         note(f"a repair removes the drift that `tally check {args.counter.name}` found")
     checked = check.find_wrong_numbers(args, stack)
@@ -79,7 +79,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
-    """Applies each dead letter once; with --drop, discards lost ones. Returns how many are left."""
+    """Applies each dead letter once; with --drop, discards the lost dead letters. Returns how many are left."""
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")

@@ -119,7 +119,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
                 wrong += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
-            for difference in recount.set_many(batch):  # which are not set together
+            for difference in recount.set_many(batch):  # the differences that it does not set
                 _apply_difference(recount, difference, recount.set_number)
     return groups, wrong
 
@@ -177,7 +177,7 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
                 shown.update(step.read)
                 throttle.wait_for(step.units if args.units else step.read_units)
     minute_s = recount.store.settings.minute_s
-    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed the writes of that time
+    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed these writes
         _check_dead_letters(recount)
         if recount.is_complete():
             return recount

@@ -26,7 +26,7 @@ from .terminal import Point, format_clock, format_utc_offset, iso, may_draw, not
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
-"""The kinds of a row of CSV: a whole hour or day, or a part; or imports of a day, or a repair: not traffic."""
+"""The kinds of a row of CSV: traffic of a whole hour or day, or of a part; no traffic: imports of a day, a repair."""
 
 
 def _add_series_arguments(parser: Parser, counters: Counters) -> None:
@@ -54,7 +54,7 @@ def _add_top_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def _check_top_options(args: argparse.Namespace) -> None:
-    """Completes `by`. Raises UsageError."""
+    """Sets `args.by` and `args.span`. Raises UsageError."""
     require_series(args.counter)
     by_length = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
     args.by = args.by or by_length.get(len(args.span or ""), lists.DAY)
@@ -65,7 +65,7 @@ def _check_top_options(args: argparse.Namespace) -> None:
 
 
 def _check_series_options(args: argparse.Namespace) -> None:
-    """Completes the id, `zone` and `range`. Raises UsageError or InvalidInputError."""
+    """Sets `args.id`, `args.zone` and `args.range`. Raises UsageError or InvalidInputError."""
     require_series(args.counter)
     values.complete_id(args)
     default = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
@@ -131,8 +131,8 @@ def _print_top_list(args: argparse.Namespace, stack: Stack) -> int:
     if not body["top"]:
         exactness = f"nothing moved up: {body['counter']}, {_span_text(body)}"
     elif body["error_max"]:
-        off = f"{body['error_max']:,}"
-        exactness = f"a value may be wrong by up to {off}; an id that is missing may be up to {off} above the last one"
+        error = f"{body['error_max']:,}"
+        exactness = f"a value may be wrong by up to {error}; another id may be up to {error} above the last one"
     else:
         exactness = "each value is exact"
     remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(args))
@@ -140,7 +140,7 @@ def _print_top_list(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
-    """Prints the answer with --json, and a note if nothing is summed up yet. Returns 2 then."""
+    """With --json prints the answer. If nothing is summed up yet, prints a note and returns 2."""
     if args.json:
         say(json.dumps(body))
     if body["as_of"] is None:
@@ -155,8 +155,8 @@ def _known_points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
         next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # a day may have 23 or 25 hours
         end_s = point["from"] + HOUR_S if body["by"] == reading.HOUR else next_day.timestamp()
         if point["from"] < as_of and since < end_s:
-            begun = f"since {format_clock(since, zone, since)}" if point["from"] < since else ""
-            yield Point(point["from"], point["value"], "so far" if as_of < end_s else begun)
+            since_text = f"since {format_clock(since, zone, since)}" if point["from"] < since else ""
+            yield Point(point["from"], point["value"], "so far" if as_of < end_s else since_text)
 
 
 def _series_remarks(body: Mapping[str, Any], points: Sequence[Point], zone: tzinfo, unit: str) -> Iterator[str]:
@@ -179,9 +179,9 @@ def _complete_text(body: Mapping[str, Any], zone: tzinfo) -> str:
 
 
 def _span_text(body: Mapping[str, Any]) -> str:
-    """Returns the span as text. The present span is `so far`."""
-    span, runs = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
-    so_far = " so far" if runs.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
+    """Returns the span as text, with `so far` after the present span."""
+    span, as_of = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
+    so_far = " so far" if as_of.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
 
 

@@ -1,4 +1,4 @@
-"""Tally's own client of a stack, for the commands that change numbers as any service does."""
+"""Makes the client of a stack for commands that change numbers as a program of the team does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tally.client import Tally
 from .connection import LOCAL, Stack
 
 CALLER = "tally"
-"""The caller of a change of a counter that is not public."""
+"""The caller of a change, if strangers may not change the counter."""
 
 
 def make_client(args: argparse.Namespace, stack: Stack, *functions: str, has_caller: bool = True) -> Tally:

@@ -63,7 +63,7 @@ class Probe(NamedTuple):
 def make_probes(
     declared: Declarations, page: str, key: str, *, page_given: bool, scopes: Set[str] = frozenset()
 ) -> list[Probe]:
-    """Returns a probe of each route, in an order that works; changes twice. `key`: new in each run."""
+    """Returns the probes of all routes, a parent before its child. `key`: an idempotency key that no run has used."""
     probes: list[Probe] = []
     for route in sorted(declared.routes, key=_turn):
         probes += _probes_of_route(declared, route, page, key, page_given, scopes)
@@ -87,14 +87,14 @@ def _probes_of_route(
 ) -> Iterator[Probe]:
     """Yields the probes of one route: its sample, with ids of the smoke test."""
     operation, counters = route.operation, declared.counters
-    named: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
-    named |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
+    values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
+    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
     if "{counter}" in route.path:  # another route answers a counter with a route of its own
         others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
-        elsewhere = {other.fixed_fields["counter"] for other in others}
-        rest = [counter.name for counter in route.served_counters(counters) if counter.name not in elsewhere]
-        named |= {"counter": rest[0]} if rest else {}
-    fields = samples.field_values(route, counters, **named)
+        with_own_route = {other.fixed_fields["counter"] for other in others}
+        without = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
+        values |= {"counter": without[0]} if without else {}
+    fields = samples.field_values(route, counters, **values)
     counter = counters.get(fields.get("counter", ""))
     if operation.module == "posts" or (counter and counter.parent_required):
         fields["id"] = f"smoke-{key}"
@@ -179,7 +179,7 @@ def attempt_fails(url: str, token: str, probe: Probe, wait_s: float = 0) -> bool
 
 
 def rolled_up_probe(page: str) -> Probe:
-    """Returns a read that is right when the consumers and the sweep have passed every visit up to now."""
+    """Returns a read that succeeds when the consumers and the sweep have passed every visit up to now."""
     began_s = time.time()
 
     def expected(answer: HttpAnswer) -> bool:

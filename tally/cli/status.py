@@ -33,7 +33,8 @@ def _print_status(args: argparse.Namespace, stack: Stack) -> int:
     has_items = any(counter.items is not None for counter in stack.counters.values())
     run = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
     results = {name: _run_check(check, stack) for name, check in run.items()}
-    wrong, unknown = ([name for name, result in results.items() if result.failed is way] for way in (True, None))
+    wrong = [name for name, result in results.items() if result.failed]
+    unknown = [name for name, result in results.items() if result.failed is None]
     if args.json:
         parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in results.items()}
         say(json.dumps({"stack": _stack_name(args), "well": not (wrong or unknown), "parts": parts}))
@@ -77,11 +78,11 @@ def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
 
 def _check_version(stack: Stack) -> Check:
     """Checks the version, and the result of the last deploy."""
-    outputs, ended = stack.outputs, stack.status
-    facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": ended or None}
-    named = f"{facts['version']} on {facts['runtime']}"
-    failed = "FAILED" in ended or ended.endswith("ROLLBACK_COMPLETE")
-    return Check(f"{named}, {ended}" if ended else named, facts, failed)
+    outputs, deploy = stack.outputs, stack.status
+    facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": deploy or None}
+    version = f"{facts['version']} on {facts['runtime']}"
+    failed = "FAILED" in deploy or deploy.endswith("ROLLBACK_COMPLETE")
+    return Check(f"{version}, {deploy}" if deploy else version, facts, failed)
 
 
 def _check_api(stack: Stack) -> Check:
@@ -100,9 +101,9 @@ def _check_counters(stack: Stack) -> Check:
     """Checks that the counters of this checkout, which the command uses, fit the deployed counters and the data."""
     names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
     deployed = [name for name in names if name]
-    lacking, ahead = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
+    lacking, undeployed = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
-    hints += [f"; not deployed: {', '.join(sorted(ahead))}"] * bool(ahead)
+    hints += [f"; not deployed: {', '.join(sorted(undeployed))}"] * bool(undeployed)
     fits = checks.declarations(stack.store, stack.counters)
     hints += [f"; {fits.summary}"] * bool(fits.failed)
     facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}

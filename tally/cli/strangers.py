@@ -6,7 +6,7 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
-"""The price of a million requests of each kind, each about another id. `number`: of a million more numbers in one read.
+"""The price of a million requests of each kind, each for another id; `number`: of a million more numbers in reads.
 
 A test compares them with the units and prices of bench/cost.py.
 """
@@ -15,7 +15,7 @@ A test compares them with the units and prices of bench/cost.py.
 def worst_day(declared: Declarations, share: float) -> float:
     """Returns the US dollars of a day on which strangers use every public route to its limit.
 
-    `share`: the part of each throttle. A read of many numbers reads the maximum.
+    `share`: the factor on each throttle. Every read of many numbers reads the maximum.
     """
     total = 0.0
     for route in declared.routes:

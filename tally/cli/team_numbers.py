@@ -46,7 +46,7 @@ def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -
 
 
 def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:
-    """Returns the AWS command that adds `amount` to the number. ADD is right while other writers change it, too."""
+    """Returns the AWS command that adds `amount` to the number. ADD is exact although others write to it."""
     declaration = recount.items_declaration
     assert declaration.watch is not None
     assert declaration.sort_key is not None

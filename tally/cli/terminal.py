@@ -189,7 +189,7 @@ def confirm(args: argparse.Namespace, question: str) -> bool:
 
 
 def viewers_zone() -> tzinfo:
-    """Returns the time zone of this machine; UTC if its settings name an unknown one."""
+    """Returns the time zone of this machine; UTC if its settings name an unknown zone."""
     import tzlocal  # most commands do not need it
 
     try:

@@ -95,7 +95,7 @@ def declared_counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter
     def checked(name: str) -> Counter:
         if name not in counters:
             file = folder.counters()
-            known = f"choose from {', '.join(counters)}" if file.is_file() else folder.missing(file)
+            known = f"choose from {', '.join(counters)}" if file.is_file() else folder.missing_text(file)
             raise argparse.ArgumentTypeError(f"there is no counter {name!r}: {known}")
         return counters[name]
 

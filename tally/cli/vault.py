@@ -24,7 +24,7 @@ _FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")
 
 
 class Copy(NamedTuple):
-    """A copy of one table. `made_s`: when AWS Backup started it, in epoch seconds; the data may be from later."""
+    """A copy of one table. `made_s`: when AWS Backup started it, in epoch seconds; the data may be newer."""
 
     arn: str
     made_s: float
@@ -55,14 +55,14 @@ class Vault:
             if stack in (prefix, prefix.rpartition("/")[2]) and int(copy.made_s) <= to_s:
                 of_stack = by_tables.setdefault(tables, {})
                 of_stack[table] = max(of_stack.get(table, copy), copy, key=lambda one: one.made_s)
-        whole = {tables: copies for tables, copies in by_tables.items() if len(copies) == len(TABLES)}
-        if not whole:
+        complete = {tables: copies for tables, copies in by_tables.items() if len(copies) == len(TABLES)}
+        if not complete:
             raise CommandError(f"the vault {self.name} has no copies of {stack}'s three tables by {format_time(to_s)}")
-        stacks = sorted({_original_prefix(tables) for tables in whole})
+        stacks = sorted({_original_prefix(tables) for tables in complete})
         if len(stacks) > 1:
             raise CommandError(f"the vault {self.name} has copies of {' and '.join(stacks)}: give one as --stack")
-        tables = max(whole, key=lambda tables: min(copy.made_s for copy in whole[tables].values()))
-        copies = whole[tables]
+        tables = max(complete, key=lambda tables: min(copy.made_s for copy in complete[tables].values()))
+        copies = complete[tables]
         by_time = sorted((int(copy.made_s), table) for table, copy in copies.items())
         if by_time[-1][0] - by_time[0][0] > SAME_DAY_S:
             times = ", ".join(f"{table} {format_time(made_s)}" for made_s, table in by_time)
@@ -70,9 +70,9 @@ class Vault:
         return _original_prefix(tables).rpartition("/")[2], copies
 
     def begin_restore(self, copy: Copy, target: str, *, exists: bool) -> str:
-        """Starts a job that restores a copy, unless there is one, and returns its id.
+        """Returns the id of the job that restores a copy. Starts this job if it does not exist.
 
-        `exists`: a table of this name exists. If no job of this copy makes or has made it, raises CommandError.
+        `exists`: a table of this name exists. If no job of this copy makes or made the table, raises CommandError.
         """
         pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
         jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]

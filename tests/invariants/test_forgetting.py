@@ -221,7 +221,7 @@ def test_the_command_names_traces_that_it_cannot_remove_and_removes_the_others(
     undeclared |= {"counter": {"S": "old"}, "target": {"S": "x"}, "hold_id": {"S": "1-x"}, "amount": {"N": "1"}}
     world.raw.put_item(TableName=ledger, Item=undeclared)
     code, out, err = forget_user(run)
-    assert (code, out) == (1, "removed  2 posts, 5 children, 2 holds\n2 left: run it again\n")
+    assert (code, out) == (1, "removed  2 posts, 5 children, 2 holds\n2 left: run this command again\n")
     assert "child a: There is no post a." in err
     assert "hold 1-x: The counter old is not declared." in err
     [entry] = history.forget_runs(deployment.store, USER)

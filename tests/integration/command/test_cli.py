@@ -196,7 +196,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
     ("arguments", "message"),
     [
         (["check", "likes", "a#b"], "argument ID"),
-        (["check", "plays"], "check takes COUNTER and at least one ID, or neither"),
+        (["check", "plays"], "check: give COUNTER and at least one ID, or neither"),
         (["check", "nope", "x"], "there is no counter 'nope'"),
         (["check", "--only", "nonsense"], "argument --only: invalid choice"),
         (["restore", "--to", "10:30", *SIGNED, "--stack", "x"], "'10:30' is not a time with a time zone"),

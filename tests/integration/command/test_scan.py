@@ -490,7 +490,7 @@ def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> N
         ("series orders a", "orders counts items: it has no series.; --help says more"),
         ("top orders", "orders counts items: it has no series.; --help says more"),
         ("shadow orders numbers.csv", "orders counts items: it has no series.; --help says more"),
-        ("check orders --only receipts", "orders counts items: there is only --only drift; --help says more"),
+        ("check orders --only receipts", "orders counts items, so --only must be drift; --help says more"),
         ("scan usage", "usage does not count items of your tables"),
         ("scan x", "argument COUNTER: there is no counter 'x': choose from orders, spent, usage; --help says more"),
         ("get orders a", NOT_COUNTED[7:-1]),

@@ -5,7 +5,7 @@
   try {
     const nav = navigator;
     const script = document.currentScript;
-    const endpoint = new URL("../visits", script.src).href;
+    const visits = new URL("../visits", script.src).href;
     // The last address, without its fragment; the first address, and its canonical address.
     let seen, first, canonical;
     // The visit of a pushed address. It waits for 2 s, or until its page is hidden, because Turbo, PJAX and swup push the
@@ -18,13 +18,13 @@
     };
 
     // A page may embed the script twice, or a framework may run it twice. Only the first run counts visits.
-    if (self[endpoint]) return;
-    self[endpoint] = 1;
+    if (self[visits]) return;
+    self[visits] = 1;
 
     // Retries send the same body with the same key, so the visit counts once.
     const send = (body, tries = 0) => {
-      if (!tries && nav.sendBeacon && nav.sendBeacon(endpoint, body)) return;
-      fetch(endpoint, { method: "POST", body, keepalive: true, credentials: "omit" })
+      if (!tries && nav.sendBeacon && nav.sendBeacon(visits, body)) return;
+      fetch(visits, { method: "POST", body, keepalive: true, credentials: "omit" })
         .then((answer) => {
           if (answer.status == 429 || answer.status > 499) throw 0;
         })

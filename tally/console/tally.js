@@ -120,15 +120,15 @@ function chart(context, counter, id) {
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the current day is one of the days
     const of = `${counter}:${parts(context, counter, id)[0]}`;
     const tz = by === "day" && !visitors ? dayZone() : null; // days of another zone would count some visitors twice
-    const found = await api.any("series", { of, by, from, to: end, tz }, signal);
-    return { ...found, from, zone: zoneName() }; // the panel is drawn again if the zone changes
+    const answer = await api.any("series", { of, by, from, to: end, tz }, signal);
+    return { ...answer, from, zone: zoneName() }; // the panel is drawn again if the zone changes
   };
-  const draw = (found) => {
-    const sum = sumOf(found.series);
-    if (found.as_of === null)
+  const draw = (answer) => {
+    const sum = sumOf(answer.series);
+    if (answer.as_of === null)
       return [make("p.quiet", {}, "No hour is written yet: a new stack needs some minutes.")];
-    if (!found.series.length)
-      return [make("p.quiet", {}, "No data in this span: hours are kept since ", time(found.since, "minute"), ".")];
+    if (!answer.series.length)
+      return [make("p.quiet", {}, "No data in this span: hours are kept since ", time(answer.since, "minute"), ".")];
     const running = back === 0;
     const hovered = (point) =>
       (hover.textContent = point ? `${timeText(point.from, by)}: ${signed(point.value)}` : "\u00a0");
@@ -140,20 +140,20 @@ function chart(context, counter, id) {
         make(
           "span.quiet",
           {},
-          `${visitors ? " first visits" : ""} in ${count(found.series.length, by)}, up to `,
-          time(Math.min(found.as_of, found.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
+          `${visitors ? " first visits" : ""} in ${count(answer.series.length, by)}, up to `,
+          time(Math.min(answer.as_of, answer.series.at(-1).from + (by === "hour" ? HOUR_S : DAY_S)), "minute"),
         ),
       ),
-      bars(found.series, { by, asOf: found.as_of, repairs: found.repairs, hovered, from: found.from }),
+      bars(answer.series, { by, asOf: answer.as_of, repairs: answer.repairs, hovered, from: answer.from }),
       hover,
-      legend(found, by, running),
+      legend(answer, by, running),
       context.counter(counter)?.period ? make("p.quiet", {}, "The periods of this id are one series.") : "",
       make(
         "details",
         { "data-name": "table" },
         make("summary", {}, "Show as a table"),
-        make("div.scroll", { tabindex: 0, role: "group", "aria-label": "The chart as a table" }, numbers(found, by)),
-        found.imports.length > 0 && imports(found.imports),
+        make("div.scroll", { tabindex: 0, role: "group", "aria-label": "The chart as a table" }, numbers(answer, by)),
+        answer.imports.length > 0 && imports(answer.imports),
       ),
     ];
   };
@@ -176,10 +176,10 @@ function chart(context, counter, id) {
   return body;
 }
 
-function legend(found, by, running) {
-  const last = found.series.at(-1);
+function legend(answer, by, running) {
+  const last = answer.series.at(-1);
   const length = by === "hour" ? HOUR_S : DAY_S;
-  const isRunning = running && found.as_of < last.from + length;
+  const isRunning = running && answer.as_of < last.from + length;
   const zone = by === "day" ? dayZone() : zoneName();
   return make(
     "ul.legend",
@@ -190,16 +190,16 @@ function legend(found, by, running) {
         {},
         make("span.key.soft", { "aria-hidden": "true" }),
         `The current ${by}, up to `,
-        time(found.as_of, "hours"),
+        time(answer.as_of, "hours"),
       ),
-    found.imports.length > 0 &&
+    answer.imports.length > 0 &&
       make(
         "li",
         {},
-        `Import of ${signed(sumOf(found.imports))} into ${count(found.imports.length, "day")}`,
+        `Import of ${signed(sumOf(answer.imports))} into ${count(answer.imports.length, "day")}`,
         ", not traffic: the bars do not include it",
       ),
-    found.repairs.map((one) =>
+    answer.repairs.map((one) =>
       make(
         "li",
         {},
@@ -211,13 +211,13 @@ function legend(found, by, running) {
         ", not traffic: the bars do not include it",
       ),
     ),
-    found.since > found.from && make("li", {}, "Hours are kept since ", time(found.since, "minute")),
+    answer.since > answer.from && make("li", {}, "Hours are kept since ", time(answer.since, "minute")),
     make("li", {}, by === "day" ? `Days of ${zone}` : `Hours in ${zone}`),
   );
 }
 
-function numbers(found, by) {
-  const rows = found.series.map((point) => [
+function numbers(answer, by) {
+  const rows = answer.series.map((point) => [
     time(point.from, by),
     inUtc() ? "" : timeText(point.from, by, "UTC"),
     number(point.value),
@@ -241,46 +241,46 @@ const imports = (days) =>
 function detailsPanel(context, counter, id, keepDetails) {
   const [bare, period] = parts(context, counter, id);
   const load = () => context.api.get("details", { counter, id: bare, period }, context.signal);
-  const draw = (found) => {
-    keepDetails(found);
+  const draw = (details) => {
+    keepDetails(details);
     return [
       make(
         "div.columns",
         {},
-        make("div", {}, make("h3", {}, "Shards"), shards(found.shards)),
-        make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, found)),
+        make("div", {}, make("h3", {}, "Shards"), shards(details.shards)),
+        make("div", {}, make("h3", {}, "Drift"), drift(context, counter, id, details)),
       ),
       make("h3", {}, "Imports"),
-      make("p", {}, imported(found, context.counter(counter)?.period)),
+      make("p", {}, imported(details, context.counter(counter)?.period)),
       make("h3", {}, "Repairs"),
-      repairs(found.repairs),
+      repairs(details.repairs),
     ];
   };
   return panel(context, { title: "Details", everyS: DETAILS_S, load, draw });
 }
 
-function shards(found) {
-  if (!found.length) return make("p.quiet", {}, "Nothing is stored.");
+function shards(items) {
+  if (!items.length) return make("p.quiet", {}, "Nothing is stored.");
   const note =
-    found.length === 1
+    items.length === 1
       ? "One item holds the whole number."
-      : `The number is the sum of ${count(found.length, "item")}, so that many requests can write at the same time.`;
+      : `The number is the sum of ${count(items.length, "item")}, so that many requests can write at the same time.`;
   return [
     make("p.quiet", {}, note),
     table(
-      `${count(found.length, "shard")} of this number`,
+      `${count(items.length, "shard")} of this number`,
       ["Shard", ["Value", "figure"]],
-      found.map((one) => [number(one.shard), number(one.value)]),
+      items.map((one) => [number(one.shard), number(one.value)]),
     ),
   ];
 }
 
-function drift(context, counter, id, found) {
-  const judged = found.judged_up_to
-    ? ["Checked up to ", time(found.judged_up_to, "minute"), "."]
+function drift(context, counter, id, details) {
+  const judged = details.judged_up_to
+    ? ["Checked up to ", time(details.judged_up_to, "minute"), "."]
     : ["Nothing is checked yet: a new stack needs some minutes."];
-  if (!found.drift) return make("p", {}, found.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
-  const { drift: amount, since, confirmed } = found.drift;
+  if (!details.drift) return make("p", {}, details.judged_up_to ? "None. " : "", make("span.quiet", {}, judged));
+  const { drift: amount, since, confirmed } = details.drift;
   const watched = context.counter(counter)?.watched;
   const [more, less] = watched
     ? [`${watched} is higher than the sum of its items`, `${watched} is lower than the sum of its items`]
@@ -301,18 +301,18 @@ function drift(context, counter, id, found) {
 }
 
 /** Returns how much of the number was imported, and up to when that is known. */
-function imported({ imported: found }, period) {
+function imported({ imported: facts }, period) {
   const unknown = period ? "The series includes the imports of all periods." : "Not known yet: no hour is written.";
-  if (!found) return make("span.quiet", {}, unknown);
-  const until = make("span.quiet", {}, "Known up to ", time(found.as_of, "minute"), ".");
-  if (!found.amount) return ["None. ", until];
+  if (!facts) return make("span.quiet", {}, unknown);
+  const until = make("span.quiet", {}, "Known up to ", time(facts.as_of, "minute"), ".");
+  if (!facts.amount) return ["None. ", until];
   const who = [" By whom and why: ", make("code", {}, "tally history --imports")];
-  return [make("strong", {}, signed(found.amount)), ". ", until, who];
+  return [make("strong", {}, signed(facts.amount)), ". ", until, who];
 }
 
-function repairs(found) {
-  if (!found.length) return make("p.quiet", {}, "No repairs.");
-  const rows = found.map((one) => [
+function repairs(entries) {
+  if (!entries.length) return make("p.quiet", {}, "No repairs.");
+  const rows = entries.map((one) => [
     time(one.at, "minute"),
     signed(one.amount),
     one.who,

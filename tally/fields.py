@@ -308,16 +308,16 @@ def epoch_s(value: object, field: str) -> int:
     from datetime import UTC, datetime
 
     number = integer_or_none(value)
-    given = string(value, field) if number is None else str(number)
+    text = string(value, field) if number is None else str(number)
     try:
-        if not TIME_PATTERN.fullmatch(given):
-            raise ValueError(given)
-        if given.isdigit():
-            return int(given)
-        moment = datetime.fromisoformat(given)
+        if not TIME_PATTERN.fullmatch(text):
+            raise ValueError(text)
+        if text.isdigit():
+            return int(text)
+        moment = datetime.fromisoformat(text)
         seconds = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
         if seconds > TIME_S_MAX:
-            raise ValueError(given)
+            raise ValueError(text)
         return max(0, seconds)
     except (ValueError, OverflowError):
         detail = f"{field} must be a time: 2026-11-22, 2026-11-22T13:00Z, or seconds since 1970."

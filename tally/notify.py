@@ -35,8 +35,8 @@ class Notify:
     def invalid_reason(self) -> str | None:
         """Why these thresholds are invalid; None if they are valid."""
         for name, least, most in (("percent", 1, 100), ("at", -THRESHOLD_MAX, THRESHOLD_MAX)):
-            given = getattr(self, name)
-            if not isinstance(given, tuple) or not all(type(one) is int and least <= one <= most for one in given):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not all(type(one) is int and least <= one <= most for one in values):
                 return f"{name} must be a tuple of whole numbers from {least} to {most}, like (80,)"
         if self.every is not None and (type(self.every) is not int or not 1 <= self.every <= THRESHOLD_MAX):
             return f"every must be a whole number from 1 to {THRESHOLD_MAX}"

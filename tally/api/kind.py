@@ -71,20 +71,20 @@ class Kind:
     """Whether a request without the field gets 428 (Precondition Required)."""
     is_documented: bool = True
 
-    def missing_error(self, wire: str) -> CallerError:
+    def missing_error(self, http_name: str) -> CallerError:
         """Makes the error for a required field that is missing."""
         if self.is_precondition:
-            return PreconditionRequiredError(f"{wire} is missing: send the ETag that you read.", field=wire)
-        return InvalidInputError(f"{wire} is missing.", field=wire)
+            return PreconditionRequiredError(f"{http_name} is missing: send the ETag that you read.", field=http_name)
+        return InvalidInputError(f"{http_name} is missing.", field=http_name)
 
-    def parse(self, given: object, wire: str, context: FieldContext) -> Any:
+    def parse(self, value_or_values: object, http_name: str, context: FieldContext) -> Any:
         """Returns the value to use, or a list of these. Raises CallerError, which names the field."""
         if not self.list_max:
-            return self.check(given, wire, context)
-        if not isinstance(given, list) or not 1 <= len(given) <= self.list_max:
-            detail = f"{wire} must be a list of 1 to {self.list_max} values. A query repeats the name for each."
-            raise InvalidInputError(detail, field=wire)
-        return [self.check(value, wire, context) for value in given]
+            return self.check(value_or_values, http_name, context)
+        if not isinstance(value_or_values, list) or not 1 <= len(value_or_values) <= self.list_max:
+            detail = f"{http_name} must be a list of 1 to {self.list_max} values. A query repeats the name for each."
+            raise InvalidInputError(detail, field=http_name)
+        return [self.check(value, http_name, context) for value in value_or_values]
 
     def schema_for(self, context: SchemaContext) -> Schema:
         """Returns the JSON Schema of its values."""
@@ -145,10 +145,10 @@ def matching(pattern: re.Pattern[str], schema: Schema, must: str, description: s
     """Returns a kind for text that matches a pattern."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
-        given = fields.string(value, field)
-        if not pattern.fullmatch(given):
+        text = fields.string(value, field)
+        if not pattern.fullmatch(text):
             raise InvalidInputError(f"{field} must be {must}.", field=field)
-        return given
+        return text
 
     return Kind(check, schema, description, example)
 

@@ -169,8 +169,8 @@ class _Template(NamedTuple):
         if id_ in PSEUDO_PARAMETERS:
             return PSEUDO_PARAMETERS[id_]
         resource = self.resources.get(id_, {"Type": ""})
-        made_up = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
-        name = str(resource.get("Properties", {}).get("TableName", made_up))
+        generated_name = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
+        name = str(resource.get("Properties", {}).get("TableName", generated_name))
         form = ARNS.get(resource["Type"])
         if form is None or not (attribute or form.startswith(ARN_BY_REF)):
             return name

@@ -40,12 +40,12 @@ class CountersFile:
             raise
         except BaseException as error:  # the file may raise anything, also SystemExit
             raise ConfigurationError(_why(path, error)) from error
-        given = module.get("COUNTERS")
-        if not isinstance(given, Mapping) or not given or not all(isinstance(one, Counter) for one in given.values()):
+        value = module.get("COUNTERS")
+        if not isinstance(value, Mapping) or not value or not all(isinstance(one, Counter) for one in value.values()):
             raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
-        counters = declared(given.values())
-        if counters != dict(given):
-            names = ", ".join(given)
+        counters = declared(value.values())
+        if counters != dict(value):
+            names = ", ".join(value)
             raise ConfigurationError(f"{path}: COUNTERS has a counter under another name than its own: {names}")
         undeclared = [
             name
@@ -69,8 +69,8 @@ class CountersFile:
         """Raises ConfigurationError in two cases: a counter has the name of a built-in one and differs in more than
         `notify` and `lists`, or a built-in counter needs another counter that is not listed."""
         for counter in BUILTIN:
-            given = self.counters.get(counter.name, counter)
-            if replace(given, notify=counter.notify, lists=counter.lists) != counter:
+            listed = self.counters.get(counter.name, counter)
+            if replace(listed, notify=counter.notify, lists=counter.lists) != counter:
                 must = "must list the counter of tally.builtin, or give its own counter another name"
                 raise ConfigurationError(f"counter {counter.name!r}: {self.path} {must}")
         if (VISITS.name in self.counters) != (BOT_VISITS.name in self.counters):

@@ -151,8 +151,8 @@ def _send_result(writes: int, request: Callable[[], Any]) -> SendResult:
         answer: Any = error.response
         code = answer.get("Error", {}).get("Code", "")
         if code == "TransactionCanceledException":
-            given = answer.get("CancellationReasons", [])
-            return SendResult([Reason(r.get("Code", ""), r.get("Item"), r.get("Message", "")) for r in given], error)
+            reasons = answer.get("CancellationReasons", [])
+            return SendResult([Reason(r.get("Code", ""), r.get("Item"), r.get("Message", "")) for r in reasons], error)
         if code == "ConditionalCheckFailedException":
             return SendResult([Reason(CONDITION_FAILED, answer.get("Item"))], error)
         if code == "ValidationException":

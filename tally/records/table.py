@@ -88,10 +88,10 @@ class Records(Generic[R]):
 
         Raises InvalidInputError for a key of another shape, RecordMismatchError, or what botocore's error maps to.
         """
-        given = (partition,) if len(self._keys) == 1 and sort is None else (partition, sort)
-        if len(given) != len(self._keys):
+        key_values = (partition,) if len(self._keys) == 1 and sort is None else (partition, sort)
+        if len(key_values) != len(self._keys):
             raise InvalidInputError(f"{self._cls.__name__} has no sort key.", field="sort")
-        key = {a.name: a.encode(value) for a, value in zip(self._keys, given, strict=True)}
+        key = {a.name: a.encode(value) for a, value in zip(self._keys, key_values, strict=True)}
         item = _get(self._client, self._table_name, key)
         return self.from_item(item) if item else None
 

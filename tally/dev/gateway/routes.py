@@ -19,10 +19,10 @@ def decoded(path: str) -> str:
     So `a%2Fb` is two segments, and `50%25` is rejected (ValueError). The rule was captured from AWS in July 2026:
     hotsock/voker, vokerhttp/testdata/ingress-paths.json.
     """
-    once = unquote(path).partition("?")[0]
-    if _BROKEN.search(once):
+    decoded_once = unquote(path).partition("?")[0]
+    if _BROKEN.search(decoded_once):
         raise ValueError(f"{path!r} is not percent-encoded twice over")
-    return unquote(once)
+    return unquote(decoded_once)
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Routes:
         return None
 
 
-def _parameters(wanted_path: str, path: str) -> dict[str, str] | None:
-    wanted, given = wanted_path.split("/"), path.split("/")
+def _parameters(route_path: str, path: str) -> dict[str, str] | None:
+    route_parts, path_parts = route_path.split("/"), path.split("/")
     parameters: dict[str, str] = {}
-    for part, value in zip(wanted, given, strict=False):
+    for part, value in zip(route_parts, path_parts, strict=False):
         if part.startswith("{") and value:
             parameters[part[1:-1]] = value
         elif part != value:
             return None
-    return parameters if len(wanted) == len(given) else None
+    return parameters if len(route_parts) == len(path_parts) else None
 
 
 class Bucket:

@@ -34,16 +34,16 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
     whole = gzip.decompress((ROOT / "bench/data/nasa-http-aug95-first-lines.log.gz").read_bytes())
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
     dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # drift is judged, and top lists are written, within 25 s
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PATIENT, "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "10  visits again because their answer was lost" in done.stdout
-    assert " s after the last visit." in done.stdout  # the demo did not give up
-    assert ": 0 tallies drifted" in done.stdout
-    assert ": series and top list of the 10 most visited pages equal the log." in done.stdout
-    address = done.stdout.split()[-1]
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "10  visits again because their answer was lost" in process.stdout
+    assert " s after the last visit." in process.stdout  # the demo did not give up
+    assert ": 0 tallies drifted" in process.stdout
+    assert ": series and top list of the 10 most visited pages equal the log." in process.stdout
+    address = process.stdout.split()[-1]
     assert address.startswith(f"http://localhost:{dev.port}/console#/top/")
     with sync_playwright() as playwright, chromium.launch(playwright) as browser:
         page = chromium.visitor(browser).new_page()

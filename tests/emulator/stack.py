@@ -150,21 +150,21 @@ class Stack:
     def make(self, target: str, *, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run `make` against the emulator, without the ARGS of a `make` that runs the tests."""
         environment = {name: value for name, value in self.environment.items() if not name.startswith("MAKE")}
-        done = subprocess.run(
+        process = subprocess.run(
             ["make", "--no-print-directory", target], cwd=ROOT, env={**environment, **variables},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        assert not check or process.returncode == 0, process.stdout + process.stderr
+        return process
 
     def cdk(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run the pinned `cdk` against the emulator."""
         command = [str(ROOT / "node_modules" / ".bin" / "cdk"), *arguments, "--no-notices"]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        assert not check or process.returncode == 0, process.stdout + process.stderr
+        return process
 
     @property
     def status(self) -> str:

@@ -102,10 +102,10 @@ def run(checkout: Path, *arguments: str) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         "CDK_VALIDATION": "false",  # validation would double the time; test_synth.py validates the checkout
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", *arguments], cwd=checkout, env=environment, capture_output=True, text=True
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 SEATS = """

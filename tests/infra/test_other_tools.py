@@ -48,11 +48,11 @@ def invented_environment() -> dict[str, str]:
 def run_program(program: str, text: str, *arguments: str) -> Any:
     """Returns the JSON that a program prints for an example. It runs in the environment of the tools."""
     command = [str(make_environment(REQUIREMENTS)), "-c", program, *arguments]
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=text, env=invented_environment(), capture_output=True, text=True, timeout=PATIENCE_S
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_layer_of_the_page_has_every_module_that_the_client_imports(folder: Path) -> None:
     program = "import sys; sys.path.insert(0, 'layer/python'); import tally.client; print(tally.client.__file__)"
-    done = subprocess.run([sys.executable, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
-    assert "layer/python/tally/client/" in done.stdout, done.stderr
+    process = subprocess.run([sys.executable, "-I", "-c", program], cwd=folder, capture_output=True, text=True)
+    assert "layer/python/tally/client/" in process.stdout, process.stderr
 
 
 def filled_in(value: Any) -> str:
@@ -132,8 +132,8 @@ def test_sam_translates_the_example_to_a_function_that_may_count_plays() -> None
 def test_serverless_packages_a_function_that_may_count_plays(folder: Path, account: str) -> None:
     npm = ["npm", "exec", "--yes", f"--package={OSLS}", "--", "osls", "package"]
     environment = invented_environment() | {"AWS_ENDPOINT_URL": account}
-    done = subprocess.run(npm, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(npm, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert process.returncode == 0, process.stdout + process.stderr
     resources = json.loads((folder / ".serverless/cloudformation-template-update-stack.json").read_text())["Resources"]
     assert_may_count_plays(
         resources["PlayLambdaFunction"]["Properties"], resources["IamRoleLambdaExecution"]["Properties"]

@@ -136,8 +136,8 @@ def test_a_late_restart_by_a_sleeping_sweep_does_not_delete_newer_drift(world: D
     world.run(12)
     world.edit(2, PLAYS, "new")
     world.run(10)
-    seen = watermark.read(world.store)
-    restarted_ledger.restart(world.store, replace(seen, judged=before), world.now_s, float("inf"))
+    watermark_ = watermark.read(world.store)
+    restarted_ledger.restart(world.store, replace(watermark_, judged=before), world.now_s, float("inf"))
     assert world.drifts() == {("plays", "new"): 2}
 
 

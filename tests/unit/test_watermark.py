@@ -401,13 +401,13 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
     for minute in range(8):
         pass_everything(up_to_date_stack, 60 * minute)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
-    seen, stored = watermark.read(up_to_date_stack.store), up_to_date_stack.judge_item()
+    watermark_, stored = watermark.read(up_to_date_stack.store), up_to_date_stack.judge_item()
     names = (
         "judged", "journal_complete_s", "rollup_passed_s", "reads_complete_s", "written_s", "resume_minute",
         "warm_up_until", "first_judged_s", "oldest_loss_s",
     )  # fmt: skip
-    assert {name: float(stored[name]) for name in names} == {name: getattr(seen, name) for name in names}
-    assert min(seen.journal_complete_s, seen.reads_complete_s, seen.warm_up_until) > MINUTE
+    assert {name: float(stored[name]) for name in names} == {name: getattr(watermark_, name) for name in names}
+    assert min(watermark_.journal_complete_s, watermark_.reads_complete_s, watermark_.warm_up_until) > MINUTE
 
 
 @pytest.mark.parametrize("stalled", [10, *in_long([0])])

@@ -43,7 +43,7 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in request_headers.items()}
     cached = "no-store" if "authorization" in headers else f"public, max-age={body.max_age_s}"
     sent = {"cache-control": cached, "etag": body.etag, "vary": "accept-encoding, authorization"}
-    # No 304 by version: a deploy of another start or limit changes the answer, and not the version.
+    # No 304 by version, because a deploy with another start or limit changes the answer, and not the version.
     # RFC 9110, section 13.1.2: the comparison is weak, and `*` matches anything.
     offered = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
     if not body.version_tag and ("*" in offered or body.etag.removeprefix("W/") in offered):

@@ -46,7 +46,7 @@ def change_hold(
         while True:
             hold = hold_items.find(call, counter, id_, hold_id)
             if refused := _refusal(counter, hold, expires_s):
-                raise_if_counted(call, draft)  # after the read of the hold: a retry gets its first answer
+                raise_if_counted(call, draft)  # after the read of the hold, so a retry gets its first answer
                 raise refused
             if body := _try_change(call, counter, hold, amount, expires_s, draft):
                 return body

@@ -127,7 +127,7 @@ def _apply_request(wish: _ChildRequest) -> Body:
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(wish.counter, wish.parent) from None
         if child is None:
-            made_shard = _make_shard(wish, shard)  # the next turn uses it: other shards may be missing, too
+            made_shard = _make_shard(wish, shard)  # the next turn uses it, and other shards may be missing, too
             continue
         made_shard = None
         if TOMBSTONE in child and wish.wanted:
@@ -374,7 +374,7 @@ def list_children(
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
     if not _accepts_children(call, counter, parent):
-        return [], None  # the parent is removed: the sweep removes its children
+        return [], None  # the parent is removed, and the sweep removes its children
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [

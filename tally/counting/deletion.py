@@ -38,7 +38,9 @@ ROWS_MAX = 25  # parents that take turns in a sweep; the next parents follow whe
 PAGE_MAX = 96  # children that are read at once: six transactions
 TOGETHER_MAX = 50  # children in one transaction, each with its part of the tally: DynamoDB takes 100 writes
 STEP_S_MAX = 1.0  # for one transaction, because the other parents wait
-MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # how long after its start a removal marks shards: later, a sweep may free the id
+MARKS_S_MAX = (
+    TOMBSTONE_KEPT_S / 2
+)  # how long after its start a removal marks shards, because later a sweep may free the id
 ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
 _ANY: Expected = {}
 

@@ -92,7 +92,7 @@ class _HoldsSweep:
                 self.failed_ids.add(hold["SK"]["S"])
         try:
             if moves and not try_commit(self.store, moves):
-                observe.logger.info("holds not moved")  # another call changed a hold: the next sweep moves the rest
+                observe.logger.info("holds not moved")  # another call changed a hold; the next sweep moves the rest
         except TallyError:
             observe.logger.exception("holds not moved")
 

@@ -38,7 +38,7 @@ from .receipts import (
 )
 from .tallies import State, minute_now
 
-NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one: of 50 at once, the last caller fails 49 times
+NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so of 50 at once the last caller fails 49 times
 NUMBER_BACKOFF_MAX_S = 0.080
 
 
@@ -95,7 +95,7 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
 def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
-    if counter.unique:  # most visitors were counted before: a read unit finds that, instead of a failed transaction
+    if counter.unique:  # most visitors were counted before, and a read costs less than a failed transaction
         raise_if_counted(call, draft)
 
     def writes(shard: int) -> list[Write]:
@@ -132,7 +132,7 @@ def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     while True:
         number = seen.value + change.amount
         if not within.fits(number):
-            raise_if_counted(call, draft)  # after the read of the number: a retry of the last number gets its answer
+            raise_if_counted(call, draft)  # after the read of the number, so a retry of the last number gets its answer
             raise tallies.limit_error(counter, within, change.id, seen.value, change.amount)
         last = not within.fits(number + change.amount)
         body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
@@ -192,7 +192,7 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
         refuse_retired(call, counter, draft)
     seen, at = tallies.read_state(call, counter, id_), minute_now(call)
     if seen.version != version and (version or seen.has_number):
-        raise_if_counted(call, draft)  # after the read of the state: a retry gets its first answer
+        raise_if_counted(call, draft)  # after the read of the state, so a retry gets its first answer
         raise _stale_version_error(seen)
     if counter.numbered and seen.version:
         _refuse_reissue(counter, seen.value, value)

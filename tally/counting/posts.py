@@ -50,7 +50,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
                 return post, False
             return _edit(call, counter, post, text), False
         except ChangeRefusedError:
-            continue  # another edit came first: read again
+            continue  # another edit came first, so read the post again
     raise EditConflictError(f"Post {post_id} is being edited elsewhere. Read it and try again.")
 
 

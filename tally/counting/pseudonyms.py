@@ -21,7 +21,7 @@ from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's secret, in the ledger
 SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"
-SALT_GRACE_S = 600  # how long after midnight a salt is deleted: a clock may be behind until then
+SALT_GRACE_S = 600  # how long after midnight a salt is deleted, because a clock may be behind
 SALT_LOOKBACK_DAYS = 3  # days whose salts a sweep deletes
 _DIGEST_BYTES = 18  # 24 characters: 144 bits. A secret of 22 characters has fewer
 

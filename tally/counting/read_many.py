@@ -17,7 +17,7 @@ from ..errors import StoreBusyError
 from . import limits, tallies
 from .tallies import Tally
 
-READERS = 16  # threads: a Query waits for the store for most of its time
+READERS = 16  # threads, because a Query waits for the store for most of its time
 _pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
 
 

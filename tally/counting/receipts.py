@@ -41,7 +41,9 @@ IMPORT = "import"
 IMPORTED: Item = {"imported": {"BOOL": True}}
 """The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
 mark has the day in its place: `{"N": "19846"}`."""
-PENDING_KEPT_S = 8 * DAY_S  # longer than checkpoints: a change after the last checkpoint can be recounted from receipts
+PENDING_KEPT_S = (
+    8 * DAY_S
+)  # longer than checkpoints, so changes after the last checkpoint can be recounted from receipts
 
 
 class ReceiptDraft(NamedTuple):

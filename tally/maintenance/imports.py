@@ -37,8 +37,8 @@ KEPT_DAYS = 30
 """The life of an import's receipts. The options of the counter and of the deployment do not change it."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
 """The time after its beginning in which a run may be started again: all of its receipts still exist."""
-VALUE_MAX = 10**37  # of one row: the sum of ten rows has 38 digits, as many as DynamoDB stores
-ROWS_MAX = 1000  # of a chunk: a file may have any number of rows for one tally
+VALUE_MAX = 10**37  # of one row, so the sum of ten rows has 38 digits, as many as DynamoDB stores
+ROWS_MAX = 1000  # of a chunk, because a file may have any number of rows for one tally
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 

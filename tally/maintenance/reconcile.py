@@ -34,11 +34,11 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 
 REPAIRS_MAX = 20  # tries to commit a repair: a try fails if the drift row changes, or the tally has a conflict
-PAUSE_S_MAX = 0.2  # between two tries: a conflicting transaction is over in 30 ms
+PAUSE_S_MAX = 0.2  # between two tries; a conflicting transaction is over in 30 ms
 WAIT_MAX = 20  # minutes for the judge, which is four to eight minutes behind if no consumer stalls
 WAITS_PER_MINUTE = 12
 COUNTS_BEFORE = 2  # judged counts of the children before a count that the ledger does not explain
-SHARDS_HELD_MAX = 90  # shards that a repair checks: a transaction takes 100 items
+SHARDS_HELD_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
 
 
 class RepairNotReadyError(TallyError):
@@ -103,7 +103,7 @@ class Reconciler:
         confirmed = drift.confirmed_amount(watermark_ or watermark.read(self.store))
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
-            difference = 0  # a repair would give out numbers twice: the number stays
+            difference = 0  # the number stays, because a repair would give out numbers twice
         shards = recount.shards_of(Call(self.store), counter, target)
         return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 

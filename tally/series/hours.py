@@ -44,13 +44,13 @@ from ..streams.lineage import BOOKKEEPER
 from . import progress, top
 from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, minutes_of
 
-PART_MINUTES = 20  # minutes between two sets of running segments: a tally and hour then costs less than 1.1 WCU
+PART_MINUTES = 20  # minutes between two sets of running segments, so one hour of a tally costs less than 1.1 WCU
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too: changes were booked before it
+LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too, because changes were booked before it
 LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began, and the hour before: their days may lack them
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
-SEGMENT_BYTES = 60_000  # of a running segment, before it is compressed: a reader reads one
+SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader reads one segment
 ENTRY_BYTES = 20  # of an entry, without its id
 ROWS_AT_ONCE = 500  # tallies between two checks of the time, after which the progress is stored
 EPOCH = date(1970, 1, 1).toordinal()
@@ -113,7 +113,7 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 def _note_missing(store: Store, progress_: Progress) -> Progress:
     """Stores since when an hour may lack changes: the bookkeeper's dead letters, and its losses that nobody has
     acknowledged. Each judged minute has the marks of its dead letters and losses."""
-    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a letter may become a loss
+    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first, because a dead letter may become a loss
     losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
     lost_s = [
         lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses

@@ -13,7 +13,7 @@ from ..streams.loss import NOTHING_LOST_S
 
 HOUR_S = 3600
 DAY_H = 24
-EXPIRY_GRACE_DAYS = 7  # for which an item outlives the days that are shown: sweeps may be late
+EXPIRY_GRACE_DAYS = 7  # how long an item outlives the days that are shown, because sweeps may be late
 PROGRESS = keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY)
 
 

@@ -212,8 +212,8 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
     minute = SETTINGS.minute_of(clock.now_s)
     complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
-    present = Watermark(judged=minute - 1, journal_complete_s=complete_s)
-    run = judge.judge(clients.store, present, complete_s, until_s=clients.store.clock() + 60)
+    watermark_ = Watermark(judged=minute - 1, journal_complete_s=complete_s)
+    run = judge.judge(clients.store, watermark_, complete_s, until_s=clients.store.clock() + 60)
     assert (run.minutes, run.changes) == (1, 0), f"the judge was wrong: {run}"
 
 

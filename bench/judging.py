@@ -76,9 +76,9 @@ def judge_once(endpoint: str) -> Judging:
     """Judges MINUTE in this process, then resets the judge, so that the next run judges MINUTE again."""
     store = clients_of(endpoint).store
     complete_s = (MINUTE + watermark.COMMIT_GRACE + 2) * SETTINGS.minute_s
-    present = Watermark(judged=MINUTE - 1, journal_complete_s=complete_s)
+    watermark_ = Watermark(judged=MINUTE - 1, journal_complete_s=complete_s)
     cpu_s = time.process_time()
-    result = judge.judge(store, present, complete_s, until_s=store.clock() + RUN_S_MAX)
+    result = judge.judge(store, watermark_, complete_s, until_s=store.clock() + RUN_S_MAX)
     cpu_s = time.process_time() - cpu_s
     if (result.minutes, result.changes, watermark.last_judged_minute(store)) != (1, 0, MINUTE):
         raise LocalError(f"the judge was wrong: {result}")

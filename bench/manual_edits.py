@@ -124,9 +124,9 @@ class _Timeline:
     def sweep(self) -> list[int]:
         """Judges as a sweep does, and returns the edits that show as drift. Raises RuntimeError for a wrong amount."""
         store, now_s = self.clients.store, self.clock.now_s
-        present = watermark.read(store)
-        watermark.advance(store, self._shards, present, now_s)
-        judge.judge(store, present, now_s, until_s=store.clock() + 50)
+        watermark_ = watermark.read(store)
+        watermark.advance(store, self._shards, watermark_, now_s)
+        judge.judge(store, watermark_, now_s, until_s=store.clock() + 50)
         drifts = {int(drift.target): drift.drift for drift in rows.all_rows(store)}
         for number, drift in drifts.items():
             if drift != number + 1:

@@ -65,17 +65,17 @@ class Monitor:
         for note in new:
             if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
                 self._growth[note.counter, note.id].add(note.answered_s, note.amount)
-        present = watermark.read(self.store)
-        if present.judged >= 0:
-            self._first_judged = present.judged if self._first_judged is None else self._first_judged
-            self.judged, self.last_judged = present.judged - self._first_judged, present.judged
+        watermark_ = watermark.read(self.store)
+        if watermark_.judged >= 0:
+            self._first_judged = watermark_.judged if self._first_judged is None else self._first_judged
+            self.judged, self.last_judged = watermark_.judged - self._first_judged, watermark_.judged
         for drift in rows.all_rows(self.store):
-            if drift.confirmed_amount(present):
+            if drift.confirmed_amount(watermark_):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
             row = (drift.counter, drift.target, drift.last_minute)
             self.unconfirmed += row not in self._drift_rows
             self._drift_rows.add(row)
-        self._check_as_of(present.as_of(self.store.settings))
+        self._check_as_of(watermark_.as_of(self.store.settings))
         self.checks += 1
 
     def _check_as_of(self, as_of_s: int | None) -> None:

@@ -83,7 +83,7 @@ def measure(quick: bool) -> Rows:
         rows[RECORDS_DURING_SCAN] = deliver(200)
         for difference in recount.all_differences():
             recount.set_number(difference)
-        recount.close(counted=True)
+        recount.close(has_counted_all=True)
         _put_items(store.client, 2000, 200)
         rows[RECORDS_ALONE] = deliver(200)
         wire.close()

@@ -91,7 +91,7 @@ def _scan(args: argparse.Namespace, stack: Stack) -> int:
         return 0
     recount = _finish_scan(args, stack, again=args.again)
     groups, wrong = _set_all(recount)
-    recount.close(counted=True, found=groups)
+    recount.close(has_counted_all=True, groups_found=groups)
     read = scan_state.read_scan(stack.store, name).items
     found = list(faults.read_faults(stack.store, counter))
     line = f"{name} is counted: {read:,} items read, {groups:,} groups, {wrong:,} numbers set"

@@ -104,7 +104,7 @@ def _check_counters(stack: Stack) -> Check:
     lacking, undeployed = set(deployed) - set(stack.counters), set(stack.counters) - set(deployed)
     hints = [f"; this checkout lacks {', '.join(sorted(lacking))}"] * bool(lacking)
     hints += [f"; not deployed: {', '.join(sorted(undeployed))}"] * bool(undeployed)
-    fits = checks.declarations(stack.store, stack.counters)
+    fits = checks.declarations_check(stack.store, stack.counters)
     hints += [f"; {fits.summary}"] * bool(fits.failed)
     facts = {"deployed": deployed, "declared": list(stack.counters), **fits.facts}
     return Check((", ".join(deployed) or "none") + "".join(hints), facts, fits.failed)
@@ -123,18 +123,20 @@ def _running_counters(url: str) -> list[str]:
 def _check_alarms(stack: Stack) -> Check:
     """Checks the alarms that publish to the stack's topic."""
     if not stack.status:
-        return checks.no_alarms()
+        return checks.no_alarms_check()
     topic = stack.outputs["AlarmTopicArn"]
     pages = boto3.client("cloudwatch", config=PATIENT).get_paginator("describe_alarms").paginate(ActionPrefix=topic)
-    return checks.alarms({alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]})
+    return checks.alarms_check(
+        {alarm["AlarmName"]: alarm["StateValue"] for page in pages for alarm in page["MetricAlarms"]}
+    )
 
 
 def _check_subscribers(stack: Stack) -> Check:
     """Checks the subscribers of the topic."""
     if not stack.status:
-        return checks.no_alarms()
+        return checks.no_alarms_check()
     topic = boto3.client("sns", config=PATIENT).get_topic_attributes(TopicArn=stack.outputs["AlarmTopicArn"])
-    return checks.subscribers(topic["Attributes"], stack.outputs["Stage"])
+    return checks.subscribers_check(topic["Attributes"], stack.outputs["Stage"])
 
 
 def _check_failed_events(stack: Stack) -> Check:
@@ -152,10 +154,10 @@ def _check_failed_events(stack: Stack) -> Check:
 CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "version": _check_version, "API": _check_api, "counters": _check_counters, "alarms": _check_alarms,
     "subscribers": _check_subscribers,
-    "lag": lambda stack: checks.lag(stack.store), "judged": lambda stack: checks.judging(stack.store),
-    "drift": lambda stack: checks.drift(stack.store), "failed events": _check_failed_events,
+    "lag": lambda stack: checks.lag_check(stack.store), "judged": lambda stack: checks.judged_check(stack.store),
+    "drift": lambda stack: checks.drift_check(stack.store), "failed events": _check_failed_events,
     "dead letters": lambda stack: checks.dead_letters_check(stack.store),
-    "lost records": lambda stack: checks.lost_records(stack.store),
+    "lost records": lambda stack: checks.lost_records_check(stack.store),
     "items": lambda stack: health.items_check(stack.store, stack.counters),  # if a counter counts items of team tables
 }  # fmt: skip
 

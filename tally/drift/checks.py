@@ -27,9 +27,9 @@ from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
 WATERMARK_AGE_MAX = 10  # minutes without a new watermark, after which the alarm `watermark-age` goes off
-JUDGING_AGE_MAX = 20  # minutes: a minute is judged about four minutes after its end, and `unjudged` waits for fifteen
+JUDGED_AGE_MAX = 20  # minutes: judging takes about 4 minutes, and the alarm `unjudged` waits for 15
 RETURN_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
-READ_MAX = 1000  # drift rows, and dead letters: so an answer takes seconds at most
+READ_MAX = 1000  # drift rows, and dead letters, so that an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber
 STACK_PREFIX = "Tally-"  # the beginning of the name of a stage's stack
 LISTED_NAMES_MAX = 5  # names in a line; `tally check` and CloudWatch list all
@@ -62,8 +62,8 @@ class Check(NamedTuple):
         return {False: "ok", True: "wrong", None: "unknown"}[self.failed]
 
 
-def lag(store: Store) -> Check:
-    """Checks how far numbers that are rolled up are behind, and the watermark of each consumer."""
+def lag_check(store: Store) -> Check:
+    """Checks how old `as_of` of rolled-up numbers is, and the watermark of each consumer."""
     watermark_ = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = watermark_.as_of(store.settings)
@@ -79,36 +79,36 @@ def lag(store: Store) -> Check:
     return Check(line, facts, late or (None if None in ages.values() else False))
 
 
-def judging(store: Store) -> Check:
+def judged_check(store: Store) -> Check:
     """Checks the end of the last judged minute."""
     until_s = watermark.read(store).judged_up_to(store.settings)
     if until_s is None:
         return Check("nothing yet: a new stack needs some minutes", {"until": None}, None)
     age_s = int(clock.now_s() - until_s)
-    late = age_s > JUDGING_AGE_MAX * store.settings.minute_s
+    late = age_s > JUDGED_AGE_MAX * store.settings.minute_s
     return Check(f"until {format_time(until_s)}, {_ago(age_s)}", {"until": until_s, "age_s": age_s}, late)
 
 
-def drift(store: Store, most: int | None = None) -> Check:
-    """Checks the tallies that drift. Unconfirmed drift may come to 0 by itself. `most`: reads at most so many rows."""
+def drift_check(store: Store, most: int | None = None) -> Check:
+    """Checks the tallies that drift. Unconfirmed drift may come to 0 by itself. `most`: rows that it reads at most."""
     watermark_ = watermark.read(store)
     drifts = list(islice(rows.all_rows(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(watermark_)]
     facts = {"confirmed": len(confirmed), "unconfirmed": len(drifts) - len(confirmed)}
     line = f"{facts['confirmed']} confirmed, {facts['unconfirmed']} not yet"
-    return _count_check(line + _first_names(confirmed), facts, len(confirmed), cut=len(drifts) == most)
+    return _count_check(line + _first_names(confirmed), facts, len(confirmed), is_cut=len(drifts) == most)
 
 
 def dead_letters_check(store: Store, most: int | None = None) -> Check:
-    """Checks the dead letters. `most`: reads at most so many."""
+    """Checks the dead letters. `most`: how many it reads at most."""
     markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {format_time(oldest_s)}" if oldest_s is not None else ""
     facts = {"records": len(markers), "oldest": oldest_s}
-    return _count_check(f"{len(markers)}{since}", facts, len(markers), cut=len(markers) == most)
+    return _count_check(f"{len(markers)}{since}", facts, len(markers), is_cut=len(markers) == most)
 
 
-def lost_records(store: Store) -> Check:
+def lost_records_check(store: Store) -> Check:
     """Checks for losses of stream records that nobody has acknowledged."""
     since_s = watermark.read(store).oldest_loss_s
     if since_s == NOTHING_LOST_S:
@@ -117,35 +117,37 @@ def lost_records(store: Store) -> Check:
     return Check(line, {"since": since_s}, True)
 
 
-def holds(store: Store) -> Check:
+def holds_check(store: Store) -> Check:
     """Checks the holds that expired some minutes ago and whose amount is not given back."""
-    number, cut = hold_items.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
-    return _count_check(f"{number} expired and not given back", {"not_returned": number}, number, cut=cut)
+    number, is_cut = hold_items.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
+    return _count_check(f"{number} expired and not given back", {"not_returned": number}, number, is_cut=is_cut)
 
 
-def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, cut: bool) -> Check:
-    """Makes the check of a list. If it was `cut` and nothing in it is wrong, the rest is unknown."""
-    return Check(f"at least {line}" if cut else line, facts, wrong > 0 or (None if cut else False))
+def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, is_cut: bool) -> Check:
+    """Makes the check of a list. `wrong`: how many entries are wrong. `is_cut`: the rest of the list was not read, so
+    without a wrong entry the result is unknown."""
+    return Check(f"at least {line}" if is_cut else line, facts, wrong > 0 or (None if is_cut else False))
 
 
-def declarations(store: Store, counters: Mapping[str, Counter]) -> Check:
+def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
     """Checks that the counters are declared with the schema fingerprints that they have counted with."""
     why = [str(error) for error in fingerprints.mismatches(fingerprints.read_all(store), counters)]
     line = f"{'; '.join(why)}: {fingerprints.WHAT_TO_DO}" if why else "they fit the stored items"
     return Check(line, {"refused": why}, bool(why))
 
 
-def alarms(states: Mapping[str, str]) -> Check:
-    """Checks the alarms of the stack, by their states. Each stack has alarms, so without any the result is unknown."""
+def alarms_check(states: Mapping[str, str]) -> Check:
+    """Checks the alarms of the stack. `states`: by name. Each stack has alarms, so the result is unknown if there is no
+    alarm."""
     if not states:
         return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
-    on = sorted(name for name, state in states.items() if state == "ALARM")
+    in_alarm = sorted(name for name, state in states.items() if state == "ALARM")
     silent = sum(state == "INSUFFICIENT_DATA" for state in states.values())
-    line = f"{len(on)} of {len(states)} in alarm" + (f", {silent} without data" if silent else "")
-    return Check(line + _first_names(on), {"alarms": dict(states), "in_alarm": on}, bool(on))
+    line = f"{len(in_alarm)} of {len(states)} in alarm" + (f", {silent} without data" if silent else "")
+    return Check(line + _first_names(in_alarm), {"alarms": dict(states), "in_alarm": in_alarm}, bool(in_alarm))
 
 
-def subscribers(topic: Mapping[str, str], stage: str) -> Check:
+def subscribers_check(topic: Mapping[str, str], stage: str) -> Check:
     """Checks who gets alarms, by the attributes of their topic. SNS sends nothing to an unconfirmed subscriber."""
     confirmed, pending = (int(topic[f"Subscriptions{which}"]) for which in ("Confirmed", "Pending"))
     waiting = f"; waiting for confirmation: {pending}" if pending else ""
@@ -153,13 +155,13 @@ def subscribers(topic: Mapping[str, str], stage: str) -> Check:
     return Check(line, {"confirmed": confirmed, "pending": pending}, not confirmed and stage != DEV)
 
 
-def no_alarms() -> Check:
+def no_alarms_check() -> Check:
     """Makes the check of alarms and subscribers for a stack that runs on this machine."""
     return Check("there are no alarms on this machine", {})
 
 
 def format_time(epoch_s: int) -> str:
-    """Returns a time as people read it."""
+    """Returns a time for people: `2026-11-22 13:05:00 UTC`."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -206,7 +208,7 @@ def status(
 def _run_checks(
     call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]]
 ) -> dict[str, Check]:
-    """Runs every check. If the store does not answer, the checks that need it are not run: each would wait."""
+    """Runs every check. If the store does not answer, does not run the checks of the store, because each would wait."""
     store = call.store
     try:
         queries.ping(store)
@@ -215,13 +217,13 @@ def _run_checks(
         observe.logger.warning("the store does not answer", exc_info=error)
         reached = Check(error.detail, {}, True)
     parts: dict[str, Callable[[], Check]] = {
-        "lag": lambda: lag(store),
-        "judged": lambda: judging(store),
-        "drift": lambda: drift(store, READ_MAX),
+        "lag": lambda: lag_check(store),
+        "judged": lambda: judged_check(store),
+        "drift": lambda: drift_check(store, READ_MAX),
         "dead letters": lambda: dead_letters_check(store, READ_MAX),
-        "lost records": lambda: lost_records(store),
-        "holds": lambda: holds(store),
-        "counters": lambda: declarations(store, counters),
+        "lost records": lambda: lost_records_check(store),
+        "holds": lambda: holds_check(store),
+        "counters": lambda: declarations_check(store, counters),
         **more,
     }
     unreached = Check("the store does not answer", {}, None)
@@ -243,7 +245,7 @@ def _run_safely(check: Callable[[], Check]) -> Check:
 def _run_topic_check(check: Callable[[Settings], Check], settings: Settings) -> Check:
     """Runs a check that needs the topic of the stack's alarms."""
     if settings.local_port:
-        return no_alarms()
+        return no_alarms_check()
     if not settings.alarm_topic:
         return Check("the topic of this stack's alarms is not set", {}, None)
     try:
@@ -261,12 +263,12 @@ def _alarms(settings: Settings) -> Check:
     of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
     # The alarms of a stage `shop-2` begin with `Tally-shop-`, too.
     own = (alarm for alarm in of_name if settings.alarm_topic in alarm["AlarmActions"])
-    return alarms({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
+    return alarms_check({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
 
 
 def _subscribers(settings: Settings) -> Check:
     attributes = _client("sns").get_topic_attributes(TopicArn=settings.alarm_topic)["Attributes"]
-    return subscribers(attributes, settings.stack.removeprefix(STACK_PREFIX))
+    return subscribers_check(attributes, settings.stack.removeprefix(STACK_PREFIX))
 
 
 @functools.cache

@@ -129,8 +129,8 @@ def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, read
     while half in halves_of(first - 1):
         first -= 1
     for at in range(first, minute + 1):
-        left = rows.offset(halves_of(at)[half], left)
-    return rows.offset(left, halves_of(minute + 1).get(half, 0))
+        left = rows.cancel_out(halves_of(at)[half], left)
+    return rows.cancel_out(left, halves_of(minute + 1).get(half, 0))
 
 
 def _by_name(halves: Iterable[JournalEntry]) -> Halves:

@@ -120,7 +120,7 @@ def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
     return items.update_write(table, name, values, remove=removed, expected=row.expected)
 
 
-def offset(amount: int, other: int) -> int:
+def cancel_out(amount: int, other: int) -> int:
     """Returns what is left of an amount if another amount of the opposite sign is taken off."""
     return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 

@@ -97,7 +97,7 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
 def _readable(receipt: Item) -> list[tuple[str, str, int]]:
     """Returns what the rollup adds for a receipt; nothing if the receipt is a dead letter."""
     try:
-        return record.amounts_of(receipt, alone=True)
+        return record.amounts_of(receipt, only_spilled=True)
     except (PoisonRecordError, *record.MALFORMED_ERRORS):
         return []
 

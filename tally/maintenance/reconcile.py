@@ -264,7 +264,7 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     transaction += [
         items.check_write(table, tallies.key(counter, target, shard), of_shard) for shard, of_shard in expected.items()
     ]
-    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: rows.offset(drift, amount)}
+    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: rows.cancel_out(drift, amount)}
     left = lefts.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair makes drift smaller"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)

@@ -45,10 +45,10 @@ from .record import (
 )
 from .segments import JournalEntry
 
-SEGMENTS_MAX = 40  # in a run: nearly always one; a transaction takes 100 items, 25 of them dead letters
+SEGMENTS_MAX = 40  # in a run, which nearly always has 1: a transaction takes 100 items, 25 of them dead letters
 EVENTS_MAX = 8  # of a run, before its last record: one record may cross every threshold
 SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
-ENTRY_BYTES = 60  # of an entry, beside its id
+ENTRY_BYTES = 60  # of an entry without its id
 _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later than the minute of its record
 
 
@@ -62,7 +62,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
         return ()
     if image.get("rollup") == TRUE_ATTRIBUTE:
-        for name, id_, _ in amounts_of(image, alone=True):
+        for name, id_, _ in amounts_of(image, only_spilled=True):
             rollup.require_declared(declared, name, id_)
     booked = [
         (name, id_, amount)
@@ -74,11 +74,11 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _day_of_import(receipt: Image, record: Record) -> int:
-    """Returns the day of imported numbers: the day in the receipt, or the day of its record; -1: no import."""
+    """Returns the day of imported numbers: the day in the receipt, or the day of its record; -1: not imported."""
     if not receipt.keys() >= IMPORTED.keys():
-        return -1  # traffic
-    [mark] = (receipt[name] for name in IMPORTED)
-    day = int(mark["N"]) if "N" in mark else -1
+        return -1
+    [imported] = (receipt[name] for name in IMPORTED)
+    day = int(imported["N"]) if "N" in imported else -1
     return day if 0 <= day < CREATED_S_MAX // DAY_S else int(created_s(record)) // DAY_S
 
 
@@ -90,36 +90,36 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     name, change = event_name(record), record["dynamodb"]
     prefix, _, id_ = change["Keys"]["PK"]["S"].partition("#")
     sort_key = change["Keys"]["SK"]["S"]
-    owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
-    if owners:
-        return _child_effects(declared, record, owners, id_)
+    counters = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
+    if counters:
+        return _child_effects(declared, record, counters, id_)
     counter = declared.counter_of_item(prefix, sort_key)
     if counter is None and name == INSERT:
         rollup.refuse_orphan(change.get("NewImage") or {})
     if counter is None or not periods.is_valid_tally_id(counter, id_):
         return ()
     if is_ttl_removal(record) and periods.has_ended(counter, id_, created_s(record)):
-        return ()  # its period has ended; if TTL removes a tally before, because somebody edited its TTL, that is drift
+        return ()  # if TTL removes a tally before its period has ended, because somebody edited its TTL, that is drift
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise PoisonRecordError(f"a {name} without its image")
     # Code of another declaration may have written the item. An item without a start and a nonce was put by hand.
-    began = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
-    moved = tallies.stored_number(counter, new, began) - tallies.stored_number(counter, old, began)
+    start = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
+    moved = tallies.stored_number(counter, new, start) - tallies.stored_number(counter, old, start)
     effect = Effect(counter.name, id_, declared.minute_made(record))
     booked = _tally_effects(effect._replace(observed=moved), new, old) if moved else ()
     if counter.notify is None or not counter.has_version or not periods.is_kept(counter, id_, created_s(record)):
-        return booked  # a release into an expired period makes its number begin at the start: that crosses nothing
+        return booked  # the release of a hold in an expired period makes a new number, which crosses nothing
     if not moved and periods.has_ended(counter, id_, created_s(record)):
-        return ()  # a copy of an override: an ended period gets it while calls may be in it (counting/overrides.py)
+        return ()  # a copy of an override, which a period gets for late calls after its end (counting/overrides.py)
     crossed = crossings.events_of_record(
-        counter, id_, record, crossings.ImageNumber(old, began), crossings.ImageNumber(new, began)
+        counter, id_, record, crossings.ImageNumber(old, start), crossings.ImageNumber(new, start)
     )
     return (*booked, effect._replace(events=crossed)) if crossed else booked
 
 
 def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]:
-    """Returns the effect of a changed tally item on the minute of its nonce. `effect`: on the minute of its record."""
+    """Returns the effect of a changed tally item on its booking minute. `effect`: on the minute of its record."""
     nonce = new.get("nonce", {}).get("S", "")
     if not nonce or new["nonce"] == old.get("nonce"):
         return (effect,)  # a manual edit
@@ -127,30 +127,31 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
         return ()
     if nonce.startswith("-") and "." in nonce:  # the removal of a child
         return (effect._replace(pair=nonce[1:].partition(".")[0]),)
-    minute, at = effect.minute, minute_of(new)
+    minute, stamp = effect.minute, minute_of(new)
     if nonce.startswith(tallies.ROLLUP_NONCE_PREFIX):
-        at = minute if at is None or at > minute + _ROLLUP_AHEAD_MAX else at
-        return (effect._replace(minute=at),)
-    at = booking_minute(at, minute)
-    return (effect if at == minute else effect._replace(minute=at),)
+        stamp = minute if stamp is None or stamp > minute + _ROLLUP_AHEAD_MAX else stamp
+        return (effect._replace(minute=stamp),)
+    stamp = booking_minute(stamp, minute)
+    return (effect if stamp == minute else effect._replace(minute=stamp),)
 
 
-def _child_effects(declared: CounterIndex, record: Record, owners: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
-    """Returns 1 for a new child, or -1 for a removed child, with the pair name of its removal. A tombstone is no child.
+def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
+    """Returns 1 for a new child, or -1 and the pair name for a removed child. A tombstone is not a child.
 
-    An imported child belongs to its own day. Its removal is a change like any other.
+    An imported child is booked as an import of the day in which it was made. Its removal is traffic.
     """
     name, change, minute = event_name(record), record["dynamodb"], declared.minute_made(record)
     is_child = name != REMOVE and TOMBSTONE not in change["NewImage"]
     was_child = name != INSERT and TOMBSTONE not in change["OldImage"]
     if is_child == was_child:
         return ()
-    at, moved, pair, day = minute, -1, "", -1
+    amount, pair, day = -1, "", -1
     if is_child:
-        at, moved, day = booking_minute_of(change["NewImage"], minute), 1, _imported_day(change["NewImage"], record)
+        amount, day = 1, _imported_day(change["NewImage"], record)
+        minute = booking_minute_of(change["NewImage"], minute)
     else:
         pair = removal_pair_of(change["OldImage"])
-    return tuple(Effect(counter.name, id_, at, moved, pair=pair, day=day) for counter in owners)
+    return tuple(Effect(counter.name, id_, minute, amount, pair=pair, day=day) for counter in counters)
 
 
 def _imported_day(child: Image, record: Record) -> int:
@@ -158,15 +159,15 @@ def _imported_day(child: Image, record: Record) -> int:
     if not child.keys() >= IMPORTED.keys():
         return -1
     try:
-        since = int(child[CREATED_AT]["N"])
+        made_s = int(child[CREATED_AT]["N"])
     except MALFORMED_ERRORS:
-        since = -1
-    return (since if 0 <= since < CREATED_S_MAX else int(created_s(record))) // DAY_S
+        made_s = -1
+    return (made_s if 0 <= made_s < CREATED_S_MAX else int(created_s(record))) // DAY_S
 
 
 @dataclass
 class SegmentRun(Run):
-    """A run that writes one segment for each minute. Entries of past minutes go to the current one."""
+    """A run that writes one segment for each minute. Entries of closed minutes go to the current minute."""
 
     bytes: int = 0
     minutes: set[int] = field(default_factory=set)
@@ -205,16 +206,16 @@ class SegmentRun(Run):
         return written
 
     def segments(self) -> dict[int, list[JournalEntry]]:
-        """Returns the entries by minute, except entries of 0. If both halves of a removal are here, they are one."""
+        """Returns the entries by minute, except entries of 0. Merges both halves of a removal into one entry."""
         sums: dict[tuple[int, str, str, str, int], list[int]] = defaultdict(lambda: [0, 0])
-        for counter, id_, at, expected, observed, pair, day, _ in self.sums.values():
-            sum_ = sums[at, counter, id_, "" if expected == observed else pair, day]
+        for counter, id_, minute, expected, observed, pair, day, _ in self.sums.values():
+            sum_ = sums[minute, counter, id_, "" if expected == observed else pair, day]
             sum_[0] += expected
             sum_[1] += observed
         by_minute: dict[int, list[JournalEntry]] = defaultdict(list)
-        for (at, counter, id_, pair, day), sum_ in sums.items():
+        for (minute, counter, id_, pair, day), sum_ in sums.items():
             if any(sum_):
-                by_minute[at].append(JournalEntry(counter, id_, pair, sum_[0], sum_[1], day))
+                by_minute[minute].append(JournalEntry(counter, id_, pair, sum_[0], sum_[1], day))
         booked = [entry for entries in by_minute.values() for entry in entries]
         assert sum(entry.expected for entry in booked) == sum(effect.expected for effect in self.sums.values())
         assert sum(entry.observed for entry in booked) == sum(effect.observed for effect in self.sums.values())

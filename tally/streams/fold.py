@@ -18,13 +18,14 @@ from ..dynamo.transactions import Write
 from .events import Event
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s, goes_to_rollup, heartbeat_key
 
-DEAD_LETTERS_MAX = 25  # in a run: each is an object to put first, and the consumer checks its time between runs
+DEAD_LETTERS_MAX = 25  # in a run: each is first put into S3, and the consumer checks its time only between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
-BUCKETS = 16  # partitions of a minute of the journal: segments of 16,000 records a second fit
+BUCKETS = 16  # partitions of a minute of the journal: they take the segments of 16,000 records a second
 
 
 class Effect(NamedTuple):
-    """The effect of one record, or of a run of records, on one tally in one minute."""
+    """The effect of one record, or of a run of records, on one tally in one minute. An effect with `events` has no
+    amounts."""
 
     counter: str
     id: str
@@ -33,7 +34,7 @@ class Effect(NamedTuple):
     observed: int = 0  # by how much the tally moved
     pair: str = ""  # the name that both halves of a child's removal share
     day: int = -1  # since 1970: the day that the rollup notes, or the day of an import; -1: no day
-    events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed; then the effect has no amounts
+    events: tuple[Event, ...] = ()  # of the thresholds that the number has crossed
 
 
 class BatchContext(NamedTuple):
@@ -52,18 +53,18 @@ class BatchContext(NamedTuple):
 
     @property
     def bucket(self) -> int:
-        """The bucket of the stream shard, the same in every process: it keeps consumers of one hot tally apart."""
+        """The bucket of the stream shard. Consumers of one hot tally write to different buckets."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
     @property
     def open_minute(self) -> int:
-        """The minute for entries that no other minute takes: the current minute, if the clock is right."""
-        return max(self.minute, self.last_closed_minute + 2)
+        """The minute for entries of closed minutes: the current minute, if the clock is right."""
+        return max(self.minute, self.last_closed_minute + 2)  # + 2: the judge may be reading the minute after the last
 
 
 @dataclass
 class Run(ABC):
-    """Consecutive records, folded. `sums`: one effect for each key; each type of run has its keys."""
+    """The effects of consecutive records. `sums`: one effect for each key; each type of run has its own keys."""
 
     first: str
     place: BatchContext
@@ -71,7 +72,7 @@ class Run(ABC):
     records: int = 0
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    newest_record_s: float | None = None  # the time of the last record that has a time
+    newest_record_s: float | None = None  # when the last record was made; None: no record has a time
     heartbeat: str = ""  # the key of the newest heartbeat
     newest_for_rollup: str = ""  # the newest record that is for the rollup
     metered_changes: Multiset[str] = field(default_factory=Multiset)  # by counter
@@ -106,10 +107,10 @@ class Run(ABC):
 
 @dataclass(frozen=True)
 class StreamConsumer:
-    """How one stream consumer differs from another. `table` is `counts` or `receipts`."""
+    """What is special in one stream consumer. `read`: by table (`counts` or `receipts`); may raise MALFORMED_ERRORS."""
 
     name: str
-    read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]  # by table; may raise MALFORMED_ERRORS, too
+    read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]
     run: Callable[[str, BatchContext], Run]  # makes an empty run that begins with this sequence number
     needs_watermark: bool = False  # whether the consumer must know which minutes are judged
 

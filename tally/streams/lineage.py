@@ -179,16 +179,16 @@ def read_streams(
     consumers: Iterable[str] = (ROLLUP, BOOKKEEPER),
     tables: Sequence[str] = (COUNTS, RECEIPTS),
     *,
-    peeking: bool = True,
+    may_peek: bool = True,
 ) -> StreamsSnapshot:
-    """Lists the shards, then reads the checkpoints. `peeking`: as `StreamsSnapshot.may_peek`."""
+    """Lists the shards, then reads the checkpoints. `may_peek`: as in `StreamsSnapshot`."""
     trees = {table: shards.list_shards(table) for table in tables}
     checkpoints: dict[tuple[str, str, str], Checkpoint] = {}
     for consumer, table in product(consumers, tables):
         partition, _ = keys.checkpoint_key(consumer, table, "")
         for item in queries.partition_items(store, store.settings.ledger_table, partition):
             checkpoints[consumer, table, item["SK"]["S"]] = Checkpoint.of(item)
-    return StreamsSnapshot(store, shards, now_s, trees, checkpoints, may_peek=peeking)
+    return StreamsSnapshot(store, shards, now_s, trees, checkpoints, may_peek=may_peek)
 
 
 def _lineage(tree: ShardTree, leaf: str) -> Lineage:

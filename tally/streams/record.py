@@ -26,7 +26,7 @@ MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 SHOWN_CHARACTERS_MAX = 64
 CREATED_S_MAX = keys.MINUTE_MAX
 TRUE_ATTRIBUTE = {"BOOL": True}
-AMOUNT_LIMIT = 10**38
+AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
 CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
 # a receipt that names changes has one of these attributes
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
@@ -44,7 +44,7 @@ class CounterIndex:
 
     def __init__(self, counters: Mapping[str, Counter], minute_s: int = MINUTE_DEFAULT_S) -> None:
         self.minute_s, self.by_name = minute_s, dict(counters)
-        # By the prefix of the partition key: the beginning of sort keys, and the counter.
+        # By the prefix of the partition key: the start of the children's sort keys, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
         self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
         for counter in counters.values():
@@ -121,12 +121,12 @@ def heartbeat_key(record: Record) -> str | None:
 def goes_to_rollup(table: str, record: Record) -> bool:
     """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py.
 
-    The watermark depends on it (lineage.py): if the rollup gets a record that this function denies, the watermark does
-    not wait for that record.
+    The watermark depends on this function (lineage.py). If the rollup gets a record for which it returns False, the
+    watermark does not wait for that record.
     """
     kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
-    waits = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
-    return waits or heartbeat_key(record) is not None
+    is_spilled = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
+    return is_spilled or heartbeat_key(record) is not None
 
 
 def goes_to_bookkeeper(table: str, record: Record) -> bool:
@@ -143,8 +143,8 @@ def string_of(image: Image, name: str, kind: str = "S") -> str:
     return text
 
 
-def amounts_of(image: Image, *, alone: bool = False) -> list[tuple[str, str, int]]:
-    """Returns the changes of a receipt: counter, id and amount. `alone`: only the changes that the rollup adds.
+def amounts_of(image: Image, *, only_spilled: bool = False) -> list[tuple[str, str, int]]:
+    """Returns the changes of a receipt: counter, id and amount. `only_spilled`: only the changes that the rollup adds.
 
     Raises PoisonRecordError, or one of MALFORMED_ERRORS.
     """
@@ -152,7 +152,7 @@ def amounts_of(image: Image, *, alone: bool = False) -> list[tuple[str, str, int
         return [(string_of(image, "counter"), string_of(image, "target"), _amount(image, "amount"))]
     changed = [
         (counter, id_, _amount(ids["M"], id_))
-        for part in ((SOON,) if alone else (CHANGES, SOON))
+        for part in ((SOON,) if only_spilled else (CHANGES, SOON))
         for counter, ids in image.get(part, _NONE)["M"].items()
         for id_ in ids["M"]
     ]
@@ -171,16 +171,16 @@ def _amount(image: Image, name: str) -> int:
 def booking_minute(stamped: int | None, made: int) -> int:
     """Returns the booking minute of a change: its stamp, or the minute of its record if the two differ by 2 or more.
 
-    Then the change was late, or its stamp is wrong.
+    If they differ by 2 or more, the change was late, or its stamp is wrong.
     """
     return stamped if stamped is not None and made - 1 <= stamped <= made + 1 else made
 
 
 def booking_minute_of(image: Image, minute: int) -> int:
-    """Returns the booking minute of a receipt or a child. If it was spilled, that is the minute of its record.
+    """Returns the booking minute of a receipt or a child. A spilled change has the minute of its record.
 
     The clocks of writers differ, so their stamps alternate around the edge of a minute. The times of a stream shard's
     records only increase, so the rollup adds the amounts of one minute in one write.
     """
-    is_alone = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
-    return minute if is_alone else booking_minute(keys.minute_of(image), minute)
+    is_spilled = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
+    return minute if is_spilled else booking_minute(keys.minute_of(image), minute)

@@ -35,7 +35,7 @@ ITEMS_MAX = 99  # a transaction takes 100 items; one of them is the checkpoint
 
 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """Returns the amounts of a spilled receipt, on its minute.
+    """Returns the amounts of a spilled receipt, on its booking minute.
 
     If a receipt replaces an expired receipt (MODIFY), it is new. Raises PoisonRecordError if the declaration changed
     since the receipt was written.
@@ -43,7 +43,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     image = accepted_receipt(record)
     if image is None or image.get("rollup") != TRUE_ATTRIBUTE:
         return ()
-    amounts = amounts_of(image, alone=True)
+    amounts = amounts_of(image, only_spilled=True)
     for name, id_, _ in amounts:
         if not require_declared(declared, name, id_).may_roll_up:
             raise PoisonRecordError(f"the rollup does not add to {name}, as it is declared now")
@@ -67,17 +67,17 @@ def receipt_effects(
     image: Image,
     day: int | None = None,
 ) -> tuple[Effect, ...]:
-    """Returns the amounts of a receipt, on its minute. `day`: of the effects; None: the day of the receipt's stamp."""
+    """Returns the amounts of a receipt, on its booking minute. `day`: the effects' day; None: the day of the stamp."""
     stamped = minute_of(image)
     if stamped is None:
         raise PoisonRecordError(f"at cannot be {image.get('at', 'missing')}")
-    at = booking_minute_of(image, declared.minute_made(record))
+    minute = booking_minute_of(image, declared.minute_made(record))
     day = stamped // tallies.MINUTES_PER_DAY if day is None else day
-    return tuple([Effect(name, id_, at, amount, day=day) for name, id_, amount in amounts])
+    return tuple([Effect(name, id_, minute, amount, day=day) for name, id_, amount in amounts])
 
 
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """Returns 1 for a spilled child, on its minute."""
+    """Returns 1 for a spilled child, on the minute of its record."""
     if event_name(record) != INSERT:
         return ()
     image = record["dynamodb"]["NewImage"]
@@ -85,13 +85,13 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
         return ()
     prefix, _, id_ = record["dynamodb"]["Keys"]["PK"]["S"].partition("#")
     sort_key = record["dynamodb"]["Keys"]["SK"]["S"]
-    owners = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
-    if not owners:
+    counters = [counter for start, counter in declared.children.get(prefix, ()) if sort_key.startswith(start)]
+    if not counters:
         refuse_orphan(image)
-    for counter in owners:
+    for counter in counters:
         if not counter.may_roll_up or counter.max_shards == 1:
             raise PoisonRecordError(f"the rollup does not add to {counter.name}, as it is declared now")
-    return tuple(Effect(counter.name, id_, declared.minute_made(record), 1) for counter in owners)
+    return tuple(Effect(counter.name, id_, declared.minute_made(record), 1) for counter in counters)
 
 
 def refuse_orphan(image: Image) -> None:
@@ -101,14 +101,15 @@ def refuse_orphan(image: Image) -> None:
 
 
 def shard_of(counter: Counter, place: BatchContext) -> int:
-    """Returns the tally shard that a stream shard adds to. For children it is never the first, which makes a post."""
+    """Returns the tally shard that a stream shard adds to. A child never goes to the first shard, because that item is
+    the post itself, which the rollup must not make."""
     children = place.table == "counts"
     return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
 
 
 @dataclass
 class TallyRun(Run):
-    """A run that adds to tallies. It ends before one item would need two minutes.
+    """A run that adds to tallies. It ends before one item would need two minutes, or days that are not neighbours.
 
     Around midnight an item has notes of two days, because the clocks of writers differ.
     """
@@ -148,10 +149,10 @@ class TallyRun(Run):
             if days:
                 shard = shard_of(counter, self.place)
                 assert 0 <= shard < counter.max_shards
-                assert shard or not counter.counts_children, "it would make a post"
+                assert shard or not counter.counts_children, "the write would make a post"
                 start = tallies.REPAIR_NONCE_PREFIX if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
-                at = call, counter, effect.id, shard, effect.expected, effect.minute
-                add = tallies.add_write(*at, nonce_prefix=start)
+                tally_change = call, counter, effect.id, shard, effect.expected, effect.minute
+                add = tallies.add_write(*tally_change, nonce_prefix=start)
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})
         return updates
 

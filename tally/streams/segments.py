@@ -1,7 +1,7 @@
 """The journal: for each run of stream records and each minute, one compressed segment has the entries of the tallies.
 
-The bookkeeper writes segments in the transaction that moves its checkpoint. A redrive writes one. A segment never
-changes. It takes 5 to 30 bytes for each tally that moved.
+The bookkeeper writes segments in the transaction that moves its checkpoint. A redrive writes one segment. A segment
+never changes, and takes 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class JournalEntry(NamedTuple):
 
     counter: str
     id: str
-    pair: str  # the name that both halves of a child's removal share, while they are apart; else empty
+    pair: str  # the name that both halves of a child's removal share, if they are in two entries; otherwise empty
     expected: int
     observed: int
-    day: int = -1  # of an import, since 1970; `expected` is the imported amount; -1: no import
+    day: int = -1  # the day of an import, since 1970; -1: not imported
 
 
 Sums = dict[str, list[list[Any]]]  # by counter, the columns of a segment: ids, expected, observed
@@ -45,23 +45,23 @@ def segment_write(
     for counter, id_, pair, expected, observed, day in sorted(entries):
         assert day < 0 or not pair, "a half has no day"
         if not pair:
-            ids, more, moved = columns.setdefault(counter, [[], [], []])
+            ids, expected_amounts, observed_amounts = columns.setdefault(counter, [[], [], []])
             if day >= 0:
                 days.append((counter, len(ids), day))
             ids.append(id_)
-            more.append(expected)
-            moved.append(observed)
+            expected_amounts.append(expected)
+            observed_amounts.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
     body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
-    # A batch may have a single visit. With its second, the access log would show who the visitor was.
+    # The expiration has no seconds. If a batch is a single visit, the access log would show who made it in that second.
     values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
     return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
 
-def read_segments(store: Store, minute: int, **wanted: str) -> Iterator[Item]:
-    """Yields the segments of a minute, in any order. `wanted`: parameters of DynamoDB's Query."""
+def read_segments(store: Store, minute: int, **options: str) -> Iterator[Item]:
+    """Yields the segments of a minute, in any order. `options`: parameters of DynamoDB's Query."""
     for partition in partitions(minute):
-        yield from queries.partition_items(store, store.settings.ledger_table, partition, **wanted)
+        yield from queries.partition_items(store, store.settings.ledger_table, partition, **options)
 
 
 def partitions(minute: int) -> list[str]:

@@ -206,7 +206,7 @@ class ItemsRun(Run):
             before = self.markers_after[key] if key in self.markers_after else self.markers_before[key]
             moves, self.markers_after[key] = first_seen.apply_record(before, old, new)
         elif change.is_near_scan_end:
-            self.markers_after[key] = first_seen.LIVE_MARKER
+            self.markers_after[key] = first_seen.STREAM_MARKER
         for value, sign in moves:
             self._move(change, value, 0)
             at = counter.name, value.group
@@ -243,7 +243,7 @@ class ItemsRun(Run):
                 writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
         for text, marker in self.markers_after.items():
             if text not in self.markers_before:
-                writes.append(first_seen.live_marker_write(table, json.loads(text), now_s))
+                writes.append(first_seen.stream_marker_write(table, json.loads(text), now_s))
             elif marker != (before := self.markers_before[text]):
                 writes.append(first_seen.marker_write(table, json.loads(text), before, marker, now_s))
         return writes

@@ -1,10 +1,10 @@
-"""Markers: for each item, which counted it first while a scan reads its table: the stream, or the scan.
+"""Markers: for each item, whether the stream or a scan counted it first, while the scan reads the table.
 
-A scan reads a table while its stream is consumed, so both could count one item. A marker for each item says which of
-them counted it first. If the stream was first, the scan skips the item. If the scan was first, the marker has what the
-scan read. Some records after it may be older than that read. The consumer skips records until it meets a record whose
-old image is that state; from there, old and new images add up. If the item had the state several times, each of those
-records is right. No clock is compared.
+A scan reads a table while its stream is consumed, so both could count one item. The marker of the item decides. If the
+stream was first, the scan skips the item. If the scan was first, the marker has what the scan read. The next records
+may be older than what the scan read. So the consumer skips records until the old image of a record is the state that
+the scan read. From that record on, old and new images add up. If the item had this state several times, any record
+with this old image will do. No clock is compared.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..dynamo.keys import Item
 from ..items import Contribution
 
 MARKER_KEPT_S = 30 * 24 * 3600
-SCAN_VALID_S = MARKER_KEPT_S // 2  # after its start a scan is valid for so long: all markers that it needs still exist
-LIVE_MARKER = "live"
-"""The marker of an item after a record of it was applied: the images of later records add up."""
+SCAN_VALID_S = MARKER_KEPT_S // 2  # after its start, a scan is valid for so long, because no marker has expired
+STREAM_MARKER = "stream"
+"""The stream counts the item: a record of the item was applied, so the images of later records add up."""
 Marker = str | Contribution | None
-"""None: neither has counted the item; a Contribution: the scan read it, and added it."""
+"""None: neither the stream nor the scan has counted the item; a Contribution: what the scan read and added."""
 Moves = tuple[tuple[Contribution, int], ...]
 """The contributions to add, each with the sign 1 or -1."""
 
@@ -34,12 +34,12 @@ def moves_between(old: Contribution | None, new: Contribution | None) -> Moves:
 
 
 def apply_record(marker: Marker, old: Contribution | None, new: Contribution | None) -> tuple[Moves, Marker]:
-    """Returns what a record moves, and the marker of its item after it. `old` and `new` differ."""
+    """Returns what a record moves, and the next marker of its item. `old` and `new` differ."""
     assert old != new
     if marker is None:
-        return moves_between(None, new), LIVE_MARKER
-    if marker in (LIVE_MARKER, old):
-        return moves_between(old, new), LIVE_MARKER
+        return moves_between(None, new), STREAM_MARKER
+    if marker in (STREAM_MARKER, old):
+        return moves_between(old, new), STREAM_MARKER
     return (), marker  # the record is older than what the scan read
 
 
@@ -53,11 +53,11 @@ def parse_marker(stored: Item) -> Marker:
     """Returns the marker of a stored item; None if the item is empty."""
     if "group" in stored:
         return Contribution(stored["group"]["S"], items.int_attribute(stored, "amount"))
-    return LIVE_MARKER if stored else None
+    return STREAM_MARKER if stored else None
 
 
 def marker_write(table: str, key: Item, before: Marker, after: Marker, now_s: float) -> Write:
-    """Returns the write of a marker, on condition that it still is what it was `before`."""
+    """Returns the write of a marker, on condition that the stored marker is `before`."""
     assert after is not None
     values: dict[str, Any] = {"expiration": int(now_s) + MARKER_KEPT_S}
     if isinstance(after, Contribution):
@@ -68,10 +68,10 @@ def marker_write(table: str, key: Item, before: Marker, after: Marker, now_s: fl
         expected = before._asdict()
     else:
         expected = {"PK": key["PK"]["S"], "group": None}
-    gone = ("group", "amount") if isinstance(before, Contribution) and not isinstance(after, Contribution) else ()
-    return items.update_write(table, key, values, remove=gone, expected=expected)
+    removed = ("group", "amount") if isinstance(before, Contribution) and not isinstance(after, Contribution) else ()
+    return items.update_write(table, key, values, remove=removed, expected=expected)
 
 
-def live_marker_write(table: str, key: Item, now_s: float) -> Write:
-    """Returns the write of a live marker, without a condition: the scan has ended, and reads no marker any more."""
+def stream_marker_write(table: str, key: Item, now_s: float) -> Write:
+    """Returns the write of STREAM_MARKER, without a condition, because a scan that has ended reads no marker."""
     return items.put_write(table, key, {"expiration": int(now_s) + MARKER_KEPT_S})

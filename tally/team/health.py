@@ -61,4 +61,4 @@ def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None)
         why, do = f"{unread:,} times an {at} has it, and Tally cannot read it", "Store it as a number"
     else:
         why, do = f"no {at} has it", "Correct `attribute` or `at`"
-    return f"0 of {scan.found:,} groups have {watch.attribute}: {why}, so nothing is compared. {do}."
+    return f"0 of {scan.groups_found:,} groups have {watch.attribute}: {why}, so nothing is compared. {do}."

@@ -44,7 +44,7 @@ def note_progress(
     if other or (0 < seen_s < kept_since_s and not settings.local_port):
         _report_lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
     beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
-    streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), peeking=not beats)
+    streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not beats)
     if beats:
         watermark.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
     if shards.is_disabled(table):  # after `read_streams`: what it found was written while the stream was on

@@ -23,12 +23,13 @@ from . import scan_state, team_numbers
 from .scan_reader import ABANDONED_MESSAGE, ScanAbandonedError, ScanReader
 from .team_numbers import TeamNumberNote
 
-GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets, beside its condition
+GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets; 1 item is the condition
 STALE_MAX = 3  # recounts of older scans that an item may keep
 
 
 class Difference(NamedTuple):
-    """The number of one group, and its recount. `is_set`: this scan has set the number. `first_item`: of the tally."""
+    """The number of one group, and its recount. `is_set`: this scan has set the number. `first_item`: the tally item
+    that has the team's number."""
 
     group: str
     number: int
@@ -55,7 +56,7 @@ class Recount(ScanReader):
     def all_differences(self) -> Iterator[Difference]:
         """Yields the differences of all groups with a tally or a drift row, from a scan of the counts table.
 
-        A drift row may be of a number that was stored elsewhere.
+        A group may have only a drift row, because its number was stored under other keys.
         """
         drifts = {row.target: row for row in rows.all_rows(self.store) if row.counter == self.counter.name}
         start = self.counter.partition_start
@@ -69,66 +70,67 @@ class Recount(ScanReader):
             yield self._difference(group, list(family), row)
         yield from map(self.difference, drifts)
 
-    def report_drift(self, off: Difference) -> bool:
+    def report_drift(self, difference: Difference) -> bool:
         """Notes the difference as drift, which `tally repair` removes. Returns False if the number or its row has
         changed: then the caller reads the difference again. Raises ScanAbandonedError."""
-        if not off.excess and not off.drift.drift:
+        if not difference.excess and not difference.drift.drift:
             return True
-        noted = rows.recount_write(self.store, off.drift, off.excess, self.now_s())
-        return self._commit_while_open(noted, counted=True)
+        noted = rows.recount_write(self.store, difference.drift, difference.excess, self.now_s())
+        return self._commit_while_open(noted, only_if_counted=True)
 
-    def set_number(self, off: Difference) -> bool:
+    def set_number(self, difference: Difference) -> bool:
         """Sets the number of a group to its recount, once. Returns False if the number or its row has changed: then the
         caller reads the difference again. Raises ScanAbandonedError."""
-        watching = self.counter.watch is not None and not off.group.startswith(RESERVED_GROUP_PREFIX)
-        if off.is_set or not (off.excess or off.drift.drift or watching):
+        has_team_number = self.counter.watch is not None and not difference.group.startswith(RESERVED_GROUP_PREFIX)
+        if difference.is_set or not (difference.excess or difference.drift.drift or has_team_number):
             return True
-        now_s, add = self.now_s(), self._number_update(off)
-        if not watching:
-            return self._commit_while_open({"Update": add}, rows.drift_write(self.store, off.drift, 0, now_s))
-        # the drift row has the excess of the team's number, not of this number
-        first = off.first_item.get(self.scan.team_number_attribute)
+        now_s, add = self.now_s(), self._number_update(difference)
+        if not has_team_number:
+            return self._commit_while_open({"Update": add}, rows.drift_write(self.store, difference.drift, 0, now_s))
+        # If the team has a number, the drift row has the excess of that number, so the row stays.
+        first = difference.first_item.get(self.scan.team_number_attribute)
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
         add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).beside(add)
-        listed = team_numbers.watch_write(self.store.settings.ledger_table, self.counter.name, off.group, int(now_s))
+        listed = team_numbers.watch_write(
+            self.store.settings.ledger_table, self.counter.name, difference.group, int(now_s)
+        )
         return self._commit_while_open({"Update": add}, listed)
 
     def set_many(self, differences: Sequence[Difference]) -> list[Difference]:
         """Sets the numbers of groups to their recounts, many at once. Returns the differences for `set_number` to set.
 
         All writes have one condition: the scan is open, and the items are not counted yet. Nobody can note a difference
-        as drift at that time, because `report_drift` needs counted items.
+        as drift before the items are counted, because `report_drift` needs counted items.
         """
         unset = [one for one in differences if one.excess and not one.is_set and not self.counter.watch]
-        plain = [one for one in unset if one.drift.last_minute < 0]
-        left = [one for one in differences if one not in plain]
+        without_row = [one for one in unset if one.drift.last_minute < 0]
+        left = [one for one in differences if one not in without_row]
         expected: items.Expected = {"generation": self.scan.generation, "closed": None, "counted_by": None}
         check = items.check_write(self.store.settings.ledger_table, scan_state.scan_key(self.counter.name), expected)
-        for first in range(0, len(plain), GROUPS_MAX):
-            some = plain[first : first + GROUPS_MAX]
-            if not try_commit(self.store, [*({"Update": self._number_update(one)} for one in some), check]):
-                left += some
+        for first in range(0, len(without_row), GROUPS_MAX):
+            chunk = without_row[first : first + GROUPS_MAX]
+            if not try_commit(self.store, [*({"Update": self._number_update(one)} for one in chunk), check]):
+                left += chunk
         return left
 
-    def _number_update(self, off: Difference) -> Item:
+    def _number_update(self, difference: Difference) -> Item:
         """Returns the update that sets the number of a group, once."""
         generation, minute = self.scan.generation, self.store.settings.minute_of(self.now_s())
-        add = tallies.add_write(
-            Call(self.store), self.counter, off.group, 0, -off.excess, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
-        )
+        change = difference.group, 0, -difference.excess, minute
+        add = tallies.add_write(Call(self.store), self.counter, *change, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
         add = items.extend_update(add, sets={RECOUNT_GENERATION: generation})
         names, values = add["ExpressionAttributeNames"], add["ExpressionAttributeValues"]
         names["#recounted"], values[":generation"] = RECOUNT_GENERATION, {"N": str(generation)}
         add["ConditionExpression"] = "attribute_not_exists(#recounted) OR #recounted < :generation"
         return add
 
-    def _commit_while_open(self, *writes: Write, counted: bool = False) -> bool:
-        """Commits only while the scan is open: a closed scan's recount does not move, so its differences are wrong.
+    def _commit_while_open(self, *writes: Write, only_if_counted: bool = False) -> bool:
+        """Commits only while the scan is open, because the recount of a closed scan does not move.
 
-        `counted`: only while the items are counted, too.
+        `only_if_counted`: only while the items are counted, too.
         """
         table, expected = self.store.settings.ledger_table, dict[str, Any](generation=self.scan.generation, closed=None)
-        expected |= {"counted_by": self.counter.items_digest} if counted else {}
+        expected |= {"counted_by": self.counter.items_digest} if only_if_counted else {}
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)
         if try_commit(self.store, [*writes, check]):
             return True
@@ -141,16 +143,17 @@ class Recount(ScanReader):
         for item in tallies.read_shards(Call(self.store), self.counter, group):
             stale = self._stale_attributes(item)
             if stale:
-                at = {name: item[name] for name in ("PK", "SK")}
-                try_commit(self.store, [items.remove_attributes_write(table, at, stale)])
+                key = {name: item[name] for name in ("PK", "SK")}
+                try_commit(self.store, [items.remove_attributes_write(table, key, stale)])
 
-    def close(self, *, counted: bool = False, found: int | None = None) -> None:
+    def close(self, *, has_counted_all: bool = False, groups_found: int | None = None) -> None:
         """Closes the scan. Raises ScanAbandonedError.
 
-        `counted`: the scan has counted each number by the declaration. `found`: how many groups have items, if the scan
-        has read all.
+        `has_counted_all`: the scan has counted each number by the declaration. `groups_found`: how many groups have
+        items; None: the scan has not read all groups.
         """
-        if not scan_state.close(self.store, self.scan, self.counter.items_digest if counted else None, found):
+        counted_by = self.counter.items_digest if has_counted_all else None
+        if not scan_state.close(self.store, self.scan, counted_by, groups_found):
             raise ScanAbandonedError(ABANDONED_MESSAGE)
 
     def _difference(self, group: str, shards: Sequence[Item], row: DriftRow) -> Difference:

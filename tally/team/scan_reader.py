@@ -126,7 +126,8 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            if page and not written and not self.scan.spot:  # a scan that is resumed does not read this page again
+            # A scan that is resumed does not read this page again.
+            if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):
                     self.is_complete()  # raises if the scan is closed; if not, the next page notes the position

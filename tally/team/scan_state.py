@@ -30,12 +30,13 @@ CLOCK_SLACK = 5  # minutes by which a scan's clock and DynamoDB's stamps may dif
 SCANS_PARTITION = "ITEMS"
 ATTEMPTS_MAX = 5
 RECOUNT_PREFIX = "recount#"
-"""The attributes of tally items that scans count into begin with it."""
+"""The start of the names of the attributes that scans count into, in tally items."""
 TEAM_NUMBER_PREFIX = "kept#"
+"""The start of the names of the attributes for the team's number, in tally items."""
 
 
 class Scan(NamedTuple):
-    """The last scan of a counter's items. Times in epoch seconds; 0: not yet."""
+    """The last scan of a counter's items. Times are in epoch seconds; 0: the scan has not come so far."""
 
     counter: str
     generation: int = 0
@@ -55,9 +56,9 @@ class Scan(NamedTuple):
     """The digest of the declaration that the number was counted by; empty: the items are not counted."""
     table: str = ""
     """The team's table whose items the scan counts."""
-    spot: bool = False
+    is_spot_check: bool = False
     """Whether the scan is a spot check of some groups by the sweep (team/spot_checks.py)."""
-    found: int = 0
+    groups_found: int = 0
     """How many groups have items, by the last scan of all groups."""
 
     @classmethod
@@ -65,14 +66,15 @@ class Scan(NamedTuple):
         """Returns the scan of a stored item."""
         names = ("digest", "position", "counted_by", "table")
         fields: dict[str, Any] = {name: stored[name]["S"] for name in names if name in stored}
-        fields |= {name: items.int_attribute(stored, name) for name in ("generation", "items", "found")}
+        fields |= {name: items.int_attribute(stored, name) for name in ("generation", "items")}
+        fields["groups_found"] = items.int_attribute(stored, "found")
         fields |= {f"{name}_s": items.int_attribute(stored, name) for name in ("began", "ended")}
-        fields |= {"closed": not fields["generation"] or "closed" in stored, "spot": "spot" in stored}
+        fields |= {"closed": not fields["generation"] or "closed" in stored, "is_spot_check": "spot" in stored}
         return cls(stored["SK"]["S"], groups=tuple(stored.get("groups", {"S": ""})["S"].split()), **fields)
 
     @property
     def recount_attribute(self) -> str:
-        """The attribute of tally items that it counts into. No counter has this attribute."""
+        """The attribute of tally items that the scan counts into. No counter has this attribute."""
         return f"{RECOUNT_PREFIX}{self.generation}"
 
     @property
@@ -81,7 +83,7 @@ class Scan(NamedTuple):
         return f"{TEAM_NUMBER_PREFIX}{self.generation}"
 
     def is_for_other_declaration(self, counter: Counter | None) -> bool:
-        """Returns whether the number or an open scan counts by another declaration. `counter`: None: not declared."""
+        """Returns whether the number or an open scan counts by another declaration. `counter`: None if not declared."""
         declared = "" if counter is None else counter.items_digest
         return not {self.counted_by, "" if self.closed else self.digest} <= {"", declared}
 
@@ -110,26 +112,26 @@ def read_scan(store: Store, counter: str) -> Scan:
 
 
 def begin(
-    store: Store, counter: Counter, now_s: float, groups: Iterable[str] = (), *, spot: bool = False
+    store: Store, counter: Counter, now_s: float, groups: Iterable[str] = (), *, is_spot_check: bool = False
 ) -> Scan | None:
-    """Starts a scan of these groups, or of all. Returns None if another process started a scan. `spot`: a spot check.
+    """Starts a scan of these groups, or of all. Returns None if another process started a scan.
 
-    An open scan is abandoned: its recount does not move any more. The consumer's event source mapping must exist,
-    because the consumer must get each record from now on.
+    Abandons an open scan, so the recount of that scan does not move any more. The consumer's event source mapping must
+    exist, because the consumer must get each record from now on.
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
     generation = max(before.generation + 1, int(now_s))  # higher than in any older scan, even of another name
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
-        "items": 0, "table": counter.items.table, **({"spot": 1} if spot else {}),
+        "items": 0, "table": counter.items.table, **({"spot": 1} if is_spot_check else {}),
     }  # fmt: skip
-    gone = ("ended", "closed", "position", *(() if spot else ("spot",)))
-    gone = gone if before.counted_by == counter.items_digest else (*gone, "counted_by")
-    _try_change(store, before, values, gone)
+    removed = ("ended", "closed", "position", *(() if is_spot_check else ("spot",)))
+    removed = removed if before.counted_by == counter.items_digest else (*removed, "counted_by")
+    _try_change(store, before, values, removed)
     scan = read_scan(store, counter.name)  # an answer may be lost; the same scan of another process is as good
-    ours = (generation, counter.items_digest, groups, int(now_s))
-    return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == ours else None
+    started = (generation, counter.items_digest, groups, int(now_s))
+    return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == started else None
 
 
 def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write:
@@ -151,21 +153,21 @@ def same_scan_check_write(store: Store, scan: Scan) -> Write:
 
 
 def end(store: Store, scan: Scan, now_s: float) -> bool:
-    """Notes that a scan has read all items. Returns False if it was closed, or another scan was started."""
+    """Notes that a scan has read all items. Returns False if the scan was closed, or another scan was started."""
     if _try_change(store, scan, {"ended": int(now_s)}, expected=expect_counting(scan)):
         return True
     stored = read_scan(store, scan.counter)
     return stored.generation == scan.generation and stored.ended_s > 0
 
 
-def close(store: Store, scan: Scan, counted_by: str | None = None, found: int | None = None) -> bool:
+def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found: int | None = None) -> bool:
     """Closes a scan. Returns False if another scan was started.
 
-    `counted_by`: the digest of the declaration by which the scan has counted every group. `found`: how many groups have
-    items. None: the stored value stays.
+    `counted_by`: the digest of the declaration by which the scan has counted every group. `groups_found`: how many
+    groups have items. None: the stored value stays.
     """
-    given = {"counted_by": counted_by, "found": found}
-    values: dict[str, Any] = {"closed": 1, **{name: value for name, value in given.items() if value is not None}}
+    results = {"counted_by": counted_by, "found": groups_found}
+    values: dict[str, Any] = {"closed": 1, **{name: value for name, value in results.items() if value is not None}}
     if _try_change(store, scan, values, expected={"generation": scan.generation, "closed": None}):
         return True
     stored = read_scan(store, scan.counter)
@@ -175,17 +177,17 @@ def close(store: Store, scan: Scan, counted_by: str | None = None, found: int | 
 def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
     """Returns the last scans of a table's counters, by name, before the consumer applies records.
 
-    A number may belong to another declaration, or to a counter that is not declared any more. The consumer skips the
-    records of such a number, and first notes it as not counted: its declaration may be deployed again. Raises
-    StoreBusyError.
+    A number may be counted by another declaration, or its counter may not be declared any more. The consumer skips the
+    records of such a number. So it first notes the number as not counted, in case the old declaration is deployed
+    again. Raises StoreBusyError.
     """
     for _ in range(ATTEMPTS_MAX):
         stored = map(Scan.of, queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION))
         scans = {scan.counter: scan for scan in stored if scan.table == table}
-        others = [scan for scan in scans.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
-        if not others:
+        outdated = [scan for scan in scans.values() if scan.is_for_other_declaration(counters.get(scan.counter))]
+        if not outdated:
             return {name: scans.get(name, Scan(name)) for name in counters}
-        for scan in others:
+        for scan in outdated:
             invalidate(store, scan)
     raise StoreBusyError("The scans of the items keep changing.")
 

@@ -48,7 +48,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 def _check(recount: Recount) -> Iterator[bool]:
     """Yields for each compared group whether its number was wrong."""
     scan, store, now_s = recount.scan, recount.store, recount.now_s()
-    if scan.counted_by != recount.counter.items_digest or not (scan.closed or scan.spot):
+    if scan.counted_by != recount.counter.items_digest or not (scan.closed or scan.is_spot_check):
         return  # the items are not counted yet, or a person recounts them
     if scan.closed:
         _begin_check(recount, now_s)
@@ -71,7 +71,7 @@ def _begin_check(recount: Recount, now_s: float) -> None:
     values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
     # The items of a group of RESERVED_GROUP_PREFIX may be anywhere in the table.
     groups = list(dict.fromkeys(value.group for value in values if value and not value.is_reserved))[:GROUPS_MAX]
-    scan = scan_state.begin(store, recount.counter, now_s, groups, spot=True) if groups else None
+    scan = scan_state.begin(store, recount.counter, now_s, groups, is_spot_check=True) if groups else None
     if scan is None:
         return
     check = replace(recount, scan=scan, page_items=SAMPLE_ITEMS)

@@ -57,7 +57,7 @@ def scan_orders(stack: dict[str, Any], counters: Path) -> None:
     list(recount.run_steps())
     wait_for(recount.is_complete)
     assert all(recount.set_number(difference) for difference in recount.all_differences())
-    recount.close(counted=True)
+    recount.close(has_counted_all=True)
 
 
 def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path: Path) -> None:

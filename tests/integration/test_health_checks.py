@@ -215,7 +215,7 @@ def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
 def test_a_watermark_ahead_of_the_clock_has_an_age_below_zero(stack_status: StatusOfStack) -> None:
     """Clocks differ, so a watermark may be ahead of the clock of the function that reads it."""
     mark_judged(stack_status.store, minutes_ahead=3)
-    assert re.search(r" UTC, -\d+ s ago$", checks.judging(stack_status.store).summary)
+    assert re.search(r" UTC, -\d+ s ago$", checks.judged_check(stack_status.store).summary)
 
 
 def test_if_the_store_does_not_answer_the_store_is_wrong_and_parts_that_read_it_are_unknown(

@@ -102,7 +102,7 @@ class Team:
         self.finish_reading(recount)
         for difference in recount.set_many(list(recount.all_differences())):
             assert recount.set_number(difference)
-        recount.close(counted=True)
+        recount.close(has_counted_all=True)
 
     def finish_reading(self, recount: Recount) -> None:
         """Read the rest of the table, until the scan is settled."""

@@ -236,7 +236,7 @@ class Turns:
             self.write()
             assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
             self.rest()
-        recount.close(counted=True)
+        recount.close(has_counted_all=True)
         self.clock.pass_s(400)
 
     def _process(self) -> Handler:

@@ -225,7 +225,7 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
     assert {lost.consumer for lost in loss.list_losses(world.store)} == set(BOTH)
     acknowledge(world)
     world.assert_no_drift(5)
-    assert (loss.list_losses(world.store), checks.lost_records(world.store).failed) == ([], False)
+    assert (loss.list_losses(world.store), checks.lost_records_check(world.store).failed) == ([], False)
 
 
 def test_make_dev_reports_no_loss_because_its_engine_keeps_every_record(world: Deployment) -> None:
@@ -237,9 +237,9 @@ def test_make_dev_reports_no_loss_because_its_engine_keeps_every_record(world: D
 
 def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Deployment) -> None:
     switch_off_with_sweep(world)
-    assert checks.lost_records(world.store).state == "ok"
+    assert checks.lost_records_check(world.store).state == "ok"
     world.run(1)
-    check = checks.lost_records(world.store)
+    check = checks.lost_records_check(world.store)
     assert (check.state, check.facts["since"] < world.now_s - DAY * 60) == ("wrong", True)
     with pytest.raises(RepairNotReadyError, match="has not restarted"):
         acknowledge(world)
@@ -253,7 +253,7 @@ def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Dep
         losses.acknowledge(world.store, stale, "ann", "of the first one")
     acknowledge(world)
     world.run(1)
-    assert checks.lost_records(world.store).state == "ok"
+    assert checks.lost_records_check(world.store).state == "ok"
 
 
 def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(world: Deployment) -> None:

@@ -136,7 +136,7 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
     world.run(20)
     row = rows.read_row(world.store, "likes", "p")
     assert 0 < row.confirmed_amount(watermark.read(world.store)) < row.drift
-    assert checks.drift(world.store).failed
+    assert checks.drift_check(world.store).failed
     finding = repair(reconciler)
     assert finding is not None
     assert (world.tally(), finding.how) == (finding.tally + finding.difference, "ledger")

@@ -22,7 +22,7 @@ from tally.items import Contribution, Items
 from tally.streams.fold import BatchContext
 from tally.team import consumer, first_seen
 from tally.team.consumer import ItemChange, ItemsRun
-from tally.team.first_seen import LIVE_MARKER, Marker, moves_between
+from tally.team.first_seen import STREAM_MARKER, Marker, moves_between
 from tally.team.scan_state import Scan
 from tests.tiers import in_long
 
@@ -247,7 +247,7 @@ class Model:
                     return
                 for key, value in page:
                     stores_state = self.has("store the state that was read")
-                    self.markers[scan.generation, key] = value if stores_state else LIVE_MARKER
+                    self.markers[scan.generation, key] = value if stores_state else STREAM_MARKER
                     self.recounts[scan.generation, value.group] += value.amount
                 break
         if self.may_add_page(scan) and not self.scan.ended_s:
@@ -338,7 +338,7 @@ def apply_record_without(rule: str, marker: Marker, old: Contribution | None, ne
     """Does what `first_seen.apply_record` does, without one rule."""
     skips_rule = rule == "skip records that the scan has read" and isinstance(marker, Contribution)
     if skips_rule or (rule == "count the first record in full" and marker is None):
-        return moves_between(old, new), LIVE_MARKER
+        return moves_between(old, new), STREAM_MARKER
     return APPLY_RECORD(marker, old, new)
 
 

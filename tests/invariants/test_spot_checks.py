@@ -88,7 +88,7 @@ def test_spot_checks_read_no_more_units_than_their_setting_allows(shop: Team) ->
 
 def test_a_record_of_a_group_that_is_not_checked_reads_no_marker(shop: Team) -> None:
     """A spot check is open most of the time, and most records are of other groups."""
-    scan = scan_state.begin(shop.store, shop.counters["orders"], time.time(), ["1"], spot=True)
+    scan = scan_state.begin(shop.store, shop.counters["orders"], time.time(), ["1"], is_spot_check=True)
     assert scan is not None
     reads = WatchedClient(shop.wire, frozenset({"batch_get_item"}))
     shop.handler = shop.process(reads)

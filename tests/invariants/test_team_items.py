@@ -96,7 +96,7 @@ def excesses(recount: Recount) -> dict[str, int]:
 def set_numbers(recount: Recount) -> None:
     for difference in recount.all_differences():
         assert recount.set_number(difference)
-    recount.close(counted=True)
+    recount.close(has_counted_all=True)
 
 
 def poison_next_record(team: Team) -> None:
@@ -213,10 +213,10 @@ def test_a_sweep_beside_a_scan_leaves_the_examples_that_the_scan_found(team: Tea
     team.drain()
     team.sweep_later()
     assert recount.set_many(list(recount.all_differences())) == []
-    recount.close(counted=True)
+    recount.close(has_counted_all=True)
     (fault,) = faults.read_faults(team.store, spent)
     assert (fault.items, fault.example) == (1, "CUSTOMER#a, ORDER#1: total is 0.05: declare scale=2")
-    assert scan_state.begin(team.store, spent, time.time(), ["a"], spot=True)  # a spot check keeps the faults
+    assert scan_state.begin(team.store, spent, time.time(), ["a"], is_spot_check=True)  # a spot check keeps the faults
     team.delete("CUSTOMER#a", "ORDER#1")
     team.drain()
     assert list(faults.read_faults(team.store, spent, remove_stale=True)) == []
@@ -501,7 +501,7 @@ def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team
     with pytest.raises(ScanAbandonedError):
         list(first.run_steps())
     with pytest.raises(ScanAbandonedError):
-        first.close(counted=True)
+        first.close(has_counted_all=True)
     assert not scan_state.end(team.store, first.scan, time.time())
     team.finish_reading(second)
     with pytest.raises(ScanAbandonedError):  # the scan has ended, so a late page adds nothing
@@ -782,7 +782,7 @@ def test_a_dead_letter_that_waits_for_days_hides_no_number(team: Team) -> None:
 def test_a_loss_also_invalidates_a_number_that_is_counted_during_its_write(team: Team) -> None:
     recount = team.begin_scan("all")
     team.finish_reading(recount)
-    client = interrupted_client(team.wire, 0, lambda: recount.close(counted=True))
+    client = interrupted_client(team.wire, 0, lambda: recount.close(has_counted_all=True))
     scan_state.invalidate_until_done(replace(team.store, client=client), "all")
     assert scan_state.read_scan(team.store, "all").counted_by == ""
 

@@ -235,7 +235,7 @@ def test_a_record_replaces_the_team_number_that_an_older_scan_page_read(social: 
     social.drain()
     assert not recount.set_number(difference)
     assert recount.set_number(recount.difference("a"))
-    recount.close(counted=True)
+    recount.close(has_counted_all=True)
     assert excesses_after_sweep(social) == {"a": 2}
 
 

@@ -390,6 +390,6 @@ class Traffic:
 def _spilled_amounts(record: Record, image: Item) -> list[tuple[str, str, int]]:
     """Returns what the rollup will add for a record: counter, id and amount."""
     if "id" in record["dynamodb"]["Keys"]:
-        return amounts_of(image, alone=True)
+        return amounts_of(image, only_spilled=True)
     prefix, _, id_ = image["PK"]["S"].partition("#")
     return [("likes" if prefix == counters.LIKES.prefix else "hearts", id_, 1)]

@@ -128,7 +128,7 @@ class World(ConsumerWorld):
             amount
             for receipt in self.receipts()
             if "rollup" in receipt
-            for name, target, amount in stream_records.amounts_of(receipt, alone=True)
+            for name, target, amount in stream_records.amounts_of(receipt, only_spilled=True)
             if (name, target) == (counter.name, id_)
         ]
         return self.tally(counter, id_) + sum(spilled) + len(self.spilled_children(counter, id_))

@@ -8,14 +8,14 @@ MEDIA_TYPE = "image/svg+xml"
 EXAMPLE = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
 _HEIGHT = 20
 _MARGIN = 6
-# Verdana at 11 px; textLength makes other fonts fit.
+# Widths of characters in px, in Verdana at 11 px. `textLength` makes the text fit in other fonts.
 _WIDTHS = {"i": 3.0, "l": 3.0, "j": 3.8, ".": 4.0, "t": 4.4, "r": 4.8, "s": 5.8, "M": 9.3}
 _WIDTH_USUAL = 6.9
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def abbreviate(number: int) -> str:
-    """Returns a short form: 999, 1k, 1.2k, 34k, 5.6M. It is cut, so it never shows more than was counted."""
+    """Returns a short form: 999, 1k, 1.2k, 34k, 5.6M. Digits are cut off, so it never shows more than was counted."""
     for unit, letter in _UNITS:
         if number >= unit:
             whole, tenth = divmod(number * 10 // unit, 10)

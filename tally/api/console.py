@@ -17,7 +17,8 @@ from .texts import Text
 MAX_AGE_S = 0  # each load asks whether a file has changed, so no page mixes modules of two versions
 CONSOLE_FOLDER = Path(__file__).parents[1] / "console"
 _PAGE = "index.html"
-_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css"}
+# uPlot's files by the names that the page loads. uPlot's own module is three times as long as its minified script.
 _CHART_FILES = {"uPlot.esm.js": "uPlot.iife.min.js", "uPlot.min.css": "uPlot.min.css"}
 _UPLOT_FOLDER = Path(__file__).resolve().parents[2] / "node_modules/uplot"  # `resolve`: this file may be a link
 _UPLOT_PATHS = {name: f"dist/{name}" for name in _CHART_FILES.values()} | {"uPlot.LICENSE": "LICENSE"}
@@ -31,7 +32,7 @@ _HEADERS = (("cross-origin-resource-policy", "same-origin"), ("referrer-policy",
 
 
 def read_page(config: Mapping[str, Any]) -> Text:
-    """Returns the page. Its policy lets it load what this stack serves, and sign people in at the pool of `config`."""
+    """Returns the page. The page loads only what this stack serves, and signs people in at the pool of `config`."""
     headers = (
         *_HEADERS,
         ("content-security-policy", content_security_policy(str(config["sign_in"].get("domain", "")))),
@@ -62,9 +63,9 @@ def read_file(name: str) -> Text:
     if path is None:
         raise NotFoundError(f"The console has no file {name[:64]!r}.")
     text = path.read_text(encoding="utf-8")
-    if name == "uPlot.esm.js":  # uPlot ships this script minified, but its module three times as long
+    if name == "uPlot.esm.js":  # makes the script a module
         text += "export default uPlot;\n"
-    return Text(text, _TYPES[path.suffix], MAX_AGE_S, headers=_HEADERS)
+    return Text(text, _MEDIA_TYPES[path.suffix], MAX_AGE_S, headers=_HEADERS)
 
 
 @cache
@@ -73,6 +74,6 @@ def _files() -> dict[str, Path]:
     own_files = {
         path.name: path
         for path in CONSOLE_FOLDER.iterdir()
-        if path.suffix in _TYPES and path.name not in _CHART_FILES.values()
+        if path.suffix in _MEDIA_TYPES and path.name not in _CHART_FILES.values()
     }
     return own_files | {name: UPLOT_FILES[source] for name, source in _CHART_FILES.items()}

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 AGENTS_KEPT_MAX = 1024  # a search takes 0.4 ms, and most visitors share a few hundred browsers
 _BROWSER = re.compile(r"Mozilla/5\.0 \((?!compatible)[^()]*\) (AppleWebKit|Gecko)/")
-# The list has these names because the apps fetch previews and feeds, as `WhatsApp/2.23.20.0 A`. After a browser's own
-# words, each is the app in which a person sees the page. The last one is a build of Android, which many phones have.
+# The list has these names because the apps fetch previews and feeds, like `WhatsApp/2.23.20.0 A`. If a browser's words
+# are before the name, a person sees the page in the app. The last name is a build of Android, which many phones have.
 _APPS = re.compile(r"\b(WhatsApp|Viber|Feedly|NewsBlur|MetaIAB Facebook|AP3A\.240617\.008)\b")
 
 

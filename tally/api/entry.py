@@ -3,9 +3,9 @@
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "increment", …}` and get `{"status",
 "replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
-Lambda takes every answer to an asynchronous invocation for a success. So a single event raises each error that is not
-the caller's fault, also a bug, and so does a batch with `"on_failure": "raise"`. Lambda then sends the event again, and
-after its last attempt keeps it.
+Lambda takes every answer to an asynchronous invocation for a success. So for a single event, and for a batch
+with `"on_failure": "raise"`, the function raises each error that is not the caller's fault, also a bug. Lambda then
+sends the event again, and after its last attempt keeps the event.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class RequestHandler:
     ) -> None:
         """`operations`: what direct events may name. `counters`: the declared counters, by name. `pages`: how a URL
         becomes the name of a page. `served_counters`: the counters that the function may touch; None: all."""
-        self.by_name = {operation.name: operation for operation in operations}
-        self.by_route = {key: route for route in routes for key in route.keys}
+        self.operations_by_name = {operation.name: operation for operation in operations}
+        self.routes_by_key = {key: route for route in routes for key in route.keys}
         self.counters = counters
         self.served_counters = counters if served_counters is None else served_counters
         self.pages = pages
@@ -96,7 +96,7 @@ class RequestHandler:
             return _direct_response(answer, request_id)
 
     def _answer_http(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        route = self.by_route.get(event["routeKey"])
+        route = self.routes_by_key.get(event["routeKey"])
 
         def read() -> UncheckedRequest:
             if route is None:
@@ -118,7 +118,7 @@ class RequestHandler:
         return texts.response(body, event.get("headers", {}))
 
     def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the rest gets 503.
+        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the others get 503.
 
         With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
@@ -150,25 +150,25 @@ class RequestHandler:
         if not isinstance(event, Mapping):
             raise InvalidInputError("The event must be a JSON object.")
         name = event.get("operation")
-        operation = self.by_name.get(name) if isinstance(name, str) else None
+        operation = self.operations_by_name.get(name) if isinstance(name, str) else None
         if operation is None:
-            known = ", ".join(sorted(self.by_name))
+            known = ", ".join(sorted(self.operations_by_name))
             raise InvalidInputError(f"operation must be one of: {known}.", field="operation")
         names = {field.name for field in operation.fields}
         raw = {field: value for field, value in event.items() if field in names or field not in _DIRECT_EXTRAS}
         unknown = sorted(str(field) for field in raw.keys() - names)
         if unknown:
             raise InvalidInputError(f"There is no field {unknown[0][:64]!r} here.", field=unknown[0][:64])
-        named = raw.get("counter")
-        counter = self.counters.get(named) if isinstance(named, str) else None
+        counter_name = raw.get("counter")
+        counter = self.counters.get(counter_name) if isinstance(counter_name, str) else None
         access = operation.access if counter is None else operation.access_of(counter)
-        # A service that reads names no caller, and nobody does for what anyone may do.
+        # A caller is not named for what anyone may do, or when a service reads.
         needs_caller = access is not Access.ANYONE and (operation.writes or operation.access is Access.SIGNED_IN)
         used_before = STORE_METER.attempts, STORE_METER.elapsed_s
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), used_before)
 
     def _answer(self, read: Callable[[], UncheckedRequest], deadline_s: float) -> Outcome:
-        """Answers one request. Any error but a TallyError is a bug: it is logged, and the answer is a bare 500."""
+        """Answers one request. An error that is not a TallyError is a bug: it is logged, and answered with 500."""
         request = None
         outcome: Outcome
         try:
@@ -194,7 +194,7 @@ class RequestHandler:
         context = FieldContext(user is None, self.store.settings.page_hosts, self.counters, self.pages)
         arguments: dict[str, Any] = {}
         for field in request.operation.fields:
-            if field.name in request.raw:  # null does not mean "not given": the check refuses it
+            if field.name in request.raw:  # null does not mean "left out": the check refuses null
                 arguments[field.argument] = value = field.kind.parse(request.raw[field.name], field.http_name, context)
                 if field.kind.is_counter and (refusal := request.operation.refusal_for(value)):
                     raise refusal
@@ -203,7 +203,7 @@ class RequestHandler:
             elif field.required:
                 raise field.kind.missing_error(field.http_name)
         if self.store.clock() >= deadline_s:
-            raise StoreBusyError("There was no time left.")
+            raise StoreBusyError("Tally had no time left for the request.")
         return Call(self.store, user, deadline_s, counters=self.counters, pages=self.pages), arguments
 
 

@@ -14,7 +14,7 @@ from tally.errors import CallerError, InvalidInputError, PreconditionRequiredErr
 from tally.pages import Pages
 
 Schema = dict[str, Any]
-_NUMBER_PATTERN = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?([eE][+-]?[0-9])?")  # as JSON writes one
+_NUMBER_PATTERN = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?([eE][+-]?[0-9])?")  # a number as JSON writes it
 
 
 class Source(Enum):
@@ -55,18 +55,18 @@ class Kind:
     example: Any
     """A value, or a function of SchemaContext that makes one."""
     source: Source | None = None
-    """Where an HTTP request has it. None: in the query of a GET, and in the body of any other method."""
+    """Where an HTTP request has the field. None: in the query of a GET, and in the body of any other method."""
     http_name: str = ""
-    """Its name in an HTTP request. Empty: the argument's name."""
+    """The field's name in an HTTP request. Empty: the argument's name."""
     body_name: str = ""
-    """Its name in the JSON body, where a request may have it instead. Both, if sent, must be equal."""
+    """The field's name in the JSON body, which may have the field instead. If both are sent, they must be equal."""
     list_max: int = 0
     """The most values of a list; 0: the field has one value. A query repeats the name for each value."""
     http_default: str | None = None
     """The value of an HTTP request that does not have the field."""
     is_counter: bool = False
     uses_page_hosts: bool = False
-    """Whether its check compares with the page hosts that the deployment lists."""
+    """Whether the check compares a host with the page hosts that the deployment lists."""
     is_precondition: bool = False
     """Whether a request without the field gets 428 (Precondition Required)."""
     is_documented: bool = True
@@ -78,7 +78,7 @@ class Kind:
         return InvalidInputError(f"{http_name} is missing.", field=http_name)
 
     def parse(self, value_or_values: object, http_name: str, context: FieldContext) -> Any:
-        """Returns the value to use, or a list of these. Raises CallerError, which names the field."""
+        """Returns the value to use, or a list of values. Raises CallerError, which names the field."""
         if not self.list_max:
             return self.check(value_or_values, http_name, context)
         if not isinstance(value_or_values, list) or not 1 <= len(value_or_values) <= self.list_max:
@@ -126,8 +126,8 @@ def size(most: int, default: int, description: str, example: int) -> Kind:
     """Returns a kind for the length of a list: a number, or its text in a query."""
 
     def check(value: object, field: str, _: FieldContext) -> int:
-        written = isinstance(value, str) and _NUMBER_PATTERN.fullmatch(value)
-        return fields.integer_between(float(written[0]) if written else value, field, 1, most)
+        match = isinstance(value, str) and _NUMBER_PATTERN.fullmatch(value)
+        return fields.integer_between(float(match[0]) if match else value, field, 1, most)
 
     return Kind(check, {"type": "integer", "minimum": 1, "maximum": most, "default": default}, description, example)
 
@@ -142,7 +142,7 @@ def text(longest: int, description: str, example: str, unit: str = "bytes") -> K
 
 
 def matching(pattern: re.Pattern[str], schema: Schema, must: str, description: str, example: str) -> Kind:
-    """Returns a kind for text that matches a pattern."""
+    """Returns a kind for text that matches a pattern. `must`: the pattern in words."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
         text = fields.string(value, field)

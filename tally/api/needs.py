@@ -1,6 +1,6 @@
 """The access to tables that an operation needs: an action on the items whose partition key begins with a prefix.
 
-The role of a function grants exactly this access. Tests record the requests of each function, and compare.
+The role of a function grants exactly this access. Tests compare each function's requests with its needs.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ PING_STORE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
 def to_count(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs of a change: it puts a receipt, and moves the tally unless the rollup moves it."""
+    """Returns the needs of a change, which puts a receipt, and moves the tally unless the rollup does."""
     counting = list(counters)
-    now = [counter for counter in counting if counter.visible == "now"]
-    return (PUT_RECEIPT if counting else NOTHING) | on_counts(now, "UpdateItem") | to_read_limits(counting)
+    visible_now = [counter for counter in counting if counter.visible == "now"]
+    return (PUT_RECEIPT if counting else NOTHING) | on_counts(visible_now, "UpdateItem") | to_read_limits(counting)
 
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:
@@ -72,11 +72,11 @@ def to_read_limits(counters: Iterable[Counter]) -> Needs:
 
 
 def to_count_visitors(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to count a visitor, whom the secret of the stack hashes. If visits are visible now, a visit
-    looks for its receipt first."""
+    """Returns the needs to count a visitor, whom Tally hashes with the stack's secret. If visits are visible now, a
+    visit looks for its receipt first."""
     unique = list(counters)
-    find = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
-    return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | find) if unique else NOTHING
+    find_receipt = FIND_RECEIPT if any(counter.visible == "now" for counter in unique) else NOTHING
+    return (to_count(unique) | to_release_expired_holds(unique) | STACK_SECRET | find_receipt) if unique else NOTHING
 
 
 def to_change_batch(counters: Iterable[Counter]) -> Needs:
@@ -97,22 +97,22 @@ def to_find_receipt_before_refusal(counters: Iterable[Counter]) -> Needs:
 
 def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
     """Returns the needs to give back what expired holds have taken: before a 409, and in the sweep."""
-    holding = [counter for counter in counters if counter.may_settle_holds]
-    moved = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(holding, "UpdateItem")
-    return (PUT_RECEIPT | moved | to_read_limits(holding)) if holding else NOTHING
+    with_holds = [counter for counter in counters if counter.may_settle_holds]
+    moves = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(with_holds, "UpdateItem")
+    return (PUT_RECEIPT | moves | to_read_limits(with_holds)) if with_holds else NOTHING
 
 
 def to_change_child(counters: Iterable[Counter]) -> Needs:
     """Returns the needs to put or delete a child, which may read the parent and create a shard beside the parent
     (tally/counting/children.py)."""
-    families = list(counters)
-    change = on_counts(families, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
-    needing = [counter for counter in families if counter.parent_required]
-    return (change | on_counts(needing, "BatchGetItem") | PUT_RECEIPT) if families else NOTHING
+    with_children = list(counters)
+    change = on_counts(with_children, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
+    of_posts = [counter for counter in with_children if counter.parent_required]
+    return (change | on_counts(of_posts, "BatchGetItem") | PUT_RECEIPT) if with_children else NOTHING
 
 
 def to_read_tallies(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read tallies. Tallies of one item are read together, and a tally with shards by itself."""
+    """Returns the needs to read tallies. Tallies of one item are read together, and each tally with shards alone."""
     readable = list(counters)
     single = [counter for counter in readable if counter.has_version]
     spread = [counter for counter in readable if not counter.has_version]
@@ -120,16 +120,16 @@ def to_read_tallies(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_scan(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read the scan of a counter of items, which shows its numbers only after its scan."""
+    """Returns the needs to read the scan of a counter of items. Its numbers are shown only after the scan."""
     return READ_SCANS if any(counter.items is not None for counter in counters) else NOTHING
 
 
 def to_read_as_of(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read `as_of`, which a number has that is visible soon. A number of items also needs its
-    scan."""
+    """Returns the needs to read `as_of`, which a number has if its changes are visible soon. A number of items also
+    needs its scan."""
     soon = [counter for counter in counters if counter.visible == "soon"]
-    judged = READ_WATERMARK if any(counter.items is None for counter in soon) else NOTHING
-    return judged | to_read_scan(soon)
+    watermark = READ_WATERMARK if any(counter.items is None for counter in soon) else NOTHING
+    return watermark | to_read_scan(soon)
 
 
 def to_make_events(counters: Iterable[Counter]) -> Needs:
@@ -142,7 +142,7 @@ def to_make_events(counters: Iterable[Counter]) -> Needs:
 
 
 def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
-    """Returns the needs to send events: each moves to the sent ones. `more`: actions on events that are not sent."""
+    """Returns the needs to send events: each moves to the sent events. `more`: actions on events that are not sent."""
     sent = {"EVENT#": ("DeleteItem", *more), "SENT#": ("PutItem",)}
     return on_ledger(sent) if any(counter.notifies for counter in counters) else NOTHING
 

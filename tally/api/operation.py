@@ -10,9 +10,9 @@
     def get_counter(call: Call, *, counter: DeclaredCounter, id: Id, period: Period | None = None) -> Answer[Value]:
         "The value of a counter"
 
-It has the function's name. Its fields are the keyword arguments: each has a kind (kinds.py), and is required if it has
-no default. Routes, roles, throttles, the local gateway, the API document, the samples in `events/`, the smoke test and
-the client follow from this declaration.
+The operation has the function's name. Its fields are the keyword arguments. Each field has a kind (kinds.py), and is
+required if the argument has no default. Routes, roles, throttles, the local gateway, the API document, the samples in
+`events/`, the smoke test and the client follow from this declaration.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .needs import NOTHING, Needs
 from .texts import Text
 
 OPEN_SUFFIX = "_open"
-"""Ends the name of a function that serves strangers, if another function of the same module may change more."""
+"""The end of the name of a function that serves strangers, if another function of the module may change more."""
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Throttle(NamedTuple):
     burst: int
 
     def scaled_by(self, share: float) -> Throttle:
-        """Returns the throttle with this share of the rate, at least one request a second. A burst costs little."""
+        """Returns the throttle with this share of the rate, at least one request a second. The burst stays."""
         return self._replace(rate_per_s=max(1, round(self.rate_per_s * share)))
 
 
@@ -83,7 +83,7 @@ class Answer(NamedTuple, Generic[T]):
     status: int = 200
     replayed: bool = False
     max_age_s: int = 0
-    """For how many seconds a cache may keep it, if the route is for anyone and its answers can be revalidated."""
+    """For how many seconds a cache may keep the answer, if the route is for anyone and caches may revalidate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +92,12 @@ class Field:
 
     argument: str
     name: str
-    """Its name in a direct event: the argument's, without the `_` of `from_`."""
+    """The name in a direct event: the argument's name, without the `_` of `from_`."""
     kind: Kind
     source: Source
-    """Where an HTTP request has it."""
+    """Where an HTTP request has the field."""
     http_name: str
-    """Its name in the HTTP request."""
+    """The name in the HTTP request."""
     required: bool
 
 
@@ -114,15 +114,15 @@ class OperationFacts:
     open_throttle: Throttle | None = None
     """The throttle of a route for one counter that is open to more callers than `access` says. None: `throttle`."""
     short_route: str = ""
-    """The form of a counter's short route, such as `POST {path}`; empty if it has none."""
+    """The template of a counter's short route, such as `POST {path}`. Empty: no counter has such a route."""
     has_short_route: Callable[[Counter], bool] = lambda _: True
     """Whether a counter has that short route."""
     raises: Sequence[type[TallyError]] = ()
     """The errors besides those that any operation may raise."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
-    """Returns why it does not work on this counter; None if it does."""
+    """Returns why the operation does not work on this counter; None if it works."""
     only_counters: Sequence[Counter] = ()
-    """It works on these counters only, and a deployment without them does not have it. Empty: on any counter."""
+    """The only counters that it works on. A deployment without these counters lacks the operation. Empty: any."""
     example: Any = None
     success_statuses: Sequence[int] = (200,)
     """The statuses of its successful answers."""
@@ -164,7 +164,7 @@ class Operation(OperationFacts):
     path: str
     fields: tuple[Field, ...]
     answer: Any
-    """The type of its answer: a TypedDict, a union of some, or Text."""
+    """The type of its answer: a TypedDict, a union of TypedDicts, or Text."""
 
     def __init__(self, declared: operation, function: Callable[..., Any]) -> None:
         vars(self).update(vars(declared))
@@ -229,7 +229,7 @@ class Operation(OperationFacts):
 
     def serves(self, counter: Counter) -> bool:
         """Returns whether it works on this counter."""
-        is_listed = not self.only_counters or counter.name in [one.name for one in self.only_counters]
+        is_listed = not self.only_counters or counter.name in [listed.name for listed in self.only_counters]
         return is_listed and self.refusal_for(counter) is None
 
     def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:
@@ -243,7 +243,7 @@ class Operation(OperationFacts):
         return _ACCESS_BY_AUDIENCE.get(getattr(counter, self.audience_field), self.access)
 
     def is_opened_by(self, counter: Counter) -> bool:
-        """Returns whether a counter opens it to more callers, and so has a route of its own."""
+        """Returns whether a counter opens the operation to more callers, and so has a route of its own."""
         return self.has_counter_in_path and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
@@ -261,8 +261,8 @@ class Operation(OperationFacts):
                 path = self.path.replace("{counter}", counter.name)
                 routes.append(Route(self, self.method, path, access, self.open_throttle or self.throttle, fixed))
             if self.short_route and counter.path and self.has_short_route(counter):
-                method, _, form = self.short_route.partition(" ")
-                path = form.replace("{path}", counter.path)
+                method, _, template = self.short_route.partition(" ")
+                path = template.replace("{path}", counter.path)
                 routes.append(Route(self, method, path, access, self.throttle, fixed, is_short=True))
         return routes
 
@@ -272,7 +272,7 @@ _ACCESS_BY_AUDIENCE = {"anyone": Access.ANYONE, "caller": Access.SIGNED_IN}
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One route of the HTTP API. Of several that match a request, API Gateway takes the most specific one."""
+    """One route of the HTTP API. If several routes match a request, API Gateway takes the most specific route."""
 
     operation: Operation
     method: str
@@ -286,7 +286,7 @@ class Route:
 
     @property
     def key(self) -> str:
-        """As API Gateway names it: `POST /videos/{id}/plays`."""
+        """The route's name in API Gateway: `POST /videos/{id}/plays`."""
         return f"{self.method} {self.path}"
 
     @property
@@ -362,15 +362,14 @@ def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, C
     If strangers may change some counters of a module that changes numbers, the module is two functions. One function
     serves strangers, and its role lets it change those counters only.
     """
-    listed = list(operations)
-    routes = [route for operation in listed for route in operation.routes(counters)]
+    routes = [route for operation in operations for route in operation.routes(counters)]
     of_services = [route.operation for route in routes if route.access is Access.WRITE]
-    closed = {operation.module for operation in of_services if operation.changes_numbers}
+    modules_of_services = {operation.module for operation in of_services if operation.changes_numbers}
     by_function: dict[str, list[Route]] = {}
     for route in routes:
         module = route.operation.module
-        apart = module in closed and route.access in (Access.ANYONE, Access.SIGNED_IN)
-        by_function.setdefault(module + OPEN_SUFFIX if apart else module, []).append(route)
+        is_for_strangers = module in modules_of_services and route.access in (Access.ANYONE, Access.SIGNED_IN)
+        by_function.setdefault(module + OPEN_SUFFIX if is_for_strangers else module, []).append(route)
     return by_function
 
 
@@ -385,7 +384,7 @@ def operations_of_function(
 
 
 def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
-    """Returns the counters that a function may touch: all, or the open ones if it serves strangers."""
+    """Returns the counters that a function may touch. If the function serves strangers, these are the open counters."""
     if not name.endswith(OPEN_SUFFIX):
         return list(counters.values())
     served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}

@@ -31,7 +31,7 @@ NewValue = Annotated[
 
 
 class Value(TypedDict):
-    """A number. It has a version if it can be set, and `as_of` if its changes are visible soon.
+    """A number. If it can be set, it has a version. If its changes are visible soon, it has `as_of`.
 
     With a ceiling or a floor, it has a `limit`, and how much is `left`.
     """

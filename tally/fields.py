@@ -273,7 +273,7 @@ def refusal_of_public_read(counter: Counter, **members: str) -> ForbiddenError |
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)
 
 
-def unlisted(counter: Counter) -> ForbiddenError | None:
+def refusal_of_listing(counter: Counter) -> ForbiddenError | None:
     """Returns the error for a counter whose ids not everybody may list, else None."""
     if counter.listed:
         return None

@@ -48,7 +48,7 @@ class NewState(TypedDict):
 
 
 class IdLimit(TypedDict):
-    """The limit of one id. `override`: false if it is the declared limit, which may change with a deploy."""
+    """The limit of one id. `override`: false for the declared limit, which may change with a deploy."""
 
     counter: str
     id: str
@@ -79,7 +79,9 @@ class Voided(TypedDict):
 
 
 class AllVoided(TypedDict):
-    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one."""
+    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this request
+    took them back.
+    """
 
     tallies: int
     changed: bool
@@ -87,8 +89,8 @@ class AllVoided(TypedDict):
 
 
 class Value(TypedDict):
-    """A number. It has a version if it can be set, and `as_of` if its changes are visible soon. With a ceiling or a
-    floor, it has a `limit`, and how much is `left`.
+    """A number. If it can be set, it has a version. If its changes are visible soon, it has `as_of`. With a ceiling
+    or a floor, it has a `limit`, and how much is `left`.
     """
 
     counter: str
@@ -113,7 +115,7 @@ class Unreadable(TypedDict):
 
 
 class Values(TypedDict):
-    """Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment."""
+    """Numbers, in the order of the request. Tally reads each number by itself, so they are not a snapshot."""
 
     tallies: list[Value | Unreadable]
 
@@ -166,7 +168,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """Whether the caller is a child of each, in the order of the request."""
+    """For each id, whether the caller is a child, in the order of the request."""
 
     mine: list[Child | Unreadable]
 
@@ -192,7 +194,7 @@ class Anonymous(TypedDict):
 
 
 class ListedOwn(TypedDict):
-    """Whether each counts this browser, in the order of the request."""
+    """For each id, whether it counts this browser, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
@@ -269,7 +271,7 @@ class Visits(TypedDict):
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired."""
+    """Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired."""
 
     operation: Literal[
         "increment",
@@ -327,7 +329,7 @@ class Series(TypedDict):
 
 
 class Place(TypedDict):
-    """One id."""
+    """One id, and by how much its number moved."""
 
     id: str
     value: int
@@ -460,7 +462,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it."""
+    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event."""
 
     event: str
     counter: str

@@ -30,7 +30,7 @@ export interface NewState {
   version: number;
 }
 
-/** The limit of one id. `override`: false if it is the declared limit, which may change with a deploy. */
+/** The limit of one id. `override`: false for the declared limit, which may change with a deploy. */
 export interface IdLimit {
   counter: string;
   id: string;
@@ -56,14 +56,14 @@ export interface Voided {
   visible: "now" | "soon";
 }
 
-/** All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one. */
+/** All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this request took them back. */
 export interface AllVoided {
   tallies: number;
   changed: boolean;
   visible: "now" | "soon";
 }
 
-/** A number. It has a version if it can be set, and `as_of` if its changes are visible soon. With a ceiling or a floor, it has a `limit`, and how much is `left`. */
+/** A number. If it can be set, it has a version. If its changes are visible soon, it has `as_of`. With a ceiling or a floor, it has a `limit`, and how much is `left`. */
 export interface Value {
   counter: string;
   id: string;
@@ -85,7 +85,7 @@ export interface Unreadable {
   error: Record<string, unknown>;
 }
 
-/** Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment. */
+/** Numbers, in the order of the request. Tally reads each number by itself, so they are not a snapshot. */
 export interface Values {
   tallies: (Value | Unreadable)[];
 }
@@ -129,7 +129,7 @@ export interface Children {
   cursor: string | null;
 }
 
-/** Whether the caller is a child of each, in the order of the request. */
+/** For each id, whether the caller is a child, in the order of the request. */
 export interface Mine {
   mine: (Child | Unreadable)[];
 }
@@ -151,7 +151,7 @@ export interface Anonymous {
   present: boolean;
 }
 
-/** Whether each counts this browser, in the order of the request. */
+/** For each id, whether it counts this browser, in the order of the request. */
 export interface ListedOwn {
   anonymous: (Anonymous | Unreadable)[];
 }
@@ -218,7 +218,7 @@ export interface Visits {
   as_of: number | null;
 }
 
-/** Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired. */
+/** Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired. */
 export interface Receipt {
   operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "change_hold" | "visit";
   target: string;
@@ -259,7 +259,7 @@ export interface Series {
   as_of: number | null;
 }
 
-/** One id. */
+/** One id, and by how much its number moved. */
 export interface Place {
   id: string;
   value: number;
@@ -376,7 +376,7 @@ export interface Status {
   counters: (Declared)[];
 }
 
-/** The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it. */
+/** The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event. */
 export interface Crossed {
   event: string;
   counter: string;

@@ -12,8 +12,8 @@ READER = StreamReader(
     does="books what was accepted, and what the numbers did, in the ledger",
     streams={Table.RECEIPTS: ("INSERT", "MODIFY"), Table.COUNTS: ()},
     sends_events=True,
-    # Only the judge waits for it. Each minute the judge looks at what the bookkeeper had passed a minute before. In a
-    # longer window a heartbeat is too late for that, and the age of a batch comes near the alarm `iterator-age`.
+    # Only the judge waits for the bookkeeper. Each minute the judge uses how far the bookkeeper had come a minute
+    # before. With a longer window a heartbeat comes too late, and a batch is nearly old enough for `iterator-age`.
     window_s=30,
 )
 

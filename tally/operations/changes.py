@@ -10,8 +10,7 @@ from tally.api.operation import SELDOM, Access, Answer, Call, operation
 from tally.api.shapes import PeriodName, WhenVisible
 from tally.counter import CHANGES as OF_CHANGES
 from tally.counter import Counter
-from tally.counting import batch as changes_
-from tally.counting import periods, voids
+from tally.counting import batch, periods, voids
 from tally.counting.receipts import ReceiptKey
 from tally.dynamo import clock
 from tally.errors import CallerError, CounterRetiredError, InvalidInputError, LimitReachedError, NotFoundError
@@ -38,7 +37,8 @@ class Voided(TypedDict):
 
 
 class AllVoided(TypedDict):
-    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: as for one."""
+    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this
+    request took them back."""
 
     tallies: Annotated[int, {"minimum": 1}]
     changed: bool
@@ -80,8 +80,8 @@ def change(
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"
-    wanted = changes_.parse_batch(changes, call.counters, clock.now_s(), soon=soon)
-    body, replayed = changes_.count(call, wanted, operation="change", key=idempotency_key, soon=soon)
+    parsed = batch.parse_batch(changes, call.counters, clock.now_s(), soon=soon)
+    body, replayed = batch.count(call, parsed, operation="change", key=idempotency_key, soon=soon)
     return Answer(body, replayed=replayed)
 
 
@@ -110,13 +110,13 @@ def void(
 
     The first void takes the change back, in the period in which it was counted. Another void changes nothing, and a
     late copy of the change does not count. Tally knows the key as long as its receipt lives. `caller`: who made the
-    change; without it, you. If a floor or ceiling does not allow the void, Tally refuses it, and the change stays.
+    change; by default you. If a floor or ceiling does not allow the void, Tally refuses it, and the change stays.
     """
-    keyed = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
-    amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
+    receipt_key = ReceiptKey("increment", f"{counter.name}/{id}", key, {})
+    amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
     ((tally, amount),) = amounts.items()
-    named = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}
-    return Answer({**named, "changed": not replayed, "visible": body["visible"]})
+    members = {"counter": counter.name, **periods.answer_members(tally.id), "amount": amount}
+    return Answer({**members, "changed": not replayed, "visible": body["visible"]})
 
 
 @operation(
@@ -133,13 +133,13 @@ def void(
 def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = None) -> Answer[AllVoided]:
     """Take a batch back
 
-    All changes under the key are taken back, or none, as one change is.
+    All changes under the key are taken back, or none, by the rules for one change.
     """
-    keyed = ReceiptKey("change", changes_.RECEIPT_TARGET, key, {})
-    amounts, (body, replayed) = voids.void(_call_of(call, caller), keyed)
+    receipt_key = ReceiptKey("change", batch.RECEIPT_TARGET, key, {})
+    amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
     return Answer({"tallies": len(amounts), "changed": not replayed, "visible": body["visible"]})
 
 
 def _call_of(call: Call, caller: str | None) -> Call:
-    """Returns the call as one of `caller`, whose name the receipt has."""
+    """Returns the call as if `caller` made it, because the receipt has the name of the caller."""
     return call if caller is None else replace(call, caller=caller)

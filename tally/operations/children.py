@@ -23,7 +23,9 @@ from tally.errors import (
     problem_document,
 )
 
-Since = Annotated[int | None, {"minimum": 0, "description": "Seconds since 1970. Null: not put through Tally."}]
+Since = Annotated[
+    int | None, {"minimum": 0, "description": "Seconds since 1970. Null: the child was not put through Tally."}
+]
 
 
 class Child(TypedDict):
@@ -68,7 +70,7 @@ class Children(TypedDict):
 
 
 class Mine(TypedDict):
-    """Whether the caller is a child of each, in the order of the request."""
+    """For each id, whether the caller is a child, in the order of the request."""
 
     mine: list[Child | Unreadable]
 
@@ -90,7 +92,7 @@ class ChangedAnonymous(Anonymous):
 
 
 class ListedOwn(TypedDict):
-    """Whether each counts this browser, in the order of the request."""
+    """For each id, whether it counts this browser, in the order of the request."""
 
     anonymous: list[Anonymous | Unreadable]
 
@@ -171,7 +173,7 @@ def put_child(
     Putting a child again changes nothing. The key is optional. With a key, a late retry does not put back a child that
     was removed after the first request.
     """
-    return _set_child(call, "put_child", counter, id, name, True, idempotency_key, value)
+    return _set_child(call, "put_child", counter, id, name, idempotency_key, value, present=True)
 
 
 @operation(
@@ -197,7 +199,7 @@ def delete_child(
 
     If there is no such child, nothing changes.
     """
-    return _set_child(call, "delete_child", counter, id, name, False, idempotency_key, value)
+    return _set_child(call, "delete_child", counter, id, name, idempotency_key, value, present=False)
 
 
 @operation(
@@ -237,12 +239,11 @@ def list_children(
 
     In the order of their percent-encoded names. `GET /counters/{counter}/{id}` has their number.
     """
-    found, following = children.list_children(call, counter, id, limit, cursor)
+    page, next_cursor = children.list_children(call, counter, id, limit, cursor)
     listed = [
-        {"anonymous": True, "since": since} if name is None else {"child": name, "since": since}
-        for name, since in found
+        {"anonymous": True, "since": since} if name is None else {"child": name, "since": since} for name, since in page
     ]
-    return Answer({"counter": counter.name, "id": id, "children": listed, "cursor": following})
+    return Answer({"counter": counter.name, "id": id, "children": listed, "cursor": next_cursor})
 
 
 @operation(
@@ -263,7 +264,7 @@ def put_mine(
 
     The key is optional. With a key, a late retry does not repeat a like that you have removed.
     """
-    return _set_child(call, "put_mine", counter, id, call.caller or "", True, idempotency_key, value)
+    return _set_child(call, "put_mine", counter, id, call.caller or "", idempotency_key, value, present=True)
 
 
 @operation(
@@ -284,7 +285,7 @@ def delete_mine(
 
     If you are not counted, nothing changes.
     """
-    return _set_child(call, "delete_mine", counter, id, call.caller or "", False, idempotency_key, value)
+    return _set_child(call, "delete_mine", counter, id, call.caller or "", idempotency_key, value, present=False)
 
 
 @operation(
@@ -342,10 +343,10 @@ def put_anonymous(
 ) -> Answer[ChangedAnonymous]:
     """Count a browser without sign-in
 
-    A secret counts once for each id. Tally stores a hash of both, which names nobody. DELETE takes it back.
+    A secret counts once for each id. Tally stores a hash of secret and id, which names nobody. DELETE removes it.
     """
     child = anonymous.child_name(counter, id, secret)
-    return _set_child(call, "put_anonymous", counter, id, child, True, idempotency_key, value)
+    return _set_child(call, "put_anonymous", counter, id, child, idempotency_key, value, present=True)
 
 
 @operation(
@@ -372,7 +373,7 @@ def delete_anonymous(
     If this secret is not counted, nothing changes.
     """
     child = anonymous.child_name(counter, id, secret)
-    return _set_child(call, "delete_anonymous", counter, id, child, False, idempotency_key, value)
+    return _set_child(call, "delete_anonymous", counter, id, child, idempotency_key, value, present=False)
 
 
 @operation(
@@ -412,7 +413,7 @@ def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[
     access=Access.WRITE,
     throttle=SELDOM,
     refusal_for=_refusal_of_removal,
-    # It marks the parent and the shards of its number, and lists it for the sweep.
+    # `remove_parent` marks the parent and the shards of its number, and lists the parent for the sweep.
     needs=lambda counters: (
         needs.on_counts(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),
@@ -430,14 +431,14 @@ def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Rem
 
 
 def _set_child(
-    call: Call, operation: str, counter: Counter, id_: str, name: str, wanted: bool, key: str | None, value: bool
+    call: Call, operation: str, counter: Counter, id_: str, name: str, key: str | None, value: bool, *, present: bool
 ) -> Answer[Any]:
-    keyed = None
+    receipt_key = None
     if key is not None:
-        keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = {"counter": counter.name, "id": id_, "present": wanted}  # for the receipt, so it names nobody
-    counted, replayed = children.set_child(call, counter, id_, name, wanted, body, keyed)
-    answer = {**_child_body(counter, id_, name, wanted), **counted}
+        receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
+    body = {"counter": counter.name, "id": id_, "present": present}  # the receipt has this body, so it names nobody
+    counted, replayed = children.set_child(call, counter, id_, name, present, body, receipt_key)
+    answer = {**_child_body(counter, id_, name, present), **counted}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
@@ -453,7 +454,7 @@ def _answer_each(
     refusal_for: Callable[[Counter], CallerError | None],
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
-    """Returns for each entry whether it has its child, or an error. `child_of`: returns the child's encoded name."""
+    """Returns for each entry whether its child is present, or an error. `child_of`: returns a child's encoded name."""
     refused: dict[tuple[str, str], CallerError] = {}
     for name, id_ in of:
         try:
@@ -463,8 +464,8 @@ def _answer_each(
                 raise refusal
         except CallerError as error:
             refused[name, id_] = error
-    wanted = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
-    names = {tally: child_of(*tally) for tally in wanted}
+    readable = [Tally(call.counters[name], id_) for name, id_ in of if (name, id_) not in refused]
+    names = {tally: child_of(*tally) for tally in readable}
     present = children.parents_with_child(call, names)
 
     def entry(name: str, id_: str) -> dict[str, Any]:

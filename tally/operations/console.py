@@ -8,7 +8,7 @@ from tally.api.operation import RARE, Access, Answer, Call, Throttle, operation
 from tally.api.texts import Text
 from tally.errors import NotFoundError
 
-TRY_IT_COUNTERS = {"plays", "stock"}  # what *Try it* moves
+TRY_IT_COUNTERS = {"plays", "stock"}  # the counters that *Try it* changes
 FILE_THROTTLE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
 
 
@@ -92,8 +92,8 @@ def get_console_config(call: Call) -> Answer[Config]:
     People sign in at the stack's user pool (`pkce`), with their own token (`token`), or in `make dev` with a name
     (`name`).
     """
-    known = call.store.settings.console
-    try_it = known["try_it"] and call.counters.keys() >= TRY_IT_COUNTERS
+    config = call.store.settings.console
+    try_it = config["try_it"] and call.counters.keys() >= TRY_IT_COUNTERS
     public = [one for one in call.counters.values() if one.public]
     names = {"counters": [one.name for one in public], "listed": [one.name for one in public if one.listed]}
-    return Answer({**known, "try_it": try_it, **names})
+    return Answer({**config, "try_it": try_it, **names})

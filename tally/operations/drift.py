@@ -19,7 +19,8 @@ from tally.streams.crossings import EXAMPLE
 from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
-    int | None, {"minimum": 0, "description": "Seconds since 1970. All earlier changes are judged. Null: no change is."}
+    int | None,
+    {"minimum": 0, "description": "Seconds since 1970. All earlier changes are judged. Null: no change is judged."},
 ]
 
 
@@ -32,7 +33,7 @@ class Drifting(TypedDict):
     drift: int
     since: Seconds
     confirmed: Annotated[
-        bool, {"description": "Some of the drift has lasted for five judged minutes: a repair takes that back."}
+        bool, {"description": "A part of the drift has lasted for five judged minutes. A repair takes this part back."}
     ]
 
 
@@ -110,7 +111,8 @@ class Declared(TypedDict):
     listed: bool
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: Annotated[
-        str | None, {"description": "The attribute with the team's own number. `drift` is by how much it is too high."}
+        str | None,
+        {"description": "The attribute with the team's own number. `drift` is by how much this number is too high."},
     ]
     retired: bool
     numbered: bool
@@ -144,9 +146,9 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has it."""
+    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event."""
 
-    event: Annotated[str, {"description": "The id of the event: the same, however often it is sent."}]
+    event: Annotated[str, {"description": "The id of the event. Each copy of the event has the same id."}]
     counter: str
     id: str
     period: NotRequired[PeriodName]
@@ -156,7 +158,9 @@ class Crossed(TypedDict):
     every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
     direction: Literal["up", "down"]
     value: int
-    before: NotRequired[Annotated[int, {"description": "The number before the change. A sum of shards has none."}]]
+    before: NotRequired[
+        Annotated[int, {"description": "The number before the change. A sum of shards has no such number."}]
+    ]
     by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
     at: Seconds
     sequence: Annotated[str, {"description": "Sorts the events of one number."}]
@@ -170,7 +174,7 @@ class Events(TypedDict):
 
 
 def _refusal_of_events(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no events; None if it has."""
+    """Returns why this counter has no events; None if it has events."""
     if counter.notifies:
         return None
     return InvalidInputError(f"{counter.name} has no thresholds: it makes no events.", field="counter")
@@ -191,7 +195,7 @@ def get_drift(
 ) -> Answer[Drifts]:
     """The numbers that drift, a page at a time
 
-    How far each is above (or below) the accepted changes, and since when. Without drift, the list is empty.
+    How far each number is above (or below) the accepted changes, and since when. Without drift, the list is empty.
     """
     return Answer(rows.list_drift(call, limit, cursor))
 
@@ -232,9 +236,9 @@ def get_details(
     """
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
-    counted = fields.counted_id(counter, id, "id", call.pages)
-    number = details.details(call, counter, periods.tally_id(counter, counted, clock.now_s(), period))
-    return Answer({**number, "imported": read.total_imported(call, counter, counted)})
+    counted_id = fields.counted_id(counter, id, "id", call.pages)
+    number = details.details(call, counter, periods.tally_id(counter, counted_id, clock.now_s(), period))
+    return Answer({**number, "imported": read.total_imported(call, counter, counted_id)})
 
 
 @operation(
@@ -245,7 +249,7 @@ def get_details(
     | needs.READ_WATERMARK
     | needs.READ_FINGERPRINTS
     | needs.to_read_scan(counters)
-    | needs.on_counts([one for one in counters if one.items is not None], "Query")
+    | needs.on_counts([counter for counter in counters if counter.items is not None], "Query")
     | needs.on_ledger({"DRIFT": ["Query"], "DEADLETTER": ["Query"], "HOLDS#": ["Query"]}),
     example={
         "well": False,
@@ -278,8 +282,8 @@ def get_status(call: Call) -> Answer[Status]:
     not `ok`.
     """
     of_items = {name: counter for name, counter in call.counters.items() if counter.items is not None}
-    more = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
-    return Answer(checks.status(call, call.counters, more))
+    items_check = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
+    return Answer(checks.status(call, call.counters, items_check))
 
 
 @operation(

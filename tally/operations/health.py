@@ -1,6 +1,6 @@
 """Tally itself: whether it reaches its store, and the document that describes its API.
 
-Both operations have few calls, so they share a function: to keep a function ready costs about two dollars a month.
+Both operations have few calls, and a function that is kept ready costs $2 a month. So they share a function.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from tally.api.texts import Text
 from tally.counting import receipts
 from tally.dynamo import queries
 
-DOCUMENT_MAX_AGE_S = 300  # it changes with a deployment
+DOCUMENT_MAX_AGE_S = 300  # a deployment changes the document
 OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
 """The API document of a stack, beside the handlers. The bundling of their code writes it."""
 
@@ -60,7 +60,7 @@ def read_openapi() -> str:
 def health(call: Call) -> Answer[Health]:
     """Whether Tally reaches its store
 
-    The answer also says for how long Tally recognises a key: a client that stores changes for later needs it.
+    The answer also says for how long Tally recognises a key, which a client that stores changes for later needs.
     """
     queries.ping(call.store)
     lives_s = {name: receipts.lifetime_s(call.store, counter) for name, counter in call.counters.items()}

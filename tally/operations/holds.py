@@ -125,9 +125,10 @@ def change_hold(
 ) -> Answer[Held]:
     """Change the amount of a hold, or its time
 
-    Send one of them, or both. Tally takes or gives back the difference, in one transaction with the new time. If it
-    does not fit (409), the hold stays as it is. A hold that has ended cannot be changed (409), and no hold lasts longer
-    than seven days after it was taken. A replay changes nothing, and answers the present `state` of the hold.
+    Send `amount`, `ttl_s` or both. Tally takes or gives back the difference, in one transaction with the new time. If
+    the difference does not fit (409), the hold stays as it is. A hold that has ended cannot be changed (409). No hold
+    lasts longer than seven days after it was taken. A replay changes nothing, and answers the present `state` of the
+    hold.
     """
     if amount is None and ttl_s is None:
         raise InvalidInputError("amount and ttl_s are missing. Send one of them, or both.", field="amount")
@@ -158,8 +159,8 @@ def commit_hold(
     """Commit a hold, at the held amount or at the used one
 
     If less was used than was held, Tally gives the rest back. If more was used, Tally takes the difference, within the
-    counter's limit and its `debt`. If it does not fit (409), the hold stays as it is. Committing twice changes nothing,
-    and a second commit at another amount is refused.
+    counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
+    changes nothing, and a second commit at another amount is refused.
 
     A hold that has expired can be committed within a day, at an `amount`. Tally takes the amount then, in the period of
     the hold, within the same limit and `debt`.
@@ -201,7 +202,7 @@ def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> 
     """Void a committed hold
 
     Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows the hold for eight
-    days after it was taken; with `receipt_days`, for `receipt_days` more than seven. Only a committed hold can be
-    voided (409).
+    days after it was taken; with `receipt_days`, for seven days and `receipt_days`. Only a committed hold can be voided
+    (409).
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.VOIDED))

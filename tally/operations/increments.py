@@ -54,7 +54,7 @@ class Visitor(TypedDict):
 
 
 class IdLimit(TypedDict):
-    """The limit of one id. `override`: false if it is the declared limit, which may change with a deploy."""
+    """The limit of one id. `override`: false for the declared limit, which may change with a deploy."""
 
     counter: str
     id: str
@@ -93,21 +93,21 @@ def _refusal_of_override(counter: Counter) -> CallerError | None:
 
 
 def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs]:
-    """Returns what an override needs. It is in the item of the tally. With periods, it is in an item of its own, which
-    needs `action`, with copies in the items of the tallies."""
+    """Returns what a change of an override needs. An override is in the item of its tally. With periods, it has an
+    item of its own, which needs `action`, and copies in the items of the tallies."""
 
     def needed(counters: Sequence[Counter]) -> needs.Needs:
-        own = [counter for counter in counters if counter.limit_overrides]
-        of_periods = needs.on_counts((counter for counter in own if counter.period), action)
-        return needs.PUT_RECEIPT | needs.on_counts(own, "UpdateItem") | of_periods
+        with_overrides = [counter for counter in counters if counter.limit_overrides]
+        of_periods = needs.on_counts((counter for counter in with_overrides if counter.period), action)
+        return needs.PUT_RECEIPT | needs.on_counts(with_overrides, "UpdateItem") | of_periods
 
     return needed
 
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
-    """Returns what a change needs. It may read the number for the answer, and a numbered counter before it.
+    """Returns what a change needs. A change may read the number for the answer, and a numbered counter's number first.
 
-    After the last number it looks for a receipt, so that a retry gets that number.
+    After the last number, a change looks for a receipt, so that a retry gets the last number.
     """
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
@@ -146,15 +146,15 @@ def increment(
     then has `over`.
     """
     by = fields.amount_or_step(counter, amount, "amount")
-    tally, named = id, {"id": id}
+    tally_id, id_members = id, {"id": id}
     if counter.period:
-        tally = periods.tally_id(counter, id, clock.now_s())
-        named = periods.answer_members(tally)
-    body = {"counter": counter.name, **named, "counted": True}
+        tally_id = periods.tally_id(counter, id, clock.now_s())
+        id_members = periods.answer_members(tally_id)
+    body = {"counter": counter.name, **id_members, "counted": True}
     target = f"{counter.name}/{id}"
-    change = Increment(counter, tally, by, "increment", idempotency_key, body, receipt_target=target, used=used)
+    change = Increment(counter, tally_id, by, "increment", idempotency_key, body, receipt_target=target, used=used)
     answer, replayed = increments.count(call, change)
-    return Answer(tallies.with_value(call, counter, tally, answer) if value else answer, replayed=replayed)
+    return Answer(tallies.with_value(call, counter, tally_id, answer) if value else answer, replayed=replayed)
 
 
 @operation(
@@ -188,7 +188,7 @@ def add_visitor(
     access=Access.WRITE,
     throttle=WRITES,
     refusal_for=_refusal_of_set,
-    # It reads the number before it sets it, and looks for a receipt if the number has moved.
+    # `set_counter` reads the number first, and looks for a receipt if the number has moved.
     needs=lambda counters: (
         needs.PUT_RECEIPT
         | needs.FIND_RECEIPT

@@ -71,7 +71,7 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     "DELETE /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    # It marks the post and the shards of its number, removes its text, and lists it for the sweep.
+    # `delete_post` marks the post and the shards of its number, removes its text, and lists the post for the sweep.
     only_counters=[LIKES],
     needs=lambda counters: (
         needs.on_counts(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})

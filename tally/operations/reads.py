@@ -31,7 +31,7 @@ CountersAndIds = Annotated[list[CounterAndId], list_of(TALLY_OF_LISTED_HOST, 100
 
 
 class Values(TypedDict):
-    """Numbers, in the order of the request. Each is read by itself, so they are not a snapshot of one moment."""
+    """Numbers, in the order of the request. Tally reads each number by itself, so they are not a snapshot."""
 
     tallies: list[Value | Unreadable]
 
@@ -66,17 +66,17 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
     existing items are counted (`tally scan`).
     """
     tally = Tally(counter, periods.tally_id(counter, id, clock.now_s(), period))
-    # Before the number, which may then be newer but never older.
-    dated = _as_of_member(call, counter, lambda: watermark.as_of(call))
-    if isinstance(dated, CallerError):
-        raise dated
+    # `as_of` is read before the number: the number may be newer than `as_of`, but never older.
+    as_of_member = _as_of_member(call, counter, lambda: watermark.as_of(call))
+    if isinstance(as_of_member, CallerError):
+        raise as_of_member
     shards = tallies.read_shards(call, *tally)
-    first = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
+    first_shard = next((item for item in shards if item["SK"]["S"] == counter.sort_key), {})
     value = tallies.sum_of_shards(counter, shards)
     body: dict[str, Any] = {"counter": counter.name, **periods.answer_members(tally.id), "value": value}
     if counter.may_be_set:
-        body["version"] = tallies.state_of(counter, first).version
-    body |= dated | limits.answer_members(*tally, value, limits.limits_from_item(call, *tally, first))
+        body["version"] = tallies.state_of(counter, first_shard).version
+    body |= as_of_member | limits.answer_members(*tally, value, limits.limits_from_item(call, *tally, first_shard))
     return Answer(body, max_age_s=counter.cache_s)
 
 
@@ -94,7 +94,7 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
 def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> Answer[Text]:
     """The value of a counter, as a picture
 
-    For a counter that anyone may read. With periods, it is the value of the current one.
+    For a counter that anyone may read. With periods, it is the value of the current period.
     """
     if counter.items is not None:
         scan_state.as_of(call.store, counter)
@@ -119,10 +119,10 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
 def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers that anyone may read
 
-    1 to 100, in the order of the request; 0 where nothing was counted. An entry that cannot be read has an `error`, and
-    the others have their values. API Gateway takes about 10 KB of URL and headers together.
+    1 to 100 numbers, in the order of the request; 0 where nothing was counted. If an entry cannot be read, it has an
+    `error`, and the other entries have their values. API Gateway takes about 10 KB of URL and headers together.
     """
-    tallies = {pair: _resolve_tally(call, *pair, anyone=True) for pair in of}
+    tallies = {pair: _resolve_tally(call, *pair, must_be_public=True) for pair in of}
     ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
     return Answer(_read_answer(call, of, tallies), max_age_s=min(ages_s, default=MAX_AGE_DEFAULT_S))
 
@@ -139,16 +139,17 @@ def get_any_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
 
     As `GET /tallies`, also for counters that are not public.
     """
-    return Answer(_read_answer(call, of, {pair: _resolve_tally(call, *pair, anyone=False) for pair in of}))
+    resolved = {pair: _resolve_tally(call, *pair, must_be_public=False) for pair in of}
+    return Answer(_read_answer(call, of, resolved))
 
 
-def _resolve_tally(call: Call, name: str, id_: str, *, anyone: bool) -> Tally | CallerError:
+def _resolve_tally(call: Call, name: str, id_: str, *, must_be_public: bool) -> Tally | CallerError:
     """Returns the tally that `name:id_` names, or the error if the caller cannot read it."""
     try:
         if not id_:
             raise InvalidInputError("of must be COUNTER:ID, such as plays:9f3a.", field="of")
         counter = fields.declared_counter(name, "of", call.counters)
-        if anyone and (refusal := fields.refusal_of_public_read(counter)):
+        if must_be_public and (refusal := fields.refusal_of_public_read(counter)):
             return refusal
         counted = fields.counted_id(counter, id_, "of", call.pages, call.store.settings.page_hosts)
         return Tally(counter, periods.tally_id(counter, counted, clock.now_s()))
@@ -161,27 +162,27 @@ def _read_answer(
 ) -> dict[str, Any]:
     """Returns the answer. Each tally is read once, however often the request names it."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
-    # Before the numbers, which may then be newer but never older.
-    rolled_up = functools.cache(lambda: watermark.as_of(call))
-    dated = {counter: _as_of_member(call, counter, rolled_up) for counter in {tally.counter for tally in wanted}}
-    numbers = read_many.read(call, [tally for tally in wanted if not isinstance(dated[tally.counter], CallerError)])
+    # `as_of` is read before the numbers: a number may be newer than `as_of`, but never older.
+    rollup_as_of = functools.cache(lambda: watermark.as_of(call))
+    as_ofs = {counter: _as_of_member(call, counter, rollup_as_of) for counter in {tally.counter for tally in wanted}}
+    numbers = read_many.read(call, [tally for tally in wanted if not isinstance(as_ofs[tally.counter], CallerError)])
 
     def entry(name: str, id_: str) -> dict[str, Any]:
         names, tally = {"counter": name, "id": id_}, resolved[name, id_]
         if isinstance(tally, CallerError):
             return {**names, "error": problem_document(tally)}
-        known = dated[tally.counter]
-        if isinstance(known, CallerError):
-            return {**names, "error": problem_document(known)}
-        return {**names, **periods.answer_members(tally.id), **numbers[tally], **known}
+        as_of = as_ofs[tally.counter]
+        if isinstance(as_of, CallerError):
+            return {**names, "error": problem_document(as_of)}
+        return {**names, **periods.answer_members(tally.id), **numbers[tally], **as_of}
 
     return {"tallies": [entry(*pair) for pair in of]}
 
 
-def _as_of_member(call: Call, counter: Counter, rolled_up: Callable[[], int | None]) -> dict[str, Any] | CallerError:
+def _as_of_member(call: Call, counter: Counter, rollup_as_of: Callable[[], int | None]) -> dict[str, Any] | CallerError:
     """Returns the member `as_of` of an answer, or the error if the counter has no number yet.
 
-    `rolled_up`: returns `as_of` of the counters that the rollup adds to.
+    `rollup_as_of`: returns `as_of` of the counters that the rollup adds to.
     """
     if counter.items is not None:
         try:
@@ -189,4 +190,4 @@ def _as_of_member(call: Call, counter: Counter, rolled_up: Callable[[], int | No
             return {"as_of": as_of} if counter.items.heartbeats else {"as_of": as_of, "about": True}
         except NotCountedError as error:
             return error
-    return {"as_of": rolled_up()} if counter.visible == "soon" else {}
+    return {"as_of": rollup_as_of()} if counter.visible == "soon" else {}

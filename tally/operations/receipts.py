@@ -22,14 +22,14 @@ KEYED_OPERATIONS = typing.get_args(KeyedOperation)
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: it was never sent, or refused, or its receipt has expired."""
+    """Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired."""
 
     operation: KeyedOperation
     target: str
     key: str
     state: Literal["counted", "unknown"]
-    voided: NotRequired[Annotated[Literal[True], {"description": "It was counted, and a void took it back."}]]
-    answer: NotRequired[Annotated[dict[str, Any], {"description": "The first answer. It names no child."}]]
+    voided: NotRequired[Annotated[Literal[True], {"description": "The change was counted, and a void took it back."}]]
+    answer: NotRequired[Annotated[dict[str, Any], {"description": "The first answer, without a child's name."}]]
 
 
 class Receipts(TypedDict):
@@ -98,19 +98,19 @@ def get_any_receipts(
 def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
-    named = []  # the targets as their receipts name them
+    stored_targets = []  # as receipts name them
     for target in targets:
         counter, slash, id_ = target.partition("/")
         if operation == "visit":
-            named.append(fields.page(target, "target", call.pages))
+            stored_targets.append(fields.page(target, "target", call.pages))
         else:  # an id that no receipt can have is refused
-            named.append(f"{counter}/{fields.identifier(id_, 'target')}" if slash else target)
-    named *= len(keys) // len(targets)
-    counted = receipts.find_many(call, operation, list(zip(named, keys, strict=True)))
+            stored_targets.append(f"{counter}/{fields.identifier(id_, 'target')}" if slash else target)
+    stored_targets *= len(keys) // len(targets)  # one target is for all keys
+    counted = receipts.find_many(call, operation, list(zip(stored_targets, keys, strict=True)))
     entries: list[dict[str, Any]] = []
-    for target, key, found in zip(named, keys, counted, strict=True):
-        state: dict[str, Any] = {"state": "unknown"}
-        if found is not None:
-            state = {"state": "counted", **({"voided": True} if found.voided else {}), "answer": found.body}
-        entries.append({"operation": operation, "target": target, "key": key, **state})
+    for target, key, receipt in zip(stored_targets, keys, counted, strict=True):
+        members: dict[str, Any] = {"state": "unknown"}
+        if receipt is not None:
+            members = {"state": "counted", **({"voided": True} if receipt.voided else {}), "answer": receipt.body}
+        entries.append({"operation": operation, "target": target, "key": key, **members})
     return Answer({"receipts": entries})

@@ -24,7 +24,8 @@ class RepairOfSeries(TypedDict):
     value: int
     how: str
     added: Annotated[
-        int, {"description": "The part that is in no series. The rest brought the number to the sum of its series."}
+        int,
+        {"description": "The part that is in no series. The other part brought the number to the sum of its series."},
     ]
 
 
@@ -47,7 +48,7 @@ class Series(TypedDict):
 
 
 class Place(TypedDict):
-    """One id."""
+    """One id, and by how much its number moved."""
 
     id: str
     value: Annotated[int, {"minimum": 1}]
@@ -65,8 +66,8 @@ class Top(TypedDict):
 
 
 SeriesTally = Annotated[tuple[str, str], SERIES_TALLY]
-ByHour = Annotated[str, choice("hour", "day")]
-ByMonth = Annotated[str, choice("hour", "day", "month")]
+SeriesUnit = Annotated[str, choice("hour", "day")]
+TopUnit = Annotated[str, choice("hour", "day", "month")]
 From = Annotated[int, TIME]
 To = Annotated[int, UNTIL]
 Zone = Annotated[str, ZONE]
@@ -110,7 +111,7 @@ def get_series(
     call: Call,
     *,
     of: SeriesTally,
-    by: ByHour = read.HOUR,
+    by: SeriesUnit = read.HOUR,
     from_: From | None = None,
     to: To | None = None,
     tz: Zone | None = None,
@@ -138,7 +139,7 @@ def get_any_series(
     call: Call,
     *,
     of: SeriesTally,
-    by: ByHour = read.HOUR,
+    by: SeriesUnit = read.HOUR,
     from_: From | None = None,
     to: To | None = None,
     tz: Zone | None = None,
@@ -157,22 +158,22 @@ def get_any_series(
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
-    refusal_for=lambda counter: fields.unlisted(counter) or fields.refusal_of_series(counter),
+    refusal_for=lambda counter: fields.refusal_of_listing(counter) or fields.refusal_of_series(counter),
     is_cacheable=True,
 )
 def get_top(
     call: Call,
     *,
     counter: SeriesCounter,
-    by: ByMonth = top.DAY,
+    by: TopUnit = top.DAY,
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
     """What moved most in an hour, a day or a month
 
     For a counter whose ids anyone may list. The list of an hour is exact. The list of a longer span is merged from the
-    lists of its hours: `error_max` is the most by which a value may be off. Without `span`, the answer is the newest
-    list, up to `as_of`.
+    lists of its hours, and `error_max` is the most by which a value may be wrong. Without `span`, the answer is the
+    newest list, up to `as_of`.
     """
     return Answer(top.top_list(call, counter, by, span, limit), max_age_s=counter.cache_s)
 
@@ -190,7 +191,7 @@ def get_any_top(
     call: Call,
     *,
     counter: SeriesCounter,
-    by: ByMonth = top.DAY,
+    by: TopUnit = top.DAY,
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
@@ -206,7 +207,7 @@ def _read_series(
 ) -> Answer[Series]:
     if refusal := fields.refusal_of_series(counter, "of"):
         raise refusal
-    named = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
+    series_id = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
     zone = zone or (counter.timezone if counter.unique else None)
-    series = read.read_series(call, counter, named, read.range_of(by, from_s, to_s, zone, clock.now_s()))
+    series = read.read_series(call, counter, series_id, read.range_of(by, from_s, to_s, zone, clock.now_s()))
     return Answer(series, max_age_s=counter.cache_s)

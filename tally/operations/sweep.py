@@ -33,23 +33,24 @@ SCHEDULE = Schedule(
     sends_events=True,
     inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
-RESERVE_S = 2.0  # of the invocation's time, for what has begun
-HOLDS_SHARE = 0.5  # of the time: what holds have taken is money
-JUDGE_SHARE = 0.6  # of the time that is left after the heartbeats
-EVENTS_SHARE = 0.25  # of the time that is left then
-TEAM_TABLES_SHARE = 0.4  # of the time that is left then
-REPORT_SHARE = 0.25  # of the time that is left then
-SERIES_SHARE = 0.5  # of the time that is left then; the children of removed parents have the rest
+RESERVE_S = 2.0  # of the invocation's time: a part that has begun then ends
+# The share that each part gets of the time that is left when the part begins.
+HOLDS_SHARE = 0.5  # what holds have taken is money
+JUDGE_SHARE = 0.6
+EVENTS_SHARE = 0.25
+TEAM_TABLES_SHARE = 0.4
+REPORT_SHARE = 0.25
+SERIES_SHARE = 0.5  # the last part, children of removed parents, has all that is left
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
     """Returns what the sweep needs of the tables: it writes heartbeats, reads checkpoints, judges, releases expired
     holds, and removes children."""
-    every = list(counters)
+    listed = list(counters)
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     streams = (Table.RECEIPTS, Table.COUNTS)
     checkpoints = [f"CHECKPOINT#{consumer}#{table.value}" for consumer in CONSUMERS for table in streams]
-    judging: dict[str, Iterable[str]] = {
+    on_ledger: dict[str, Iterable[str]] = {
         "JUDGE": ("GetItem", "UpdateItem"),
         "DEADLETTER": ("Query",),
         "LOST": ("Query", "PutItem"),
@@ -62,23 +63,22 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
         "DELETED": ("Query", "PutItem", "DeleteItem"),
         **dict.fromkeys(checkpoints, ("Query",)),
     }
-    with_children = [counter for counter in every if counter.counts_children]
-    removing = needs.on_counts(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
-    of_items = [counter for counter in every if counter.items is not None]
+    with_children = [counter for counter in listed if counter.counts_children]
+    on_counts = needs.on_counts(with_children, "Query", "UpdateItem", "PutItem", "DeleteItem")
+    of_items = [counter for counter in listed if counter.items is not None]
     tables = {counter.items.table for counter in of_items if counter.items is not None}
     if tables:
-        judging |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
-        judging |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
-        judging |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in tables}
-    removing |= needs.on_counts(of_items, "Query", "UpdateItem")
+        on_ledger |= {"ITEMS": ("GetItem", "UpdateItem", "ConditionCheckItem"), "PASSED": ("GetItem", "UpdateItem")}
+        on_ledger |= {"SEEN#": ("UpdateItem",), "DRIFT": ("Query", "BatchGetItem", "UpdateItem", "GetItem")}
+        on_ledger |= {f"CHECKPOINT#{NAME}#{table}": ("Query",) for table in tables}
+    on_counts |= needs.on_counts(of_items, "Query", "UpdateItem")
     watching = [counter for counter in of_items if counter.watch]
     if watching:
-        judging |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
-        removing |= needs.on_counts(watching, "GetItem")
-    removing |= needs.FORGET_SALTS if is_listed(every, PAGE_VISITORS) else needs.NOTHING
-    sending = heartbeats | needs.to_send_events(every, "Query")
-    in_ledger = needs.on_ledger(judging) | needs.READ_FINGERPRINTS
-    return needs.to_release_expired_holds(every) | sending | in_ledger | removing
+        on_ledger |= {"WATCHED#": ("Query", "UpdateItem", "DeleteItem")}
+        on_counts |= needs.on_counts(watching, "GetItem")
+    on_counts |= needs.FORGET_SALTS if is_listed(listed, PAGE_VISITORS) else needs.NOTHING
+    sending = heartbeats | needs.to_send_events(listed, "Query") | needs.READ_FINGERPRINTS
+    return needs.to_release_expired_holds(listed) | sending | needs.on_ledger(on_ledger) | on_counts
 
 
 class Sweep:
@@ -121,7 +121,7 @@ class Sweep:
         def end_s(share: float) -> float:
             return until_s - (1 - share) * (until_s - store.clock())
 
-        if any(counter.may_settle_holds for counter in counters.values()):  # else its role may not read holds
+        if any(counter.may_settle_holds for counter in counters.values()):  # otherwise the role may not read holds
             yield lambda: _release_holds(store, counters, end_s(HOLDS_SHARE))
         watermark_ = watermark.read(store)
         now_s = clock.now_s()  # after an answer of the store, which corrects the clock
@@ -145,13 +145,13 @@ class Sweep:
 
 def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark, now_s: float) -> dict[str, int]:
     """Sends the heartbeats, stores the watermark, and reports the lag of each consumer."""
-    noted = watermark.advance(store, shards, watermark_, now_s)
+    advanced = watermark.advance(store, shards, watermark_, now_s)
     observe.write_metrics({observe.RECORDS_LOST: int(watermark_.oldest_loss_s < NOTHING_LOST_S)})
-    ages_s = watermark.lags_s(noted, watermark_, now_s)
+    ages_s = watermark.lags_s(advanced, watermark_, now_s)
     for consumer, age_s in ages_s.items():
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
-            about = {"consumer": consumer, "age_s": age_s, "in": noted.most_lagging(consumer)}
+            about = {"consumer": consumer, "age_s": age_s, "in": advanced.most_lagging(consumer)}
             observe.logger.warning("behind", extra=about)
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
@@ -159,10 +159,10 @@ def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark,
 def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> dict[str, int]:
     """Judges the closed minutes. `until_s`: on the store's clock."""
     judged = judge.judge(store, watermark_, now_s, until_s=until_s)
-    gauged = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
+    gauges = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
-        gauged[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)
-    observe.write_metrics(gauged)
+        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # since its end
+    observe.write_metrics(gauges)
     return {
         "minutes": judged.minutes,
         "segments": judged.segments,
@@ -177,9 +177,9 @@ def report_drift(
 ) -> None:
     """Reports the drift until `until_s`, on the store's clock. Without drift, only the metrics of alarms have data,
     because CloudWatch bills each metric that has data."""
-    whole, confirmed = rows.summary(store, counters, watermark_, now_s, until_s)
-    if whole[observe.DRIFTING_TALLIES]:
-        observe.write_metrics(whole)
+    totals, confirmed = rows.summary(store, counters, watermark_, now_s, until_s)
+    if totals[observe.DRIFTING_TALLIES]:
+        observe.write_metrics(totals)
     for counter, tallies in confirmed.items():
         observe.write_metrics({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
 
@@ -209,11 +209,11 @@ def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float
         if counter.items is None or store.clock() >= until_s:
             continue
         found = list(faults.read_faults(store, counter, remove_stale=True))
-        for one in found:
-            observe.logger.warning("items count for nothing", extra={"counter": name, **one._asdict()})
+        for fault in found:
+            observe.logger.warning("items count for nothing", extra={"counter": name, **fault._asdict()})
         if found:  # CloudWatch bills each metric that has data
-            observe.write_metrics({observe.UNCOUNTED: sum(one.items for one in found)}, counter=name)
-        uncounted += sum(one.items for one in found)
+            observe.write_metrics({observe.UNCOUNTED: sum(fault.items for fault in found)}, counter=name)
+        uncounted += sum(fault.items for fault in found)
     return {"uncounted": uncounted}
 
 

@@ -19,7 +19,7 @@ from tally.streams import watermark
 
 BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
 
-# Nobody waits while Lambda takes a snapshot or provisions capacity: load what visits need.
+# While Lambda takes a snapshot or provisions capacity, nobody waits: load what visits need.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
     fields.page("https://example.com/", "url", DROP_NOTHING)
@@ -93,7 +93,7 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
 
     By people and by crawlers; 0 without a visit. The numbers have every visit before `as_of`.
     """
-    as_of = watermark.as_of(call)  # before the numbers, which may then be newer but never older
+    as_of = watermark.as_of(call)  # read first: the numbers may be newer than `as_of`, but never older
     visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
     if PAGE_VISITORS.name in call.counters:
@@ -130,8 +130,8 @@ def get_client_file(call: Call, *, file: Annotated[str, CLIENT_FILE]) -> Answer[
     """A script for pages of other sites
 
     `beacon.js` counts a page's visits: embed it with `<script src="…/client/beacon.js" async></script>`. `tally.js` is
-    the client that counts each change exactly once, and `elements.js` shows it. `auto.js` defines these elements in one
-    tag: `<script type="module" src="…/client/auto.js"></script>`.
+    the client that counts each change exactly once, and `elements.js` has HTML elements for it. `auto.js` defines
+    these elements in one tag: `<script type="module" src="…/client/auto.js"></script>`.
     """
     if file == scripts.BEACON_FILE and VISITS.name not in call.counters:
         raise NotFoundError("This deployment counts no visits, because counters.py does not list them.")

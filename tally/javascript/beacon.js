@@ -11,7 +11,7 @@
     // The visit of a pushed address. It waits for 2 s, or until its page is hidden, because Turbo, PJAX and swup push the
     // address of a link, and replace it if the server redirects.
     let pushed, timer;
-    const flush = () => {
+    const sendPushed = () => {
       clearTimeout(timer);
       if (pushed) send(pushed);
       pushed = 0;
@@ -54,7 +54,7 @@
         const changed = how == "load" || page.split(end)[0] != seen.split(end)[0];
         seen = page;
         const redirected = how == "replace" && pushed;
-        if (changed && !redirected) flush();
+        if (changed && !redirected) sendPushed();
         try {
           first || readCanonical(page);
         } catch {}
@@ -70,8 +70,8 @@
             url: page == first ? canonical : page,
             key: crypto.getRandomValues(new Uint8Array(16)).join("-"),
           });
-          if (how == "push") timer = setTimeout(flush, 2000);
-          else if (!redirected) flush();
+          if (how == "push") timer = setTimeout(sendPushed, 2000);
+          else if (!redirected) sendPushed();
         }
       } catch {}
     };
@@ -92,7 +92,7 @@
     // Going back to a page is a visit, whether the browser kept the page or loads it again.
     addEventListener("pageshow", (event) => event.persisted && check("load"));
     document.addEventListener("prerenderingchange", () => check("load"));
-    document.addEventListener("visibilitychange", flush);
+    document.addEventListener("visibilitychange", sendPushed);
 
     // The canonical link may follow this script, so the script waits until the head is complete. A page that redirects
     // visitors from its head counts no visit.

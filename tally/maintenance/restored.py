@@ -92,7 +92,7 @@ def known_drift(store: Store) -> list[DriftRow]:
 
 def is_repaired(store: Store, restored_s: float) -> bool:
     """Returns whether `repair_restored` has finished for this moment."""
-    return items.int_attribute(watermark.read(store).item, "restored") == int(restored_s)
+    return items.int_attribute(watermark.read(store).item, "restored_s") == int(restored_s)
 
 
 def repair_restored(

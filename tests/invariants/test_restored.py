@@ -207,6 +207,19 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     assert [entry["by"] for entry in history.read_repairs(copy, "likes", "p")] == ["ann"]
 
 
+def test_a_second_run_of_a_restore_finds_its_moment_and_changes_nothing(world: Deployment) -> None:
+    world.play()
+    world.run(14)
+    copy = copy_tables(world)
+    assert not restored.is_repaired(copy, world.now_s)
+    repair_restored(world, copy)
+    assert restored.is_repaired(copy, world.now_s)
+    assert not restored.is_repaired(copy, world.now_s - 1), "another moment"
+    before = all_items(copy, "ledger")
+    assert repair_restored(world, copy) == []
+    assert all_items(copy, "ledger") == before
+
+
 @pytest.mark.parametrize("unconfirmed", [1, *in_long([0])])
 def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
     world: Deployment, adopt: Adopt, unconfirmed: int

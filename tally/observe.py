@@ -62,7 +62,7 @@ RECORDS_LOST = "RecordsLost"
 """1 while stream records may be lost and nobody has acknowledged the loss."""
 OLDEST_EVENT = "OldestEventSeconds"
 """If a counter has thresholds: the age of the oldest event that a sweep could not send."""
-HOLDS_NOT_RETURNED = "HoldsNotReturned"
+HOLDS_NOT_RELEASED = "HoldsNotReleased"
 """Expired holds that the sweep could not release; 0 only after it has looked at all of them."""
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line

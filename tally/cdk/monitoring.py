@@ -148,7 +148,7 @@ class Monitoring(Construct):
         own = self._metrics
         counted = own.by_counter(observe.COUNTED, of=self._counters).values()
         with_sums = [metric.with_(label=f"{metric.label} ${{SUM}}") for metric in counted]  # of the time that is shown
-        holds = own.of_stack(observe.HOLDS_NOT_RETURNED, "Maximum")
+        holds = own.of_stack(observe.HOLDS_NOT_RELEASED, "Maximum")
         self._add_section(
             "Drift",
             "Drift",

@@ -31,7 +31,7 @@ RELEASE_S_MAX = 1.0  # for one hold, because the other holds wait
 class SweptHolds(NamedTuple):
     """How many holds a sweep released, how many due holds were refused, and whether it went through all of them."""
 
-    returned: int
+    released: int
     failed: int
     finished: bool
 
@@ -40,7 +40,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
     """Releases expired holds, until `until_s` on the store's clock. The next sweep does the rest.
 
     Buckets take turns, a page each, from a random bucket on. A hold that cannot be released delays no other hold. Each
-    sweep tries such a hold, logs it, and counts it in the metric HoldsNotReturned.
+    sweep tries such a hold, logs it, and counts it in the metric HoldsNotReleased.
     """
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
@@ -59,7 +59,7 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
             run.release_page(page)
     finished = finished and not turns
     run.report(all_seen=finished)
-    return SweptHolds(run.returned, len(run.failed_ids), finished)
+    return SweptHolds(run.released, len(run.failed_ids), finished)
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _HoldsSweep:
     store: Store
     counters: Mapping[str, Counter]
     until_s: float
-    returned: int = 0
+    released: int = 0
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the due holds that were refused."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _HoldsSweep:
     def report(self, *, all_seen: bool) -> None:
         """Writes the metric. A 0 is only written if the sweep looked at all holds."""
         if all_seen or self.failed_ids:
-            observe.write_metrics({observe.HOLDS_NOT_RETURNED: len(self.failed_ids)})
+            observe.write_metrics({observe.HOLDS_NOT_RELEASED: len(self.failed_ids)})
 
     def _release(self, hold: Item) -> list[Write]:
         """Releases one hold. If that is refused, returns the writes that move the hold."""
@@ -110,7 +110,7 @@ class _HoldsSweep:
                 if name not in self.counters:
                     raise ConfigurationError(f"The counter {name} is not declared.")
                 call = Call(self.store, deadline_s=min(self.until_s, self.store.clock() + RELEASE_S_MAX))
-                self.returned += transition(call, self.counters[name], hold, EXPIRED)
+                self.released += transition(call, self.counters[name], hold, EXPIRED)
                 return []
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}

@@ -28,7 +28,7 @@ from . import periods
 from .receipts import lifetime_s
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-UNRETURNED_MAX = 20  # enough to say that holds are left
+UNRELEASED_MAX = 20  # enough to say that holds are left
 OVERDUE = "OVERDUE#"  # sorts after all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
@@ -87,13 +87,13 @@ def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]
     return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
 
 
-def count_unreturned(store: Store, since_s: float) -> tuple[int, bool]:
+def count_unreleased(store: Store, since_s: float) -> tuple[int, bool]:
     """Returns how many holds that expired before `since_s` or are overdue are not released, and whether there may be
-    more: in each bucket, it reads at most UNRETURNED_MAX expired holds and as many overdue holds."""
+    more: in each bucket, it reads at most UNRELEASED_MAX expired holds and as many overdue holds."""
     end = str(int(since_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
-        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRETURNED_MAX)
+        queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRELEASED_MAX)
         for bucket in range(BUCKETS)
         for low, high in ranges
     ]

@@ -28,7 +28,7 @@ from . import rows
 
 WATERMARK_AGE_MAX = 10  # minutes without a new watermark, after which the alarm `watermark-age` goes off
 JUDGED_AGE_MAX = 20  # minutes: judging takes about 4 minutes, and the alarm `unjudged` waits for 15
-RETURN_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
+RELEASE_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
 READ_MAX = 1000  # drift rows, and dead letters, so that an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber
 STACK_PREFIX = "Tally-"  # the beginning of the name of a stage's stack
@@ -118,9 +118,9 @@ def lost_records_check(store: Store) -> Check:
 
 
 def holds_check(store: Store) -> Check:
-    """Checks the holds that expired some minutes ago and whose amount is not given back."""
-    number, is_cut = hold_items.count_unreturned(store, clock.now_s() - RETURN_DELAY_MAX * store.settings.minute_s)
-    return _count_check(f"{number} expired and not given back", {"not_returned": number}, number, is_cut=is_cut)
+    """Checks the holds that expired some minutes ago and are not released."""
+    number, is_cut = hold_items.count_unreleased(store, clock.now_s() - RELEASE_DELAY_MAX * store.settings.minute_s)
+    return _count_check(f"{number} expired and not released", {"not_released": number}, number, is_cut=is_cut)
 
 
 def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, is_cut: bool) -> Check:

@@ -219,7 +219,7 @@ def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float
 
 def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     swept = expired_holds.sweep(store, counters, until_s)
-    return {"returned": swept.returned, "not_returned": swept.failed, "holds_finished": int(swept.finished)}
+    return {"released": swept.released, "not_released": swept.failed, "holds_finished": int(swept.finished)}
 
 
 def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:

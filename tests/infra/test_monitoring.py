@@ -94,7 +94,7 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
         name for _, name, _ in metrics_of_tally(shown_metrics(prod)) | metrics_of_tally(alarm_metrics(prod))
     } == set(WRITTEN)
     assert {name for _, name, _ in metrics_of_tally(alarm_metrics(prod))} == {
-        "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReturned", "DeadLetters", "SweepUnfinished", "Failed",
+        "DriftConfirmed", "WatermarkAgeSeconds", "HoldsNotReleased", "DeadLetters", "SweepUnfinished", "Failed",
         "RecordsLost", "OldestEventSeconds",
     }  # fmt: skip
 

@@ -166,7 +166,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     assert {part["name"]: part["line"] for part in body["parts"] if part["state"] == "wrong"} == {
         "drift": "1 confirmed, 0 not yet: likes a91f +5",
         "dead letters": body["parts"][4]["line"],
-        "holds": "2 expired and not given back",
+        "holds": "2 expired and not released",
         "counters": "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or"
         f" max_shards=1: {fingerprints.WHAT_TO_DO}",
         "alarms": "1 of 2 in alarm: Tally-prod-drift-likes",
@@ -197,7 +197,7 @@ def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
 ) -> None:
     """The check reads unconfirmed drift rows and settled holds. Rows and holds that it does not read may be wrong."""
     monkeypatch.setattr(checks, "READ_MAX", 2)
-    monkeypatch.setattr(hold_items, "UNRETURNED_MAX", 2)
+    monkeypatch.setattr(hold_items, "UNRELEASED_MAX", 2)
     for number in range(3):
         put_drift_row(stack_status.store, "plays", f"v{number}", 3, minutes_ago=0)
         state = "held" if has_wrong_hold and not number else "expired"
@@ -209,7 +209,7 @@ def test_a_check_that_reads_only_a_part_of_its_rows_is_not_ok(
     )
     lines = {part["name"]: part["line"] for part in stack_status.answer()["parts"]}
     assert lines["drift"] == "at least 0 confirmed, 2 not yet"
-    assert lines["holds"] == f"at least {int(has_wrong_hold)} expired and not given back"
+    assert lines["holds"] == f"at least {int(has_wrong_hold)} expired and not released"
 
 
 def test_a_watermark_ahead_of_the_clock_has_an_age_below_zero(stack_status: StatusOfStack) -> None:

@@ -535,7 +535,7 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
     sending = replace(store, settings=store.settings._replace(event_bus="bus"))
     result = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
     expected = {"events_sent": 1}
-    expected |= {"returned": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
+    expected |= {"released": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     expected["parents_removed"] = len(WITH_CHILDREN)
     assert {name: result[name] for name in expected} == expected
     assert result["hours"] == 2  # of the tally, and of all tallies together

@@ -127,7 +127,7 @@ def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(
     assert invoke_retired("release_hold", "stock", hold=to_release)["body"]["state"] == "released"
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 120)
-    assert expired_holds.sweep(store, RETIRED, store.clock() + 5).returned == 1
+    assert expired_holds.sweep(store, RETIRED, store.clock() + 5).released == 1
     assert invoke_retired("commit_hold", "stock", hold=to_expire)["body"]["detail"].startswith("The hold is expired")
     assert value(invoke_retired, "stock") == 4
     assert invoke_retired("commit_hold", "stock", hold=to_expire, amount=1)["body"]["changed"] is True

@@ -125,7 +125,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     assert ledger.sweep() == {
         "rollup_age_s": 60, "bookkeeper_age_s": 60, "minutes": 5, "segments": 1, "bytes": ledger.segment_bytes(),
         "uneven": 1, "finished": 1, "hours": 0,
-        "returned": 0, "not_returned": 0, "holds_finished": 1,
+        "released": 0, "not_released": 0, "holds_finished": 1,
         "children_removed": 0, "parents_removed": 0, "parents_not_removed": 0, "parents_finished": 1,
     }  # fmt: skip
     metered = metrics(capsys.readouterr().out)
@@ -133,7 +133,7 @@ def test_a_sweep_judges_and_writes_the_metrics_of_every_counter(
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([60.0], [60.0])
     assert metered["stack"]["SweepUnfinished"] == [0.0]
     assert metered["stack"]["JudgedAgeSeconds"] == [4 * 60 + 30.0], "since the end of the last judged minute"
-    names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReturned")
+    names = ("DriftAbsolute", "DriftingTallies", "OldestDriftSeconds", "HoldsNotReleased")
     assert [metered["stack"][name] for name in names] == [[5.0], [1.0], [9 * 60 + 30.0], [0.0]]
     assert {name: metered[name]["DriftConfirmed"] for name in counters.COUNTERS} == {
         name: [0.0] for name in counters.COUNTERS

@@ -94,7 +94,7 @@ class Counting:
 
     def sweep(self) -> int:
         """Run the sweep. Returns how many holds it released."""
-        return self.sweep_until().returned
+        return self.sweep_until().released
 
     def sweep_until(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:
         """Run the sweep until `until_s` on the store's clock, by default for a minute."""

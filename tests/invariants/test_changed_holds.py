@@ -86,7 +86,7 @@ def test_a_hold_with_a_shorter_time_expires_then_with_its_present_amount(budget:
     budget.change(hold_id, 50, 600)
     assert budget.change(hold_id, 70, 60)[0]["amount"] == 70
     clock.pass_s(59)
-    assert (budget.sweep().returned, budget.left()) == (0, 930)
+    assert (budget.sweep().released, budget.left()) == (0, 930)
     clock.pass_s(1)
     if by == "sweep":
         assert budget.sweep()[:2] == (1, 0)
@@ -114,7 +114,7 @@ def test_a_change_counts_once_for_its_key_and_a_late_copy_changes_nothing(budget
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["not changed before", "changed before"])
-@pytest.mark.parametrize("state", [COMMITTED, RELEASED, VOIDED, EXPIRED, "returned", OVERDUE])
+@pytest.mark.parametrize("state", [COMMITTED, RELEASED, VOIDED, EXPIRED, "swept", OVERDUE])
 def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_gets_its_answer(
     budget: Budget, clock: Clock, state: str, changed: bool
 ) -> None:
@@ -128,9 +128,9 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_g
         budget.void(hold_id)
     if state == RELEASED:
         budget.release(hold_id)
-    if state in (EXPIRED, "returned", OVERDUE):
+    if state in (EXPIRED, "swept", OVERDUE):
         clock.pass_s(901)
-    if state == "returned":
+    if state == "swept":
         assert budget.sweep()[:2] == (1, 0)
     if state == OVERDUE:  # a newer limit refuses to release the amount
         number = budget.world.tally(declared, budget.tally())

@@ -37,10 +37,10 @@ def put_stock_item(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> 
     counting.world.put({**tallies.key(counters.STOCK, id_, 0), "qty": qty, "version": {"N": "1"}})
 
 
-def last_not_returned(out: str) -> int | None:
-    """Returns the last value of the metric HoldsNotReturned, or None if the sweep did not write the metric."""
-    lines = [json.loads(line) for line in out.splitlines() if '"HoldsNotReturned"' in line]
-    return int(lines[-1]["HoldsNotReturned"][0]) if lines else None
+def last_not_released(out: str) -> int | None:
+    """Returns the last value of the metric HoldsNotReleased, or None if the sweep did not write the metric."""
+    lines = [json.loads(line) for line in out.splitlines() if '"HoldsNotReleased"' in line]
+    return int(lines[-1]["HoldsNotReleased"][0]) if lines else None
 
 
 def test_a_hold_that_is_listed_as_due_before_it_expires_is_not_released(
@@ -97,7 +97,7 @@ def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
 
     counting.world.proxy.plan = plan
     assert counting.sweep_until() == (1, 0, False)
-    assert last_not_returned(capsys.readouterr().out) is None  # the other buckets may have due holds
+    assert last_not_released(capsys.readouterr().out) is None  # the other buckets may have due holds
 
 
 def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_until_they_are_released(
@@ -115,14 +115,14 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
     counting.world.proxy.forget()
     for returned in (1, 0):
         assert counting.sweep_until() == (returned, 7, True)
-        assert last_not_returned(capsys.readouterr().out) == 7
+        assert last_not_released(capsys.readouterr().out) == 7
     sent = [len(sent["TransactItems"]) for sent in counting.world.sent("TransactWriteItems")]
     # Each sweep tries one of the seven. The first sweep moves all seven to the overdue holds.
     assert sorted(sent) == [4, 4, 4, 14]
     assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of the broken ones
     put_stock_item(counting, {"N": "0"}, broken)
     assert counting.sweep_until() == (7, 0, True)
-    assert last_not_returned(capsys.readouterr().out) == 0
+    assert last_not_released(capsys.readouterr().out) == 0
     assert counting.stored(counters.STOCK, broken) == 7
 
 
@@ -145,7 +145,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
     assert counting.sweep_until() == (1, 2, True)
     assert counting.sweep_until() == (0, 2, True)
-    assert last_not_returned(capsys.readouterr().out) == 2
+    assert last_not_released(capsys.readouterr().out) == 2
     assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
     assert counting.states() == {big: HELD, small: EXPIRED, early: HELD}
@@ -205,11 +205,11 @@ def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_de
     assert counting.place_hold(1, ttl_s=60)[1] is False
     clock.pass_s(61)
     assert counting.sweep_until() == (1, 2, True)
-    assert last_not_returned(capsys.readouterr().out) == 2
+    assert last_not_released(capsys.readouterr().out) == 2
     overdue = itertools.chain(*hold_items.overdue_pages(counting.world.store, bucket, 10))
     assert [hold["target"]["S"] for hold in overdue] == [id_]
     store = counting.world.store
-    assert expired_holds.sweep(store, declared([removed_counter]), store.clock() + 60).returned == 1
+    assert expired_holds.sweep(store, declared([removed_counter]), store.clock() + 60).released == 1
     assert counting.stored(removed_counter, id_) == 1
 
 
@@ -247,6 +247,6 @@ def test_the_scheduled_function_sweeps_every_bucket(
     clock.pass_s(61)
     sweep = sweep_handler.Sweep(counters.COUNTERS, counting.world.store, StreamShards({}))
     monkeypatch.setattr(sweep_handler, "advance_watermark", lambda *_: {})  # the watermark would read streams
-    assert sweep({}, LambdaContext())["returned"] == 40
+    assert sweep({}, LambdaContext())["released"] == 40
     assert counting.amounts_by_state() == {EXPIRED: 40}
-    assert sweep({}, LambdaContext())["returned"] == 0
+    assert sweep({}, LambdaContext())["released"] == 0

@@ -80,7 +80,7 @@ def test_a_late_commit_takes_no_more_than_is_left_with_the_debt_and_nothing_of_o
 ) -> None:
     first, second = (budget.hold(30) for _ in range(2))
     clock.pass_s(61)
-    assert budget.sweep().returned == 2
+    assert budget.sweep().released == 2
     held = budget.hold(990, ttl_s=600)
     for _ in range(2):
         assert refusal(partial(budget.commit, first, 11)).members == {"left": 10}
@@ -161,7 +161,7 @@ def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
     budget.release(first[RELEASED])
     budget.commit(first[COMMITTED], 20)
     clock.pass_s(61)
-    assert budget.sweep().returned == 2
+    assert budget.sweep().released == 2
     receipts = {int(receipt["expiration"]["N"]) for receipt in world.receipts() if "data" in receipt}
     records = {int(record["expiration"]["N"]) for record in world.rows("HOLDS#SETTLED#")}
     assert max(receipts) <= min(records), "DynamoDB may remove a hold before its receipt"

@@ -53,9 +53,9 @@ def _print_receipt(args: argparse.Namespace, stack: Stack) -> int:
     for operation, target in targets.items():
         [receipt] = receipts.find_many(call, operation, [(target, key)])
         if receipt is not None:
-            voided = {"voided": True} if receipt.voided else {}
+            voided = {"voided": True} if receipt.is_voided else {}
             body = {"state": "counted", **voided, "operation": operation, "target": target, "key": key}
-            later = ", and voided later" if receipt.voided else ""
+            later = ", and voided later" if receipt.is_voided else ""
             line = f"counted  {operation} {target}, once{later}; the answer was {json.dumps(receipt.body)}"
             print_json_or_line(args, {**body, "answer": receipt.body}, line)
             return 0

@@ -18,14 +18,15 @@ _CHILD_NAME_PATTERN = re.compile(rf"{CHILD_NAME_PREFIX}[\w-]{{24}}", re.ASCII)
 
 
 def child_name(counter: Counter, id_: str, secret: str) -> str:
-    """Returns the name of one browser's child of one id, as the key of the child has it."""
+    """Returns the name of one browser's child of one id: the end of the child's sort key."""
     return CHILD_NAME_PREFIX + pseudonym(secret, f"{counter.name}/{id_}")
 
 
 def since_s(child: str, at_s: int) -> int:
-    """Returns when a child was put, as its item says: `at_s`, or for a browser the start of that day of UTC.
+    """Returns the time that a child's item stores: `at_s`, or for a browser the start of the day (UTC) of `at_s`.
 
-    The access log has the address and the second of each request. An item with the second would tell the address.
+    The access log has the address and the second of each request. Together with an item that has the second, the log
+    would tell whose item it is.
     """
     return at_s - at_s % DAY_S if child.startswith(CHILD_NAME_PREFIX) else at_s
 

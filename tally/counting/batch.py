@@ -1,9 +1,9 @@
 """Many changes under one key: all of them count, or none does.
 
-The changes of one tally are folded to their sum: one write, judged by that sum. One transaction has the receipt first,
-and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its caller asks for
-`soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those that wait. If all
-of them wait, the receipt is written alone.
+The changes of one tally are folded to their sum, and one write adds the sum. Limits judge the sum. One transaction has
+the receipt first, and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its
+caller asks for `soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those
+that wait. If all of them wait, the receipt is written alone.
 
 A team's function may add writes of its own (tally/transact.py). They follow the tallies in the same transaction.
 """
@@ -58,10 +58,11 @@ _NAMES = frozenset({"counter", "id", "amount"})
 
 @dataclass(frozen=True)
 class TeamWrites:
-    """Writes that a team adds to the transaction of a batch, and what its receipt stores for them."""
+    """Writes that a team adds to the transaction of a batch, and the values that the batch's receipt stores for
+    them."""
 
     writes: Sequence[Write] = ()
-    """Writes of its own items, which return the old item if their condition fails."""
+    """Writes of the team's items, which return the old item if their condition fails."""
     answer: Any = None
     """A JSON value that the receipt stores, and that a replay returns."""
     payload: Any = None
@@ -86,7 +87,7 @@ class Batch:
     def payload(self) -> dict[str, Any]:
         """The sums, which must be the same when the key is sent again. The order of entries and the period may differ.
 
-        A team's own writes are not part of it: a retry makes them again, and they may have another time or id.
+        A team's writes are not part of the payload: a retry makes them again, perhaps with another time or id.
         """
         ids = [periods.answer_members(tally.id)["id"] for tally in self.sums]
         pairs = zip(self.sums.items(), ids, strict=True)
@@ -94,7 +95,7 @@ class Batch:
         return dict(sums) if self.team is None else {"changes": sums, "payload": self.team.payload}
 
     def problem_members(self, tally: Tally) -> dict[str, str | int]:
-        """Returns the members of a problem that name the entry at fault. A void has no entries."""
+        """Returns the members of an error response that name the entry at fault. A void has no entries."""
         entry = {} if self.is_void else {"entry": self.first_entry[tally]}
         return {**entry, "counter": tally.counter.name, **periods.answer_members(tally.id)}
 
@@ -102,8 +103,8 @@ class Batch:
 def parse_batch(
     entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
 ) -> Batch:
-    """Checks and folds the changes. Changes of counters with periods are of the current period. `soon`: the caller
-    wants all of them rolled up.
+    """Checks and folds the changes. Changes of counters with periods are of the current period. `soon`: the rollup adds
+    all changes.
 
     Raises InvalidInputError, which names the entry at fault, and PayloadTooLargeError for more tallies than
     TALLIES_MAX.
@@ -150,20 +151,20 @@ def count(
     days: int | None = None,
     imported_day: int | None = None,
 ) -> ChangeAnswer:
-    """Makes all of the changes once, or none of them.
+    """Makes all of the changes once, or no change.
 
     `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: the day of an
     import.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
-    show all of them now. Raises LimitReachedError, which names an entry and the amount that is left; it leaves no
+    show all changes now. Raises LimitReachedError, which names an entry and the amount that is left, and leaves no
     receipt. Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to. With a
     team's writes the answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
     """
     if days is None:
         days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
-    keyed = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
-    return count_once(call, keyed, lambda draft: _commit(call, changes, draft, soon=soon))
+    receipt_key = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
+    return count_once(call, receipt_key, lambda draft: _commit(call, changes, draft, soon=soon))
 
 
 def _commit(call: Call, changes: Batch, draft: ReceiptDraft, *, soon: bool) -> Body:
@@ -200,7 +201,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if not moved and not team.writes:
         put_receipt(call, receipt)
         return body
-    updates = spilling.updates(moved, at, used=changes.may_use_debt)
+    updates = spilling.updates(moved, at, may_use_debt=changes.may_use_debt)
     sent = send(call.store.client, [receipt, *updates, *team.writes], retries=call.retries)
     if sent.committed:
         spilling.close_breakers(moved)
@@ -218,8 +219,8 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raises for the first of the team's writes that is at fault. Comes before `_release_expired`, because no hold
-    that is released would help.
+    """Raises for the first of the team's writes that is at fault. Is called before `_release_expired`, because a
+    released hold would not help.
 
     Raises WriteRefusedError for a condition that failed, WriteInvalidError for a write that DynamoDB rejects.
     """
@@ -230,7 +231,7 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
             )
     for place, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
-            is_whole = all(one.code == reason.code for one in all_of)
+            is_whole = all(other.code == reason.code for other in all_of)
             at = "writes" if is_whole else f"writes[{place}]"
             raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
 
@@ -242,10 +243,10 @@ def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sen
     has_released = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]
-        debt, stays = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
+        debt, same_period = counter.debt if changes.may_use_debt else 0, changes.is_void or changes.may_use_debt
         if old is None:
             continue
-        error = tallies.limit_error_after(call, counter, tally.id, old, amount, debt, stays=stays)
+        error = tallies.limit_error_after(call, counter, tally.id, old, amount, debt, same_period=same_period)
         if error is None:
             continue
         if not holds.release_expired_for(call, counter, tally.id, amount, error.left or 0):

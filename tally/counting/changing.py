@@ -1,6 +1,6 @@
 """Changes a hold: gives it another amount, another time, or both, in one transaction and once for its key.
 
-The hold keeps its id. A hold with another time moves to another key (holds.py), and a record under its id has the time.
+The hold keeps its id. A new time moves the hold to another key; a record under its id has the time (hold_items.py).
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ def change_hold(
         retries = None
         while True:
             hold = hold_items.find(call, counter, id_, hold_id)
-            if refused := _refusal(counter, hold, expires_s):
+            if refusal := _refusal(counter, hold, expires_s):
                 raise_if_counted(call, draft)  # after the read of the hold, so a retry gets its first answer
-                raise refused
+                raise refusal
             if body := _try_change(call, counter, hold, amount, expires_s, draft):
                 return body
             retries = retries or call.retries()
             sleep_or_raise_busy(retries)
 
     payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
-    keyed = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
-    return holds.with_state(call, counter, id_, count_once(call, keyed, commit))
+    receipt_key = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    return holds.with_state(call, counter, id_, count_once(call, receipt_key, commit))
 
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
     """Returns the error for a hold that cannot be changed; None if it can. `hold`: the item as it was read."""
-    now, tally, at_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
-    if now != HELD:
-        others = " Others may have its amount." if now == EXPIRED else ""
-        return HoldSettledError(f"The hold is {now}, and cannot be changed.{others} Place another hold.")
+    state, tally, now_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
+    if state != HELD:
+        lost = " Others may have its amount." if state == EXPIRED else ""
+        return HoldSettledError(f"The hold is {state}, and cannot be changed.{lost} Place another hold.")
     if counter.retired:
         return retired_error(counter)
-    if not periods.is_kept(counter, tally, at_s):
+    if not periods.is_kept(counter, tally, now_s):
         return period_not_kept_error(counter, tally)
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
-        most = f"A hold ends seven days after it was placed. Set ttl_s to {latest_s - int(at_s)} or less."
-        return InvalidInputError(f"ttl_s is too large: {most}", field="ttl_s")
+        why = f"A hold ends seven days after it was placed. Set ttl_s to {latest_s - int(now_s)} or less."
+        return InvalidInputError(f"ttl_s is too large: {why}", field="ttl_s")
     return None
 
 
@@ -84,14 +84,14 @@ def _try_change(
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
-    lasting = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
-    receipt = lasting.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
+    long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
+    receipt = long_draft.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, at) if by else {}))
 
     def writes(_: int) -> list[Write]:
         return [*of_hold, *([{"Update": tallies.add_write(call, counter, tally, 0, by, at)}] if by else [])]
 
     commit = partial(
-        tallies.commit_within_limits, call, counter, tally, by, writes, receipt, place=len(of_hold), stays=True
+        tallies.commit_within_limits, call, counter, tally, by, writes, receipt, index=len(of_hold), same_period=True
     )
     try:
         holds.retry_with_room(call, counter, tally, by, commit)
@@ -104,11 +104,11 @@ def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expire
     """Returns the writes that give a hold this amount and time, on condition that it is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
-    place = hold_items.live_key(counter, tally, hold_id, expires_s)
-    put = items.put_write(table, hold | place, {"amount": signed, "expires": expires_s})
-    if place["SK"] == hold["SK"]:
+    new_key = hold_items.live_key(counter, tally, hold_id, expires_s)
+    put = items.put_write(table, hold | new_key, {"amount": signed, "expires": expires_s})
+    if new_key["SK"] == hold["SK"]:
         return [{"Put": items.with_expected(put["Put"], hold_items.expect_as_read(hold))}]
-    gone: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
+    old_item: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
     record = items.put_write(table, hold_items.settled_key(hold_items.holder_key(counter.name, tally), hold_id), moved)
-    return [{"Delete": items.with_expected(gone, hold_items.expect_as_read(hold))}, put, record]
+    return [{"Delete": items.with_expected(old_item, hold_items.expect_as_read(hold))}, put, record]

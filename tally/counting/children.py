@@ -1,11 +1,11 @@
-"""Children: one item for each, such as a like, and the tally of their parent, moved in the same transaction.
+"""Children: one item for each child, such as a like. One transaction writes the item and moves the parent's tally.
 
-The child's item is its own receipt: a second put of the child finds it. With an idempotency key a receipt joins the
-transaction. So a late retry does not put a child again that was removed after the first call. While the tally is hot,
-the child is written alone, and a stream consumer adds it to the tally.
+The child's item is its own receipt: a second put of the child finds the item. If the call has an idempotency key, the
+transaction has a receipt, too. So a late retry does not put a child again that was removed after the first call. While
+the tally is hot, the child is written alone, and the rollup adds it to the tally.
 
 A put writes its minute to the child's item and to the tally. A removal, such as an unlike, writes its own minute and a
-pair key to the tally. The pair key names the item that it removed, so both halves of a removal are found together.
+pair key to the tally. The pair key names the removed item, so both halves of a removal are found together.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""The attribute that says when a child was put, in epoch seconds; for a browser its day. Likes were the first
-children."""
+"""The attribute that says when a child was put, in epoch seconds; for a browser the start of its day. Likes were the
+first children."""
 TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
 ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 
 
 @dataclass(frozen=True)
 class _ChildRequest:
-    """A call that wants a child of `parent` to be there, or not to be there."""
+    """A call that puts or removes a child of `parent`."""
 
     call: Call
     counter: Counter
     parent: str
     id: str
-    wanted: bool
+    puts: bool  # otherwise the call removes the child
     body: Body
     """The members of the answer, besides `changed` and `visible`."""
     draft: ReceiptDraft | None = None
@@ -86,200 +86,206 @@ def set_child(
     counter: Counter,
     parent: str,
     child: str,
-    wanted: bool,
+    puts: bool,
     body: Body | None = None,
-    keyed: ReceiptKey | None = None,
+    receipt_key: ReceiptKey | None = None,
 ) -> ChangeAnswer:
-    """Puts a child of the parent (`wanted`), or removes it. Returns `body` with `changed` and `visible`.
+    """Puts a child of the parent (`puts`), or removes the child. Returns `body` with `changed` and `visible`.
 
     `child` is percent-encoded; a user's own child is `call.caller`. 4 WCU, 6 with a key. A child that is written alone,
-    because its tally is hot, takes 1, or 4 with a key. A removal reads the child first. A child that is written alone
-    reads its parent first. Each read is 1 RCU. Raises NotFoundError if the counter needs the parent and there is none,
-    ParentRemovedError, CounterRetiredError, and the errors of transactions.commit_change.
+    because its tally is hot, takes 1 WCU, or 4 with a key. A removal reads the child first, and a put that is written
+    alone reads the parent first. Each read is 1 RCU. If a parent that the counter needs is missing, raises
+    NotFoundError. Raises ParentRemovedError, CounterRetiredError, and the errors of transactions.commit_change.
     """
-    wish = _ChildRequest(call, counter, parent, child, wanted, body or {})
-    if keyed is None:
+    request = _ChildRequest(call, counter, parent, child, puts, body or {})
+    if receipt_key is None:
         if counter.retired:
             raise retired_error(counter)
-        return ChangeAnswer(_apply_request(wish), replayed=False)
+        return ChangeAnswer(_apply_request(request), replayed=False)
     if counter.retired:
-        return count_once(call, keyed, lambda draft: refuse_retired(call, counter, draft))
-    return count_once(call, keyed, lambda draft: _apply_request(replace(wish, draft=draft)))
+        return count_once(call, receipt_key, lambda draft: refuse_retired(call, counter, draft))
+    return count_once(call, receipt_key, lambda draft: _apply_request(replace(request, draft=draft)))
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
     """Removes a child, also of a retired counter. Raises the errors of set_child."""
-    _apply_request(_ChildRequest(call, counter, parent, child, False, {}))
+    _apply_request(_ChildRequest(call, counter, parent, child, puts=False, body={}))
 
 
-def _apply_request(wish: _ChildRequest) -> Body:
-    """Brings the child into the wanted state, with a receipt if the call has a key.
+def _apply_request(request: _ChildRequest) -> Body:
+    """Puts or removes the child, with a receipt if the call has a key.
 
     Each turn first commits the change on condition that there is something to change. If there is nothing to change, a
     call with a key commits its receipt alone, on condition that the child is still as it was.
     """
-    made_shard: int | None = None
+    new_shard: int | None = None
     for _ in range(ATTEMPTS_MAX):
         try:
-            return _put(wish, made_shard) if wish.wanted else _remove(wish, made_shard)
+            return _put(request, new_shard) if request.puts else _remove(request, new_shard)
         except ChangeRefusedError as refused:
             child, shard = refused.old_items[0], refused.shard
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
-                raise _refusal(wish.counter, wish.parent) from None
+                raise _refusal(request.counter, request.parent) from None
         if child is None:
-            made_shard = _make_shard(wish, shard)  # the next turn uses it, and other shards may be missing, too
+            new_shard = _make_shard(
+                request, shard
+            )  # the next turn uses this shard, because other shards may be missing, too
             continue
-        made_shard = None
-        if TOMBSTONE in child and wish.wanted:
-            wish = replace(wish, replaces=dict(child))
+        new_shard = None
+        if TOMBSTONE in child and request.puts:
+            request = replace(request, replaces=dict(child))
             continue
-        if child.get("nonce") == {"S": wish.call.nonce}:  # the call's own child, whose answer was lost
-            return wish.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
-        if child and not wish.wanted:
-            continue  # another call put it since it was read
+        if child.get("nonce") == {"S": request.call.nonce}:  # this call put the child, and the response was lost
+            return request.answer(True, VISIBLE_SOON if "rollup" in child else VISIBLE_NOW)
+        if child and not request.puts:
+            continue  # another call put the child after this call read it
         try:
-            return _answer_unchanged(wish)
+            return _answer_unchanged(request)
         except ChangeRefusedError:
-            continue  # another call changed it after it was read
-    raise StoreBusyError(f"This child of {wish.counter.name} keeps changing.")
+            continue  # another call changed the child after this call read it
+    raise StoreBusyError(f"This child of {request.counter.name} keeps changing.")
 
 
-def _put(wish: _ChildRequest, shard: int | None) -> Body:
-    """Commits child and tally in one transaction; the child alone while the tally is hot. Raises ChangeRefusedError."""
-    at, done = minute_now(wish.call), wish.answer(True)
+def _put(request: _ChildRequest, shard: int | None) -> Body:
+    """Commits child and tally together; while the tally is hot, the child alone. Raises ChangeRefusedError."""
+    at, body = minute_now(request.call), request.answer(True)
 
     def writes(shard: int) -> list[Write]:
-        return [_child_write(wish, at), _tally_write(wish, shard, 1, at)]
+        return [_child_write(request, at), _tally_write(request, shard, 1, at)]
 
     try:
-        receipt = wish.receipt(done)
-        spills = wish.counter.may_spill and not wish.replaces  # the rollup reads new items only
-        commit_change(wish.call, wish.counter, wish.parent, writes, receipt, first_shard=shard, may_spill=spills)
-        return done
+        receipt = request.receipt(body)
+        may_spill = request.counter.may_spill and not request.replaces  # the rollup reads new items only
+        of_parent = request.call, request.counter, request.parent
+        commit_change(*of_parent, writes, receipt, first_shard=shard, may_spill=may_spill)
+        return body
     except HotTallyError:
-        return _put_alone(wish)
+        return _put_alone(request)
 
 
-def _put_alone(wish: _ChildRequest) -> Body:
+def _put_alone(request: _ChildRequest) -> Body:
     """Commits the child alone, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
 
     This write does not see whether the parent is missing or removed. So the parent is read first, for 1 RCU.
     """
-    if not _accepts_children(wish.call, wish.counter, wish.parent):
-        raise _refusal(wish.counter, wish.parent)
-    assert wish.counter.may_spill, "the rollup would not add it"
-    assert not wish.replaces, "the rollup reads new items only"
-    child, done = _child_write(wish, minute_now(wish.call), **PENDING_ROLLUP), wish.answer(True, VISIBLE_SOON)
-    if wish.draft is None:
-        put_alone(wish.call, child)
+    if not _accepts_children(request.call, request.counter, request.parent):
+        raise _refusal(request.counter, request.parent)
+    assert request.counter.may_spill, "the rollup would not add it"
+    assert not request.replaces, "the rollup reads new items only"
+    child, body = _child_write(request, minute_now(request.call), **PENDING_ROLLUP), request.answer(True, VISIBLE_SOON)
+    if request.draft is None:
+        put_alone(request.call, child)
     else:
-        wish.commit(child, done)
+        request.commit(child, body)
     observe.count(observe.SPILLED)
-    return done
+    return body
 
 
-def _remove(wish: _ChildRequest, shard: int | None) -> Body:
+def _remove(request: _ChildRequest, shard: int | None) -> Body:
     """Removes the child that exists, and takes it from the tally. Raises ChangeRefusedError."""
-    seen = queries.get(wish.call.store.client, wish.child["TableName"], wish.child["Key"])
-    if not seen or TOMBSTONE in seen:
+    child = queries.get(request.call.store.client, request.child["TableName"], request.child["Key"])
+    if not child or TOMBSTONE in child:
         raise ChangeRefusedError([{}], 0)
-    removal = _removal_write(wish, seen)
-    at, by = minute_now(wish.call), tallies.removal_nonce(removal_pair_of(seen))
+    removal = _removal_write(request, child)
+    at, nonce_prefix = minute_now(request.call), tallies.removal_nonce(removal_pair_of(child))
 
     def writes(shard: int) -> list[Write]:
-        return [removal, _tally_write(wish, shard, -1, at, by=by)]
+        return [removal, _tally_write(request, shard, -1, at, nonce_prefix=nonce_prefix)]
 
-    done = wish.answer(True)
-    commit_change(wish.call, wish.counter, wish.parent, writes, wish.receipt(done), first_shard=shard)
-    return done
+    body = request.answer(True)
+    commit_change(request.call, request.counter, request.parent, writes, request.receipt(body), first_shard=shard)
+    return body
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
     """Returns the writes that remove a child of a removed parent, on a marked shard. `child`: the item as it was
     read."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
-    wish = _ChildRequest(call, counter, parent, id_, False, {})
-    by = tallies.removal_nonce(removal_pair_of(child))
-    move = tallies.add_write(call, counter, parent, shard, -1, minute_now(call), nonce_prefix=by)
-    return [_removal_write(wish, child), {"Update": {**move, "ConditionExpression": f"attribute_exists({TOMBSTONE})"}}]
+    request = _ChildRequest(call, counter, parent, id_, puts=False, body={})
+    nonce_prefix = tallies.removal_nonce(removal_pair_of(child))
+    move = tallies.add_write(call, counter, parent, shard, -1, minute_now(call), nonce_prefix=nonce_prefix)
+    move["ConditionExpression"] = f"attribute_exists({TOMBSTONE})"
+    return [_removal_write(request, child), {"Update": move}]
 
 
-def _removal_write(wish: _ChildRequest, seen: Item) -> Write:
-    """Returns the write that removes the child, on condition that it is as it was read.
+def _removal_write(request: _ChildRequest, child: Item) -> Write:
+    """Returns the write that removes the child, on condition that `child` is as it was read.
 
     A child that was written alone is one PutItem, and a late copy of the PutItem would put the child again. So the
-    removal leaves a tombstone in its place, which TTL removes.
+    removal leaves a tombstone in place of the child, and TTL removes the tombstone.
     """
-    assert TOMBSTONE not in seen, "it is removed already"
+    assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    as_read = items.with_expected(exists, {name: seen.get(name) for name in ("at", "nonce")})
-    write = {**as_read, "TableName": wish.child["TableName"]}
-    at, minute_s = minute_of(seen), wish.call.store.settings.minute_s
-    # CREATED_AT does not tell whether a late copy can arrive: it may be a day
-    if "rollup" not in seen or at is None or (minute_now(wish.call) - at - 1) * minute_s >= TOMBSTONE_KEPT_S:
-        return {"Delete": {**write, "Key": wish.child["Key"]}}
-    named = not wish.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    left = {name: seen[name] for name in ("at", "rollup")}  # the rollup may still have to add it
-    left |= {TOMBSTONE: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))}, "nonce": {"S": wish.call.nonce}}
-    left |= {"expiration": {"N": str(ends_s(TOMBSTONE_KEPT_S, named=named))}}
-    return {"Put": {**write, "Item": {**wish.child["Key"], **left}}}
+    as_read = items.with_expected(exists, {name: child.get(name) for name in ("at", "nonce")})
+    write = {**as_read, "TableName": request.child["TableName"]}
+    at, minute_s = minute_of(child), request.call.store.settings.minute_s
+    # CREATED_AT may be the start of a day, so `at` tells whether a late copy can still arrive.
+    if "rollup" not in child or at is None or (minute_now(request.call) - at - 1) * minute_s >= TOMBSTONE_KEPT_S:
+        return {"Delete": {**write, "Key": request.child["Key"]}}
+    has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # the rollup may still have to add the child
+    tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
+    tombstone["nonce"] = {"S": request.call.nonce}
+    tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
+    return {"Put": {**write, "Item": {**request.child["Key"], **tombstone}}}
 
 
-def _answer_unchanged(wish: _ChildRequest) -> Body:
+def _answer_unchanged(request: _ChildRequest) -> Body:
     """Answers `changed: false`, with a receipt if the call has a key. Raises ChangeRefusedError if another call has
-    changed the child since."""
-    if not wish.wanted and wish.counter.parent_required:
-        has_child(wish.call, wish.counter, wish.parent, wish.id)  # a missing post is 404, a missing like is not
-    unchanged = wish.answer(False)
-    if wish.draft is not None:
+    changed the child after this call read it."""
+    if not request.puts and request.counter.parent_required:
+        # This raises for a missing post; a missing like is no error.
+        has_child(request.call, request.counter, request.parent, request.id)
+    unchanged = request.answer(False)
+    if request.draft is not None:
         exists = f"attribute_exists(SK) AND attribute_not_exists({TOMBSTONE})"
-        condition = exists if wish.wanted else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
-        wish.commit({"ConditionCheck": {**wish.child, "ConditionExpression": condition}}, unchanged)
+        condition = exists if request.puts else f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"
+        request.commit({"ConditionCheck": {**request.child, "ConditionExpression": condition}}, unchanged)
     return unchanged
 
 
-def _child_write(wish: _ChildRequest, at: int, **mark: Item) -> Write:
+def _child_write(request: _ChildRequest, at: int, **mark: Item) -> Write:
     item = {
-        **wish.child["Key"],
-        CREATED_AT: {"N": str(anonymous.since_s(wish.id, int(clock.now_s())))},
+        **request.child["Key"],
+        CREATED_AT: {"N": str(anonymous.since_s(request.id, int(clock.now_s())))},
         "at": {"N": str(at)},
-        "nonce": {"S": wish.call.nonce},
+        "nonce": {"S": request.call.nonce},
         **mark,
     }
     write: Item = {"ConditionExpression": "attribute_not_exists(SK)"}
-    if wish.replaces:
-        assert TOMBSTONE in wish.replaces, "it is counted already"
+    if request.replaces:
+        assert TOMBSTONE in request.replaces, "the child is counted already"
         write = {
             "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND nonce = :left",
-            "ExpressionAttributeValues": {":left": wish.replaces["nonce"]},
+            "ExpressionAttributeValues": {":left": request.replaces["nonce"]},
         }
-    where = {"TableName": wish.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    where = {"TableName": request.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     return {"Put": {**where, "Item": item, **write}}
 
 
-def _tally_write(wish: _ChildRequest, shard: int, amount: int, at: int, *, by: str = "") -> Write:
+def _tally_write(request: _ChildRequest, shard: int, amount: int, at: int, *, nonce_prefix: str = "") -> Write:
     """Returns the write that moves the tally. If the counter needs no parent, the write makes the tally."""
-    assert amount == (1 if wish.wanted else -1)
-    assert bool(by) != wish.wanted, "a removal names its pair"
-    move = tallies.add_write(wish.call, wish.counter, wish.parent, shard, amount, at, nonce_prefix=by)
-    condition = {"ConditionExpression": accepts_children_condition(wish.counter)}
+    assert amount == (1 if request.puts else -1)
+    assert bool(nonce_prefix) != request.puts, "a removal names its pair"
+    of_parent = request.call, request.counter, request.parent
+    move = tallies.add_write(*of_parent, shard, amount, at, nonce_prefix=nonce_prefix)
+    condition = {"ConditionExpression": accepts_children_condition(request.counter)}
     return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 
 
 def accepts_children_condition(counter: Counter) -> str:
-    """Returns the condition on which a shard takes a child: the parent is not removed, and it is there if the counter
-    needs it."""
+    """Returns the condition on which a shard takes a child: the parent is not removed, and exists if the counter needs
+    a parent."""
     exists = "attribute_exists(PK) AND " if counter.parent_required else ""
     return f"{exists}attribute_not_exists({TOMBSTONE})"
 
 
-def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
-    """Makes a tally shard of an existing parent, once. Returns the shard, or None if the tally has become hot
-    meanwhile.
+def _make_shard(request: _ChildRequest, shard: int) -> int | None:
+    """Makes a tally shard of an existing parent, once. Returns the shard, or None if the tally is hot now.
 
     Raises NotFoundError if there is no such parent.
     """
-    call, counter, parent = wish.call, wish.counter, wish.parent
+    call, counter, parent = request.call, request.counter, request.parent
     missing = _refusal(counter, parent)
     if shard == 0:
         raise missing
@@ -289,13 +295,13 @@ def _make_shard(wish: _ChildRequest, shard: int) -> int | None:
     new = {"Item": empty, "ConditionExpression": "attribute_not_exists(PK)"}
     writes: list[Write] = [{"ConditionCheck": {"TableName": table, **first}}, {"Put": {"TableName": table, **new}}]
     try:
-        commit_change(call, counter, parent, lambda _: writes, may_spill=wish.wanted and counter.may_spill)
+        commit_change(call, counter, parent, lambda _: writes, may_spill=request.puts and counter.may_spill)
     except HotTallyError:
         return None
     except ChangeRefusedError as refused:
         if refused.old_items[0] is not None:
             raise missing from None
-        # otherwise another writer has just made it
+        # otherwise another writer has just made the shard
     return shard
 
 
@@ -332,7 +338,7 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 
 
 def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
-    """Returns whether the child is there: 2 RCU, one for the parent. If the counter needs a parent that is missing,
+    """Returns whether the child exists: 2 RCU, one for the parent. If the counter needs a parent that is missing,
     raises NotFoundError."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
@@ -342,22 +348,22 @@ def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
-    """Returns the parents, of at most 100, that have the child that is given for them. 1 RCU for each.
+    """Returns the parents, of at most 100, that have the child in `children_of`. 1 RCU for each.
 
-    It reads no parent. A missing parent has no child; a removed parent has some until the sweep has removed them.
+    Reads no parent. A missing parent has no child. A removed parent has children until the sweep has removed them.
     """
-    wanted = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
-    by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in wanted.items()}
-    keys, table = list(wanted.values()), call.store.settings.counts_table
-    found = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {TOMBSTONE}")
-    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in found if TOMBSTONE not in item}
+    child_keys = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
+    by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in child_keys.items()}
+    keys, table = list(child_keys.values()), call.store.settings.counts_table
+    child_items = queries.get_many(call, table, keys, ProjectionExpression=f"PK, SK, {TOMBSTONE}")
+    return {by_key[item["PK"]["S"], item["SK"]["S"]] for item in child_items if TOMBSTONE not in item}
 
 
 class ListedChild(NamedTuple):
-    """A child, and when it was put, in epoch seconds; None if it did not go through Tally."""
+    """A child, and when it was put, in epoch seconds; None if Tally did not put the child."""
 
     name: str | None
-    """None: it is anonymous."""
+    """None: the child is anonymous."""
     since: int | None
 
 

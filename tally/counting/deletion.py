@@ -1,12 +1,12 @@
 """Removes a parent with its children. A parent is the id of any counter with children, such as a post.
 
-Readers find nothing of a removed parent at once. The sweep removes the children, and moves the tally with each.
+From the removal on, readers find nothing of the parent. The sweep removes the children, and moves the tally with each.
 
 A removed parent stays as a mark (`gone`) on every shard of its tally. A marked shard takes no child. A row in the
-ledger names the parent to the sweep. Each sweep continues by what it finds:
+ledger names the parent to the sweep. Each sweep continues from what it finds:
 
     1. It marks the shards that are not marked, in case the removal died before.
-    2. It removes the children, each as its own removal does, up to one on every shard in one transaction.
+    2. It removes the children, as a call that removes one child does, in transactions of one child for each shard.
     3. When no child is left, the removal waits for TOMBSTONE_KEPT_S, because a late copy of a child that was written
        alone may come. If the next sweep finds a child, the removal waits again.
     4. One transaction brings each shard to 0. Another transaction removes all shards, and the row.
@@ -36,25 +36,23 @@ from .tallies import TOMBSTONE, Tally
 
 ROWS_MAX = 25  # parents that take turns in a sweep; the next parents follow when these are done
 PAGE_MAX = 96  # children that are read at once: six transactions
-TOGETHER_MAX = 50  # children in one transaction, each with its part of the tally: DynamoDB takes 100 writes
+TOGETHER_MAX = 50  # children in one transaction, each with a write of the tally: DynamoDB takes 100 writes
 STEP_S_MAX = 1.0  # for one transaction, because the other parents wait
-MARKS_S_MAX = (
-    TOMBSTONE_KEPT_S / 2
-)  # how long after its start a removal marks shards, because later a sweep may free the id
+MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # a removal marks shards for so long, because later a sweep may have freed the id
 ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
-_ANY: Expected = {}
+_ANYTHING: Expected = {}
 
 
 def remove_parent(
-    call: Call, counter: Counter, parent: str, *, expected: Expected = _ANY, extra_writes: Sequence[Write] = ()
+    call: Call, counter: Counter, parent: str, *, expected: Expected = _ANYTHING, extra_writes: Sequence[Write] = ()
 ) -> bool:
-    """Removes a parent with its children. Returns whether this call removed it: False if another call did before, or if
-    the parent has neither a tally nor a child.
+    """Removes a parent with its children. Returns whether this call removed the parent: False if another call removed
+    it before, or if the parent has neither a tally nor a child.
 
-    From now on its number is 0, its list of children is empty, and it takes no child until the sweep has removed all
-    children. Costs 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU. `expected`: what the
-    parent's own item must be. `extra_writes`: writes of the same transaction. Raises CounterRetiredError,
-    StoreBusyError if the parent keeps changing, and the errors of transactions.commit_change.
+    After the call, the parent's number is 0, its list of children is empty, and it takes no child until the sweep has
+    removed all children. Costs 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU.
+    `expected`: what the parent's own item must be. `extra_writes`: writes of the same transaction. Raises
+    CounterRetiredError, StoreBusyError if the parent keeps changing, and the errors of transactions.commit_change.
     """
     if counter.retired:
         raise retired_error(counter)
@@ -74,7 +72,7 @@ def remove_parent(
 
 
 def _has_tally_or_child(call: Call, tally: Tally) -> bool:
-    """Returns whether there is a tally or a child. The first child may have been written alone, so it has no tally."""
+    """Returns whether there is a tally or a child. If the first child was written alone, there is no tally yet."""
     table, shards = call.store.settings.counts_table, tallies.read_shards(call, *tally)
     pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX)
     return bool(shards) or any(TOMBSTONE not in item for page in pages for item in page)
@@ -102,8 +100,8 @@ def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing:
 def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
     """Marks shards of a removed parent, one at a time: all at once would conflict with every change of a child.
 
-    It makes missing shards. So it stops in time: a shard that is made after the end would refuse children of a new
-    parent.
+    A mark makes a missing shard. So the marks stop after MARKS_S_MAX: a shard that is made after the end of the removal
+    would refuse children of a new parent.
     """
     for shard in shards:
         assert shard, "shard 0 is marked with the row: this write would make a parent"
@@ -119,7 +117,7 @@ def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) 
 
 
 class SweptParents(NamedTuple):
-    """How many children and parents a sweep removed, how many parents failed, and whether the sweep saw all of them."""
+    """How many children and parents a sweep removed, how many parents failed, and whether it tried all parents."""
 
     children: int
     parents: int
@@ -130,8 +128,8 @@ class SweptParents(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
     """Continues with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Parents take turns, a transaction each. A parent that cannot be removed delays no other parent. It is logged, and
-    each sweep tries it.
+    Parents take turns, a transaction each. A parent that cannot be removed delays no other parent. The sweep logs such
+    a parent, and each sweep tries it.
     """
     run = _ParentsSweep(store, counters, until_s)
     finished = False
@@ -158,7 +156,7 @@ class _ParentsSweep:
         return self.store.clock() >= self.until_s
 
     def run(self) -> bool:
-        """Continues with every parent that is due. Returns whether it came through all of them."""
+        """Continues with every parent that is due. Returns whether there was time for all."""
         ledger, due = self.store.settings.ledger_table, (queries.SORT_KEY_MIN, f"{int(clock.now_s()) + 1:012d}")
         for page in queries.partition_pages(self.store, ledger, keys.DELETED_KEY, *due, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
@@ -187,18 +185,18 @@ class _ParentsSweep:
             logger.warning("not a removed parent", extra={"row": row["SK"]})
             commit_writes(self._call, [self._delete_row_write(row)])
             return
-        every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more
+        every = {*shards, *range(tally.counter.max_shards)}  # an earlier declaration may have had more shards
         unmarked = [shard for shard in sorted(every) if TOMBSTONE not in shards.get(shard, {})]
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
         found_nothing = found_nothing and not unmarked
         yield
-        many, child_range = min(tally.counter.max_shards, TOGETHER_MAX), tally.counter.child_range
+        chunk_size, child_range = min(tally.counter.max_shards, TOGETHER_MAX), tally.counter.child_range
         table = self.store.settings.counts_table
         for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
             left = [item for item in page if TOMBSTONE not in item]
-            for first in range(0, len(left), many):
+            for first in range(0, len(left), chunk_size):
                 found_nothing = False
-                self._remove_children(tally, left[first : first + many])
+                self._remove_children(tally, left[first : first + chunk_size])
                 yield
         if found_nothing:
             self._finish(row, tally)
@@ -207,7 +205,7 @@ class _ParentsSweep:
 
     def _remove_children(self, tally: Tally, children: Sequence[Item]) -> None:
         """Removes these children, each with its part of the tally on a shard of its own."""
-        assert len(children) <= tally.counter.max_shards, "each has a shard of its own"
+        assert len(children) <= tally.counter.max_shards, "each child needs a shard of its own"
         call = self._call
         parts = (removal_writes(call, *tally, child, shard) for shard, child in enumerate(children))
         commit_writes(call, [write for writes in parts for write in writes])
@@ -242,8 +240,8 @@ class _ParentsSweep:
         self.parents += 1
 
     def _zero_shards_writes(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
-        """Returns the writes that bring every shard to 0: the amounts that some lose, others gain, booked on one
-        minute."""
+        """Returns the writes that bring every shard to 0, booked on one minute. The sum over the shards is 0, and does
+        not move."""
         assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
         at = tallies.minute_now(call)

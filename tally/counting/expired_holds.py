@@ -1,8 +1,8 @@
-"""The sweep's share of holds: it releases expired holds, and reports those that it cannot release.
+"""The sweep releases expired holds, and reports the holds that it cannot release.
 
-If the release of a hold is refused, the hold moves out of the range of due holds, to the overdue holds. Then its tally
-is at a limit that was declared later, its item is broken, or its counter is not declared. There it delays no other
-hold, and every sweep tries it. If the release fails for a passing reason, such as throttling, the hold stays in place.
+The release of a hold is refused if its tally is at a limit that was declared later, its item is broken, or its counter
+is not declared. Such a hold moves from the due holds to the overdue holds. There it delays no other hold, and every
+sweep tries to release it. If the release fails for a passing reason, such as throttling, the hold stays in place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RELEASE_S_MAX = 1.0  # for one hold, because the other holds wait
 
 
 class SweptHolds(NamedTuple):
-    """How many holds a sweep released, how many due holds were refused, and whether it went through all of them."""
+    """How many holds a sweep released, how many holds it could not release, and whether it tried all holds."""
 
     released: int
     failed: int
@@ -39,8 +39,8 @@ class SweptHolds(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
     """Releases expired holds, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Buckets take turns, a page each, from a random bucket on. A hold that cannot be released delays no other hold. Each
-    sweep tries such a hold, logs it, and counts it in the metric HoldsNotReleased.
+    The sweep reads a page of each bucket in turn, from a random bucket on. A hold that cannot be released delays no
+    other hold. Each sweep tries such a hold, logs it, and counts it in the metric HoldsNotReleased.
     """
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
@@ -64,23 +64,24 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
 
 @dataclass
 class _HoldsSweep:
-    """One sweep: the holds that it released, and the holds that were refused."""
+    """One sweep: the number of holds that it released, and the holds whose release failed."""
 
     store: Store
     counters: Mapping[str, Counter]
     until_s: float
     released: int = 0
     failed_ids: set[str] = field(default_factory=set)
-    """The ids of the due holds that were refused."""
+    """The ids of the holds whose release failed."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally: the amount from which on this sweep tries no hold of it, and whether its holds are overdue."""
+    """By tally: the amount from which on this sweep releases no more holds of the tally, and whether to move them to
+    the overdue holds."""
 
     @property
     def is_out_of_time(self) -> bool:
         return self.store.clock() >= self.until_s
 
     def release_page(self, page: Page) -> None:
-        """Releases the holds of a page. Moves the holds that were refused to the overdue holds."""
+        """Releases the holds of a page. Moves the holds whose release was refused to the overdue holds."""
         moves: list[Write] = []
         for hold in page:
             if self.is_out_of_time:
@@ -97,12 +98,12 @@ class _HoldsSweep:
             observe.logger.exception("holds not moved")
 
     def report(self, *, all_seen: bool) -> None:
-        """Writes the metric. A 0 is only written if the sweep looked at all holds."""
+        """Writes the metric, but a 0 only if the sweep tried all holds."""
         if all_seen or self.failed_ids:
             observe.write_metrics({observe.HOLDS_NOT_RELEASED: len(self.failed_ids)})
 
     def _release(self, hold: Item) -> list[Write]:
-        """Releases one hold. If that is refused, returns the writes that move the hold."""
+        """Releases one hold. If the release is refused, returns the writes that move the hold to the overdue holds."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:

@@ -4,13 +4,14 @@ Holds are in the ledger table. PK, SK -> state:
 
     HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
                                                             begins with the present time of expiry (`expires`)
-    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its return was refused
-    HOLDS#SETTLED#counter/id  <hold id>                     moved: it is held, and has another time (`expires`)
-    HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what it took), released, expired or
-                                                            voided, until `kept` after it could expire at the `latest`
+    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its release was refused
+    HOLDS#SETTLED#counter/id  <hold id>                     moved: the hold is held, and has another time (`expires`)
+    HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what the commit took), released,
+                                                            expired or voided, until `kept` seconds after `latest`
 
-`receipt` is the id of the receipt that took the hold; a void marks it. `kept`: for how many seconds the receipts of the
-counter lived when the hold was placed. So a later `receipt_days` does not separate a hold from its key.
+`latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt that took the hold; a void
+marks that receipt. `kept`: for how many seconds the receipts of the counter lived when the hold was placed. So a hold
+and its receipt live equally long, even if `receipt_days` changes.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from . import periods
 from .receipts import lifetime_s
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-UNRELEASED_MAX = 20  # enough to say that holds are left
+UNRELEASED_MAX = 20  # of each kind in a bucket: enough to say that holds are not released
 OVERDUE = "OVERDUE#"  # sorts after all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # the least time after its latest end for which a hold is known and may be committed late
+SETTLED_KEPT_S = 24 * 3600  # after its latest end, a hold is known and may be committed for this time at least
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
 FIND_ATTEMPTS_MAX = 5  # an attempt fails only if another caller moves the hold between two reads
@@ -65,8 +66,8 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)
         places = (live, overdue, settled_key(owner, hold_id))
-        found = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
-        hold = next(filter(None, found), None)
+        read = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
+        hold = next(filter(None, read), None)
         if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a moved hold looks like an id
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
@@ -75,16 +76,17 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     raise StoreBusyError("Other calls are changing the hold.")
 
 
-def due_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Yields the holds of a bucket that have expired, the oldest first, `most` a page."""
+def due_pages(store: Store, bucket_number: int, page_size: int) -> Iterator[Page]:
+    """Yields the holds of a bucket that have expired, the oldest first, `page_size` a page."""
     partition, end = f"HOLDS#{bucket_number}", str(int(clock.now_s()) + 1)
-    return queries.partition_pages(store, store.settings.ledger_table, partition, queries.SORT_KEY_MIN, end, Limit=most)
+    ledger, low = store.settings.ledger_table, queries.SORT_KEY_MIN
+    return queries.partition_pages(store, ledger, partition, low, end, Limit=page_size)
 
 
-def overdue_pages(store: Store, bucket_number: int, most: int) -> Iterator[Page]:
-    """Yields the overdue holds of a bucket, `most` a page."""
+def overdue_pages(store: Store, bucket_number: int, page_size: int) -> Iterator[Page]:
+    """Yields the overdue holds of a bucket, `page_size` a page."""
     partition, end = f"HOLDS#{bucket_number}", f"{OVERDUE}{queries.SORT_KEY_MAX}"
-    return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=most)
+    return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=page_size)
 
 
 def count_unreleased(store: Store, since_s: float) -> tuple[int, bool]:
@@ -102,7 +104,7 @@ def count_unreleased(store: Store, since_s: float) -> tuple[int, bool]:
 
 
 def expect_as_read(hold: Item) -> items.Expected:
-    """Returns the condition that a hold is held and has the amount that was read. Its key tells its time."""
+    """Returns the condition that a hold is held and has the amount that was read. The key tells its time."""
     return {"state": HELD, "amount": hold["amount"]}
 
 

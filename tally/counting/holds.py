@@ -1,21 +1,21 @@
 """Holds: an amount that is taken now, and later kept (committed) or given back (released, or expired), exactly once.
 
-A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The `amount` of its item is what
-its return adds to the number; for a quota it is negative. `target` is the tally, with its period if it has one. The id
-without the period is in the keys, so a hold is found without its period. settling.py commits, releases and voids holds,
-and changing.py gives them another amount or time.
+A hold takes from a stock, which has a floor, or uses a quota up, which has a ceiling. The item of a hold has the
+`amount` that its release adds to the number, which is negative for a quota. `target` is the stored id of the tally,
+with any period. The id without the period is in the keys, so a hold is found without its period. settling.py commits,
+releases and voids holds, and changing.py gives a hold another amount or time.
 
 A hold enters each state once:
 
     held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
                the amount and the time may change
-    expired    may be committed at an amount, which the tally takes then, or released
+    expired    may be released, or committed at an amount, which the commit takes
     committed  may be voided, which gives back what the commit took
 
 One transaction moves a hold and its tally, on condition that the hold has the state that was read. The first
-transaction deletes the hold and puts its record. So the range of due holds has no settled holds, and a hold that has
-its amount has no TTL. The nonce of a record is the nonce of the call that put it. Expired holds are released before a
-refusal (`release_expired_for`), and in the sweep (expired_holds.py).
+transaction deletes the hold and puts its record. So the range of due holds has no settled holds, and a held hold has no
+TTL. The nonce of a record is the nonce of the call that put it. Expired holds are released before a refusal
+(`release_expired_for`), and in the sweep (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, operation: str, key: str) -> ChangeAnswer:
     """Takes `amount` of a tally now and holds it for `ttl_s` seconds. The body has the id of the `hold`, and its
-    `state`, which a replay shows as it is now. The receipt lives as long as the hold can be committed, even if its time
-    changes.
+    `state`, which a replay shows as it is now. The receipt lives as long as the hold can be committed, even if another
+    call changes the time of the hold.
 
     If less than `amount` is left after expired holds are released, raises LimitReachedError. Raises KeyReusedError,
     CounterRetiredError, and the errors of `release_expired_for`.
     """
     assert amount > 0, "the operation checks it"
-    assert counter.takes_holds, "it takes from a limit"
+    assert counter.takes_holds, "a hold takes from a limit"
     by = amount if counter.floor is None else -amount
     began_s = int(clock.now_s())
     expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
@@ -63,16 +63,16 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         if counter.retired:
             refuse_retired(call, counter, draft)
         at = minute_now(call)
-        kept = hold_items.record_kept_s(call.store, counter)
-        lasting = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept))
-        receipt = lasting.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
-        facts: items.Values = {"latest": latest_s, "kept": kept, "receipt": draft.id}
+        kept_s = hold_items.record_kept_s(call.store, counter)
+        long_draft = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept_s))
+        receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
+        facts: items.Values = {"latest": latest_s, "kept": kept_s, "receipt": draft.id}
         writes = partial(_hold_writes, call, counter, id_, hold_id, by, at, facts)
         tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
-    keyed = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
-    answer = retry_with_room(call, counter, id_, by, lambda: count_once(call, keyed, change))
+    receipt_key = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    answer = retry_with_room(call, counter, id_, by, lambda: count_once(call, receipt_key, change))
     return with_state(call, counter, id_, answer)
 
 
@@ -105,22 +105,21 @@ def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change:
 def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, remaining: int) -> bool:
     """Releases expired holds of this tally until `amount` fits, and returns whether any was released.
 
-    Callers use it before they refuse a change. `remaining`: the amount that fits now. Only holds that have taken in the
-    direction of `amount` are released. If another call settles such a hold at the same time, its amount counts, too.
-    Raises StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due
-    holds.
+    Callers call this before they refuse a change. `remaining`: the amount that fits now. Only holds that took in the
+    direction of `amount` are released. A hold that another call settles at the same time counts as released. Raises
+    StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due holds.
     """
     needed, released, refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
         if call.store.clock() >= call.deadline_s:
-            raise _busy_returning_error()
-        back = int(hold["amount"]["N"])
-        if back * amount < 0 and abs(back) < refused:
+            raise _busy_releasing_error()
+        held = int(hold["amount"]["N"])
+        if held * amount < 0 and abs(held) < refused:
             try:
                 transition(call, counter, hold, EXPIRED)
-                released += abs(back)
-            except LimitReachedError:  # at the other limit; a smaller hold may fit
-                refused = abs(back)
+                released += abs(held)
+            except LimitReachedError:  # the release does not fit below the other limit; a smaller release may fit
+                refused = abs(held)
         if released >= needed:
             break
     return released > 0
@@ -138,7 +137,7 @@ def _hold_writes(
         "amount": -by,
         "expires": first_expires_s,
         **facts,
-        **({"caller": call.caller} if call.caller else {}),  # to find it when the user is forgotten
+        **({"caller": call.caller} if call.caller else {}),  # to find the hold when the user is forgotten
     }
     key = hold_items.live_key(counter, id_, hold_id, first_expires_s)
     hold = items.put_write(call.store.settings.ledger_table, key, values)
@@ -155,32 +154,34 @@ def amount_to_move(hold: Item, kept_amount: int) -> int:
 def transition(
     call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, must_be_unexpired: bool = False
 ) -> bool:
-    """Moves the hold to `state`, and moves its tally so that the hold has taken `kept_amount` in the end.
+    """Moves the hold to `state`, and moves its tally so that the hold has taken `kept_amount` after the move.
 
-    `hold`: the item as it was read. `must_be_unexpired`: move it only before it expires; to expire it, the move needs
-    that its time is over. Returns False if another call moved or changed the hold first, or if its time does not allow
-    the move. Raises LimitReachedError if the move does not fit.
+    `hold`: the item as it was read. `must_be_unexpired`: the hold moves only before it expires. A move to EXPIRED needs
+    a hold whose time is over. Returns False if another call moved or changed the hold first, or if the time does not
+    allow the move. Raises LimitReachedError if the move does not fit.
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
     table, owner = call.store.settings.ledger_table, hold_items.holder_key(counter.name, id_)
     settled = items.put_write(table, hold_items.settled_key(owner, hold_id), _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
-        gone = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        removal = items.with_expected(gone | _time_condition(state, must_be_unexpired), hold_items.expect_as_read(hold))
+        held_item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
+        removal = items.with_expected(
+            held_item | _time_condition(state, must_be_unexpired), hold_items.expect_as_read(hold)
+        )
         writes: list[Write] = [{"Delete": removal}, settled]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        # Without its receipt, a commit may be voided all the same. The nonce of the receipt stays, as in voids.py.
+        # A commit whose receipt has expired may be voided, too. The nonce of the receipt stays, as in voids.py.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
     moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", by, debt)
     try:
         tallies.commit_within_limits(
-            call, counter, id_, by, lambda _: [*writes, *moves()], place=len(writes), debt=debt, stays=True
+            call, counter, id_, by, lambda _: [*writes, *moves()], index=len(writes), debt=debt, same_period=True
         )
     except ChangeRefusedError:
         return False
@@ -221,31 +222,31 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
     if not amount:
         return []
     at = minute_now(call)
-    back: Write = {"Update": tallies.add_write(call, counter, id_, 0, amount, at, debt=debt)}
+    move: Write = {"Update": tallies.add_write(call, counter, id_, 0, amount, at, debt=debt)}
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{name}"},
         "nonce": {"S": call.nonce},
         "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
         **tallies.receipt_facts(counter, id_, amount, at),
     }
-    return [back, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
+    return [move, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 
 
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
     owner, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
-    number = hold_items.bucket(counter, id_)
-    wanted = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # if it takes holds, a return is only refused where no change is taken
+    bucket_number = hold_items.bucket(counter, id_)
+    of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
+    if not counter.takes_holds:  # the one limit of a counter that takes holds refuses no release
         first = f"{OVERDUE}{owner}#"
-        page = queries.query(call.store, table, f"HOLDS#{number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
-        yield from (hold for hold in page if wanted <= hold.items())
-    for page in hold_items.due_pages(call.store, number, DUE_PAGE_MAX):
-        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and wanted <= hold.items()]
+        page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
+        yield from (hold for hold in page if of_tally <= hold.items())
+    for page in hold_items.due_pages(call.store, bucket_number, DUE_PAGE_MAX):
+        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and of_tally <= hold.items()]
         yield from own
         if page.has_more and not own:
-            raise _busy_returning_error()
+            raise _busy_releasing_error()
 
 
-def _busy_returning_error() -> StoreBusyError:
-    return StoreBusyError("Expired holds are being given back.")
+def _busy_releasing_error() -> StoreBusyError:
+    return StoreBusyError("Expired holds of this tally are not released yet.")

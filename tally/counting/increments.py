@@ -1,8 +1,8 @@
 """Changes one counter: counts, gives numbers out, spills, or sets.
 
 A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next one, on
-condition that the number has not moved. Each write increments the version (`ETag`): a value that moves away and returns
-has another version. These counters have one shard, and their callers take turns.
+condition that the number has not moved. Each write increments the version (`ETag`), so a number that moved and moved
+back has another version. These counters have one shard, and their callers take turns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from .receipts import (
 )
 from .tallies import State, minute_now
 
-NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so of 50 at once the last caller fails 49 times
+NUMBER_ATTEMPTS_MAX = (
+    64  # callers take numbers one by one, so if 50 callers begin at once the last caller fails 49 times
+)
 NUMBER_BACKOFF_MAX_S = 0.080
 
 
@@ -55,7 +57,7 @@ class Increment(NamedTuple):
     key: str
     body: Body
     receipt_target: str | None = None
-    """The name of what changes, in its receipt (`counter/id` if the operation serves many counters); None: the id."""
+    """The target in the name of the receipt: `counter/id` if the operation serves many counters; None: the id."""
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
     used: bool = False
@@ -80,22 +82,22 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
     target = id_ if change.receipt_target is None else change.receipt_target
     days = change.receipt_days or counter.receipt_days
     payload = {"amount": amount, **({"used": True} if change.used else {})}
-    keyed = ReceiptKey(change.operation, target, change.key, payload, days)
+    receipt_key = ReceiptKey(change.operation, target, change.key, payload, days)
     commit = partial(refuse_retired, call, counter) if counter.retired else partial(move, call, change)
-    counted = partial(count_once, call, keyed, commit)
+    counted = partial(count_once, call, receipt_key, commit)
     try:
         return holds.retry_with_room(call, counter, id_, amount, counted) if counter.may_settle_holds else counted()
     except LimitReachedError:
         if not (change.used and counter.debt):
             raise
-        beyond = change._replace(body={**change.body, "over": True})
-        return count_once(call, keyed, partial(_add, call, beyond, debt=counter.debt))
+        over_limit = change._replace(body={**change.body, "over": True})
+        return count_once(call, receipt_key, partial(_add, call, over_limit, debt=counter.debt))
 
 
 def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -> Body:
     counter, at = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
-    if counter.unique:  # most visitors were counted before, and a read costs less than a failed transaction
+    if counter.unique:  # most visitors were counted before, and a read costs less than a transaction that fails
         raise_if_counted(call, draft)
 
     def writes(shard: int) -> list[Write]:
@@ -104,7 +106,7 @@ def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -
     try:
         receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
         tallies.commit_within_limits(
-            call, counter, change.id, change.amount, writes, receipt, spills=counter.may_spill, debt=debt
+            call, counter, change.id, change.amount, writes, receipt, may_spill=counter.may_spill, debt=debt
         )
     except HotTallyError:
         body = _spill(call, change, draft)
@@ -116,7 +118,7 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     """Writes the receipt alone; the rollup adds the change to the tally."""
     body = {**change.body, **VISIBLE_SOON}
     at = minute_now(call)
-    if not call.caller:  # the consumers book it on the minute of its record, and need no more than its day
+    if not call.caller:  # the consumers book the change on the minute of its record, and need only its day
         at -= at % tallies.MINUTES_PER_DAY
     facts = tallies.receipt_facts(change.counter, change.id, change.amount, at)
     put_receipt(call, draft.pending_receipt(call, body, **facts))
@@ -124,8 +126,8 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
 
 
 def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Commits the next number on condition that the counter has not moved. If it has, takes the number after the
-    present one."""
+    """Commits the next number on condition that the counter has not moved. If the counter has moved, takes the number
+    after the present number."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     within = limits.cached_limits(call, counter, change.id)
@@ -144,7 +146,7 @@ def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
         except ChangeRefusedError as refused:
             seen = tallies.state_of(counter, refused.old_items[0] or {})
         if not retries.sleep_before_retry():
-            raise StoreBusyError("Too many requests take numbers at once.")
+            raise StoreBusyError("Other calls took each number first.")
 
 
 def set_value(
@@ -160,12 +162,12 @@ def set_value(
     imported_day: int | None = None,
     debt: int = 0,
 ) -> ChangeAnswer:
-    """Sets the number to `value` if the counter still has `version` (0: it has no number yet).
+    """Sets the number to `value` if the counter still has `version` (0: the counter has no number yet).
 
     The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
     key, so a second equal request is a replay. A numbered counter moves forward only, because it must not give a number
-    out twice; before its first change it takes any value. `days`: for how many days the receipt lives; None: as the
-    counter says. `imported_day`: the day of an import. `debt`: how far an import may go beyond a limit.
+    out twice; before its first change it may be set to any value. `days`: for how many days the receipt lives; None: as
+    the counter says. `imported_day`: the day of an import. `debt`: how far an import may go beyond a limit.
 
     Raises PreconditionFailedError if the counter has moved, LimitReachedError for a value beyond its limits or behind
     its numbers, KeyReusedError, CounterRetiredError.
@@ -175,9 +177,9 @@ def set_value(
     change = partial(_assign, call, counter, id_, value, version, debt)
     payload = {"value": value, "version": version}
     target, key_or_version = f"{counter.name}/{id_}", key or f"version-{version}"
-    keyed = ReceiptKey(operation, target, key_or_version, payload, days or counter.receipt_days, imported_day)
+    receipt_key = ReceiptKey(operation, target, key_or_version, payload, days or counter.receipt_days, imported_day)
     try:
-        return count_once(call, keyed, change)
+        return count_once(call, receipt_key, change)
     except KeyReusedError:
         if key is not None:
             raise
@@ -214,13 +216,13 @@ def _refuse_beyond(counter: Counter, value: int, within: Limits) -> None:
         raise LimitReachedError(detail, field="value")
 
 
-def _refuse_reissue(counter: Counter, now: int, value: int) -> None:
+def _refuse_reissue(counter: Counter, number: int, value: int) -> None:
     """Raises LimitReachedError if a numbered counter that is set to `value` would give a number out again."""
     up = (counter.delta or 0) > 0
-    if value < now if up else value > now:
-        far, way = ("up", "more") if up else ("down", "less")
-        detail = f"{counter.name} has given out its numbers {far} to {now}. Nothing was counted. Set {now} or {way}."
-        raise LimitReachedError(detail, field="value")
+    if value < number if up else value > number:
+        direction, side = ("up", "more") if up else ("down", "less")
+        detail = f"{counter.name} has given out its numbers {direction} to {number}. Nothing was counted."
+        raise LimitReachedError(f"{detail} Set {number} or {side}.", field="value")
 
 
 def _same_writes(write: Write) -> Callable[[int], list[Write]]:

@@ -120,8 +120,8 @@ def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
     """
     if not counter.limit_overrides:
         return declared_limits(counter)
-    wanted = dict.fromkeys((id_, periods.answer_members(id_)["id"]))
-    first, *overrides = _read_items(call, [key(counter, one) for one in wanted])
+    ids = dict.fromkeys((id_, periods.answer_members(id_)["id"]))  # without periods, both are one id
+    first, *overrides = _read_items(call, [key(counter, read_id) for read_id in ids])
     if overrides and OVERRIDE not in first:
         return _limits_without_copy(counter, overrides[0], first)
     # If the item has a stale mark, `overrides` may be older than the mark, so the override is read again.
@@ -142,21 +142,21 @@ def limits_from_items(
     override may change between or after the two reads. The change also writes into the item of the period, so a write
     that expects the item as it was read fails.
     """
-    found: dict[tuple[Counter, str], Limits] = {}
+    limits_of: dict[tuple[Counter, str], Limits] = {}
     uncopied: list[tuple[Counter, str]] = []
     for (counter, id_), item in items_read.items():
         copy = item.get(OVERRIDE)
         if not counter.limit_overrides:
-            found[counter, id_] = declared_limits(counter)
+            limits_of[counter, id_] = declared_limits(counter)
         elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
-            found[counter, id_] = _cache_limits(call, counter, id_, item)
+            limits_of[counter, id_] = _cache_limits(call, counter, id_, item)
         else:
             call.store.limit_cache.pop((counter.name, id_), None)
             uncopied.append((counter, id_))
     ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in uncopied]
     for tally, override in zip(uncopied, _read_items(call, ids) if ids else [], strict=True):
-        found[tally] = _limits_without_copy(tally[0], override, items_read[tally])
-    return found
+        limits_of[tally] = _limits_without_copy(tally[0], override, items_read[tally])
+    return limits_of
 
 
 def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
@@ -196,8 +196,8 @@ def key(counter: Counter, id_: str) -> Item:
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
-def _read_items(call: Call, wanted: list[Item]) -> list[Item]:
-    return queries.get_each(call, call.store.settings.counts_table, wanted)
+def _read_items(call: Call, item_keys: list[Item]) -> list[Item]:
+    return queries.get_each(call, call.store.settings.counts_table, item_keys)
 
 
 def _limits_without_copy(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
@@ -221,8 +221,8 @@ def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
 
 def _cache_limits(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
     """Returns the limits in the item of a tally, and caches them for the next write of this process."""
-    cache, found = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
+    cache, limits_ = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
     if len(cache) >= CACHED_TALLIES_MAX:
         cache.clear()
-    cache[counter.name, id_] = found
-    return found
+    cache[counter.name, id_] = limits_
+    return limits_

@@ -3,9 +3,9 @@
 After the answer, every write is judged by the override. A call chooses its period when it begins, by the clock of its
 process, and is over within seconds. That clock may differ from the clock here by CLOCK_DIFFERENCE_S_MAX
 (dynamo/clock.py). So a change of the override writes a copy into each period that a call may be in: the periods of the
-last CLOCK_DIFFERENCE_S_MAX. A period that begins within CLOCK_DIFFERENCE_S_MAX gets a mark instead. A later change, by
-a clock that is behind, may miss that period, so the period's first write has to read the override. A period that begins
-later reads the override anyway.
+last CLOCK_DIFFERENCE_S_MAX. If a period begins within CLOCK_DIFFERENCE_S_MAX, it gets a mark instead. A later change,
+by a clock that is behind, may miss that period, so the period's first write has to read the override. The first write
+of a later period reads the override, too.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def put_override(
     The number does not move, so the receipt has no amount. 4 WCU; with periods 6, and 2 more for each other period
     nearby. Raises KeyReusedError, StoreBusyError.
     """
-    assert counter.limit_overrides, "no change would be judged by it"
+    assert counter.limit_overrides, "no change would be judged by the override"
     is_set = limit is not None
     override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if is_set else NO_OVERRIDE
-    in_force = limit if is_set else limits.declared_limits(counter).limit
-    body = {"counter": counter.name, "id": id_, "limit": in_force, "override": is_set}
+    limit_now = limit if is_set else limits.declared_limits(counter).limit
+    body = {"counter": counter.name, "id": id_, "limit": limit_now, "override": is_set}
 
     def change(draft: ReceiptDraft) -> Body:
         writes = partial(_override_writes, call, counter, id_, override)
         commit_change(call, counter, id_, lambda _: writes(), draft.receipt(call, body))
         return body
 
-    keyed = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days)
-    return count_once(call, keyed, change)
+    receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days)
+    return count_once(call, receipt_key, change)
 
 
 def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> list[Write]:
@@ -64,24 +64,24 @@ def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> 
     now_s = clock.now_s()
     mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
     ahead_s = clock.CLOCK_DIFFERENCE_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
-    near = {
-        periods.tally_id(counter, id_, now_s + far_s): mark if far_s > 0 else override
-        for far_s in range(ahead_s, -clock.CLOCK_DIFFERENCE_S_MAX - 1, -STEP_S)
+    copies = {
+        periods.tally_id(counter, id_, now_s + offset_s): mark if offset_s > 0 else override
+        for offset_s in range(ahead_s, -clock.CLOCK_DIFFERENCE_S_MAX - 1, -STEP_S)
     }
-    return [first, *(_copy_write(call, counter, tally, copy) for tally, copy in near.items())]
+    return [first, *(_copy_write(call, counter, tally, copy) for tally, copy in copies.items())]
 
 
 def _copy_write(call: Call, counter: Counter, tally: str, copy: Item) -> Write:
     """Returns the write that gives a tally's item the override or a mark, beside the number. An override removes the
-    attributes of an earlier one. The write increments the version: a caller that sets the number by an older version
-    has not seen the override."""
+    attributes of an earlier override. The write increments the version: a caller that sets the number by an older
+    version has not seen the override."""
     remove = [] if copy[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(copy)
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": tallies.key(counter, tally, 0),
-        "UpdateExpression": "SET #plan = :plan ADD version :one",
-        "ExpressionAttributeNames": {"#plan": OVERRIDE},
-        "ExpressionAttributeValues": {":plan": copy[OVERRIDE], ":one": {"N": "1"}},
+        "UpdateExpression": "SET #override = :override ADD version :one",
+        "ExpressionAttributeNames": {"#override": OVERRIDE},
+        "ExpressionAttributeValues": {":override": copy[OVERRIDE], ":one": {"N": "1"}},
     }
-    own = {name: value for name, value in copy.items() if name != OVERRIDE}
-    return {"Update": tallies.with_expiry(items.extend_update(write, sets=own, remove=remove), counter, tally)}
+    limit = {name: value for name, value in copy.items() if name != OVERRIDE}
+    return {"Update": tallies.with_expiry(items.extend_update(write, sets=limit, remove=remove), counter, tally)}

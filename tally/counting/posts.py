@@ -55,8 +55,8 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
 
 
 def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
-    """Deletes the caller's post, and returns whether this call did it. Its text is deleted at once, its likes by the
-    sweep.
+    """Deletes the caller's post, and returns whether this call deleted it. The text is deleted at once, and the sweep
+    deletes the likes.
 
     A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and the errors
     of deletion.remove_parent.
@@ -76,8 +76,8 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     """Returns the post; `{TOMBSTONE: True}` for a deleted post; None if there is no post.
 
-    A Query is not a snapshot. While a post is created or deleted, it may find `META` and not the text. Then it reads
-    once more. A post whose text somebody removed manually is missing.
+    A Query is not a snapshot. While a post is created or deleted, the Query may find `META` and not the text. If so,
+    reads once more. A post whose text somebody removed manually is missing.
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):
@@ -101,7 +101,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
 
 
 def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, Any]:
-    """Commits the post, on condition that there is none."""
+    """Commits the post, on condition that it does not exist."""
     author, created_s = decoded_user(call.caller or ""), int(clock.now_s())
     values: items.Values = {"authorId": author, "createdAt": created_s, "revision": 0, counter.attribute: 0}
     put = items.put_write(call.store.settings.counts_table, _meta_key(counter, post_id), values)["Put"]

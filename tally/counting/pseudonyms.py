@@ -27,13 +27,13 @@ _DIGEST_BYTES = 18  # 24 characters: 144 bits. A secret of 22 characters has few
 
 
 def pseudonym(secret: str, text: str) -> str:
-    """Returns 24 characters of `A-Z a-z 0-9 _ -` that identify the text and do not tell it."""
+    """Returns 24 characters of `A-Z a-z 0-9 _ -` that identify the text and do not reveal it."""
     digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
 
 
 def stack_secret(call: Call) -> str:
-    """Returns the secret of the stack. The first call that needs the secret makes it, for good. Raises StoreBusyError.
+    """Returns the secret of the stack. The first call that needs the secret makes it. Raises StoreBusyError.
 
     It is in the ledger, so a stack that is restored from its backups recognises its visitors. A stack that loses the
     secret counts the visitors of the running periods once more.
@@ -44,23 +44,23 @@ def stack_secret(call: Call) -> str:
 def salt_of_day(call: Call, now_s: float) -> str:
     """Returns the salt of a day of UTC. The first call that needs the salt makes it. Raises StoreBusyError.
 
-    The salt is in a table without backups, and `delete_old_salts` deletes it after the day. A process forgets it at its
-    first call of another day.
+    The salt is in a table without backups, and `delete_old_salts` deletes it after the day. A process forgets the salt
+    at its first call of another day.
     """
-    name, known = _salt_name(now_s), call.store.secret_cache
-    for old in [one for one in known if one.startswith(SALT) and one != name]:
-        known.pop(old, None)
+    name, cache = _salt_name(now_s), call.store.secret_cache
+    for old in [cached for cached in cache if cached.startswith(SALT) and cached != name]:
+        cache.pop(old, None)
     expires_s = int(now_s // DAY_S + 1) * DAY_S + SALT_GRACE_S
     return _read_or_create(call, name, call.store.settings.salts_table, {"PK": {"S": name}}, {"expiration": expires_s})
 
 
 def delete_old_salts(store: Store, now_s: float) -> None:
-    """Deletes the salts of past days, once in a process and day. TTL removes older ones."""
+    """Deletes the salts of past days, once in a process and day. TTL removes older salts."""
     day = _salt_name(now_s - SALT_GRACE_S)
     if store.secret_cache.get(LAST_CLEANED_DAY) == day:
         return
-    for ago in range(1, 1 + SALT_LOOKBACK_DAYS):
-        old = {"PK": {"S": _salt_name(now_s - SALT_GRACE_S - ago * DAY_S)}}
+    for days_ago in range(1, 1 + SALT_LOOKBACK_DAYS):
+        old = {"PK": {"S": _salt_name(now_s - SALT_GRACE_S - days_ago * DAY_S)}}
         try_commit(store, [{"Delete": {"TableName": store.settings.salts_table, "Key": old}}])
     store.secret_cache[LAST_CLEANED_DAY] = day
 
@@ -70,9 +70,9 @@ def _salt_name(at_s: float) -> str:
 
 
 def _read_or_create(call: Call, name: str, table: str, item_key: Item, extra: items.Values) -> str:
-    """Returns a secret. A process reads it once. The first process that needs the secret makes it."""
-    known = call.store.secret_cache
-    if name not in known:
+    """Returns a secret. A process reads each secret once. The first process that needs the secret makes it."""
+    cache = call.store.secret_cache
+    if name not in cache:
         item = get(call.store.client, table, item_key)
         if not item:
             write = items.put_write(table, item_key, {"secret": secrets.token_urlsafe(32), **extra})
@@ -80,6 +80,6 @@ def _read_or_create(call: Call, name: str, table: str, item_key: Item, extra: it
             try_commit(call.store, [write])
             item = get(call.store.client, table, item_key)  # another process may have been first
         if not item:
-            raise StoreBusyError("A secret is being made.")
-        known[name] = item["secret"]["S"]
-    return known[name]
+            raise StoreBusyError("Another process is making a secret.")
+        cache[name] = item["secret"]["S"]
+    return cache[name]

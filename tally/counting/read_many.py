@@ -1,7 +1,7 @@
 """Reads many tallies in as few requests as possible, and sends the requests side by side.
 
-A tally that has one item is read with up to 99 others in one BatchGetItem. A sharded tally may have as many items as
-its conflicts needed, and only a Query of its partition finds them: one for each tally, in a few threads.
+One BatchGetItem reads up to 100 tallies that have one item each. A sharded tally may have many items, and only a Query
+of its partition finds them. Threads send these Queries, one for each sharded tally.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import limits, tallies
 from .tallies import Tally
 
 READERS = 16  # threads, because a Query waits for the store for most of its time
-_pool = ThreadPoolExecutor(READERS, "reader")  # it starts a thread when there is something to read
+_pool = ThreadPoolExecutor(READERS, "reader")  # starts a thread when there is something to read
 
 
 def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:

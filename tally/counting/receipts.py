@@ -24,7 +24,7 @@ from ..dynamo.transactions import Write
 from ..errors import AlreadyCountedError, CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError
 
 KEY_PREFIX = "tally"
-"""Constant. By default a function's name is part of the key: one key through two functions would count twice."""
+"""Constant. With Powertools' default, a function's name, one key through two functions would count twice."""
 
 Body = dict[str, Any]
 """The JSON that an operation answers."""
@@ -32,7 +32,7 @@ VISIBLE_NOW: Body = {"visible": "now"}
 VISIBLE_SOON: Body = {"visible": "soon"}
 """When reads show a change: at once, or after the rollup has added it."""
 PENDING_ROLLUP: Item = {"rollup": {"BOOL": True}}
-"""The mark of a receipt or a child that was written alone: the rollup adds it to its tally."""
+"""The mark of a receipt or a child that was written alone, so that the rollup adds its amount to the tally."""
 VOIDED_AT = "voided"
 """The attribute of a receipt that says when its change was taken back, in epoch seconds."""
 DAY_S = 24 * 3600
@@ -40,7 +40,7 @@ IMPORT = "import"
 """The operation of imports, in the names of their receipts."""
 IMPORTED: Item = {"imported": {"BOOL": True}}
 """The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
-mark has the day in its place: `{"N": "19846"}`."""
+value of the mark is that day: `{"N": "19846"}`."""
 PENDING_KEPT_S = (
     8 * DAY_S
 )  # longer than checkpoints, so changes after the last checkpoint can be recounted from receipts
@@ -76,12 +76,12 @@ class ReceiptDraft(NamedTuple):
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
         """Returns the receipt of a change that is written alone. It lives for PENDING_KEPT_S at least."""
-        expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, named=bool(call.caller)))
+        expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, has_user=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
 
 Change = Callable[[ReceiptDraft], Body]
-"""Commits the change together with the receipt that the draft makes; returns the body that the receipt stores."""
+"""A function that commits the change with the receipt of the draft, and returns the body that the receipt stores."""
 
 
 class ChangeAnswer(NamedTuple):
@@ -100,47 +100,50 @@ class ReceiptKey(NamedTuple):
     key: str
     payload: dict[str, Any]
     days: int | None = None
-    """For how many days its receipt lives; None: for as long as the deployment says."""
+    """For how many days the receipt lives; None: for as long as the deployment says."""
     imported_day: int | None = None
-    """The day since 1970 that an import belongs to; None: the day of its record."""
+    """The day since 1970 that an import belongs to; None: the day on which the import is made."""
 
     def idempotency_data(self, call: Call) -> dict[str, Any]:
         """Returns what Powertools hashes: `key` names the receipt, `payload` is validated."""
         return {"key": [self.operation, self.target, call.caller or "", self.key], "payload": self.payload}
 
 
-def count_once(call: Call, keyed: ReceiptKey, change: Change) -> ChangeAnswer:
-    """Makes `change` once under its key. Raises the errors of `draft_receipt`, `answer_of_receipt` and the change."""
-    draft = draft_receipt(call, keyed)
+def count_once(call: Call, receipt_key: ReceiptKey, change: Change) -> ChangeAnswer:
+    """Makes `change` once under the key. Raises the errors of `draft_receipt`, `answer_of_receipt` and the change."""
+    draft = draft_receipt(call, receipt_key)
     try:
         return ChangeAnswer(change(draft), replayed=False)
     except AlreadyCountedError as earlier:
         return answer_of_receipt(call, dict(earlier.item), draft)
 
 
-def draft_receipt(call: Call, keyed: ReceiptKey) -> ReceiptDraft:
+def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
     """Returns the draft of a change's receipt. Raises NotCommittedError without a key."""
-    if not keyed.key:
+    if not receipt_key.key:
         raise NotCommittedError("No idempotency key reached the receipts.")
-    layer, data = _layer(call.store), keyed.idempotency_data(call)
-    life_s = call.store.settings.receipt_ttl_s if keyed.days is None else keyed.days * DAY_S
+    layer, data = _layer(call.store), receipt_key.idempotency_data(call)
+    life_s = call.store.settings.receipt_ttl_s if receipt_key.days is None else receipt_key.days * DAY_S
     id_, payload_hash = layer._get_hashed_idempotency_key(data), layer._get_hashed_payload(data)
     assert id_, "all keys would have one receipt"
     assert payload_hash, "every payload would be the same"
-    mark = IMPORTED if keyed.operation == IMPORT else {}
-    if keyed.imported_day is not None:
-        mark = {name: {"N": str(keyed.imported_day)} for name in mark}
-    return ReceiptDraft(id_, payload_hash, ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, named=bool(call.caller)), mark)
+    mark = IMPORTED if receipt_key.operation == IMPORT else {}
+    if receipt_key.imported_day is not None:
+        mark = {name: {"N": str(receipt_key.imported_day)} for name in mark}
+    return ReceiptDraft(
+        id_, payload_hash, ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller)), mark
+    )
 
 
-def ends_s(life_s: int, *, named: bool) -> int:
+def ends_s(life_s: int, *, has_user: bool) -> int:
     """Returns when an item expires that lives for `life_s` at least.
 
-    If the change is of a person without a name, the item lives to the end of a day of UTC. The access log has the
-    address and the second of each request. An item with the second would tell the address.
+    `has_user`: whether the change has a user. Without a user, the item lives to the end of a day of UTC. The access log
+    has the address and the second of each request. Together with an item that has the second, the log would tell whose
+    item it is.
     """
     at_s = int(clock.now_s()) + life_s
-    return at_s if named else end_of_day_s(at_s)
+    return at_s if has_user else end_of_day_s(at_s)
 
 
 def end_of_day_s(at_s: int) -> int:
@@ -149,7 +152,7 @@ def end_of_day_s(at_s: int) -> int:
 
 
 def answer_of_receipt(call: Call, item: Item, draft: ReceiptDraft) -> ChangeAnswer:
-    """Returns the answer in the receipt that a change found. If the receipt is the call's own, whose answer was lost,
+    """Returns the answer in the receipt that a change found. If this call wrote the receipt, and the response was lost,
     the answer is not a replay.
 
     Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write the
@@ -182,8 +185,7 @@ _INCONSISTENT = "The receipt is in a state that Tally does not write."
 
 
 def _layer(store: Store) -> DynamoDBPersistenceLayer:
-    """Returns Powertools' layer. It is made once for a store, because each layer adds handlers to the client of the
-    store."""
+    """Returns Powertools' layer. A store has one layer, because each layer adds handlers to the client of the store."""
     layers: dict[str, DynamoDBPersistenceLayer] = store.idempotency_layers
     if KEY_PREFIX not in layers:
         layer = DynamoDBPersistenceLayer(store.settings.receipts_table, boto3_client=store.client)
@@ -197,12 +199,12 @@ def _layer(store: Store) -> DynamoDBPersistenceLayer:
 
 def lifetime_s(store: Store, counter: Counter) -> int:
     """Returns for how many seconds at least a retry of a change of the counter is recognised."""
-    own_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
-    return max(own_s, PENDING_KEPT_S) if counter.is_rolled_up else own_s
+    life_s = store.settings.receipt_ttl_s if counter.receipt_days is None else counter.receipt_days * DAY_S
+    return max(life_s, PENDING_KEPT_S) if counter.is_rolled_up else life_s
 
 
 def raise_if_counted(call: Call, draft: ReceiptDraft) -> None:
-    """Raises AlreadyCountedError if the change has a live receipt. Writes none."""
+    """Raises AlreadyCountedError if the change has a live receipt. Writes nothing."""
     item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": draft.id}})
     if item and _is_live(item):
         raise AlreadyCountedError(item)
@@ -210,7 +212,7 @@ def raise_if_counted(call: Call, draft: ReceiptDraft) -> None:
 
 def refuse_retired(call: Call, counter: Counter, draft: ReceiptDraft) -> NoReturn:
     """Raises CounterRetiredError, or AlreadyCountedError if the change was counted before: a retry whose first answer
-    was lost still gets it."""
+    was lost still gets that answer."""
     raise_if_counted(call, draft)
     raise retired_error(counter)
 
@@ -224,9 +226,10 @@ def _is_live(receipt: Item) -> bool:
     return float(receipt.get("expiration", {}).get("N", 0)) >= int(clock.now_s())
 
 
-def find_receipt(call: Call, keyed: ReceiptKey) -> Item:
+def find_receipt(call: Call, receipt_key: ReceiptKey) -> Item:
     """Returns the live receipt of a change, as it is stored; 1 RCU. Raises NotFoundError, NotCommittedError."""
-    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": draft_receipt(call, keyed).id}})
+    id_ = draft_receipt(call, receipt_key).id
+    item = get(call.store.client, call.store.settings.receipts_table, {"id": {"S": id_}})
     if not item or not _is_live(item):
         raise NotFoundError("No change of this caller has the key, or its receipt has expired.", field="key")
     _parse_receipt(call, item)
@@ -237,14 +240,14 @@ class FoundReceipt(NamedTuple):
     """The facts that a caller needs of a live receipt."""
 
     body: Body
-    voided: bool
-    """Whether its change was taken back."""
+    is_voided: bool
+    """Whether the change was taken back."""
 
 
-def find_many(call: Call, operation: str, named: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
+def find_many(call: Call, operation: str, targets_and_keys: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
     """Returns what the live receipt of each (target, key) says, at most 100; None if there is no live receipt. One
-    read, 1 RCU for each. Raises StoreBusyError."""
-    ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in named]
+    request, 1 RCU for each receipt. Raises StoreBusyError."""
+    ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in targets_and_keys]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}
     bodies = {id_: _parse_receipt(call, item)[1] for id_, item in receipts.items()}

@@ -17,13 +17,14 @@ from .tallies import Tally
 
 @dataclass
 class SpillPlan:
-    """The tallies of one transaction. A tally that may spill does so at the start while it is hot, and at once after
-    throttling. After SPILL_RETRIES_MAX retries, all tallies that may spill do so."""
+    """The tallies of one transaction. A hot tally that may spill does so at the start, and a throttled tally at once.
+    After SPILL_RETRIES_MAX retries, all tallies that may spill do so."""
 
     call: Call
     may_spill: Collection[Tally]
     spilled: set[Tally]
-    """The tallies whose changes are written alone, so that the rollup adds them; without those that it always adds."""
+    """The tallies whose changes are written alone, so that the rollup adds them; not if their counter is always rolled
+    up."""
     retries: Retries
 
     @classmethod
@@ -37,13 +38,13 @@ class SpillPlan:
         """Returns whether the rollup adds the tally's change."""
         return tally in self.spilled or tally.counter.is_rolled_up
 
-    def updates(self, sums: Mapping[Tally, int], at: int, *, used: bool) -> list[Write]:
-        """Returns the writes that move the tallies by their sums, each on a shard of this attempt. `used`: within
-        debts."""
+    def updates(self, sums: Mapping[Tally, int], at: int, *, may_use_debt: bool) -> list[Write]:
+        """Returns the writes that move the tallies by their sums, each on a shard of this attempt, and within its debt
+        if the call `may_use_debt`."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
-            {"Update": tallies.add_write(call, *tally, shard, amount, at, debt=tally.counter.debt if used else 0)}
+            {"Update": tallies.add_write(call, *tally, shard, amount, at, debt=may_use_debt * tally.counter.debt)}
             for (tally, amount), shard in zip(sums.items(), shards, strict=True)
         ]
 
@@ -55,14 +56,14 @@ class SpillPlan:
     def retry(self, sums: Collection[Tally], sent: SendResult) -> None:
         """Decides after conflicts or throttling which tallies spill, and waits for the next attempt.
 
-        The receipt was the first write, then came the tallies, then the team's writes. A conflict on one of the team's
-        writes says nothing about the tallies, nor does a conflict on the receipt alone. Raises StoreBusyError when the
-        retries are used up, or what `sent` maps to if nothing was busy.
+        In the transaction the receipt was first, the tallies followed, and then the team's writes. A conflict on one of
+        the team's writes says nothing about the tallies, nor does a conflict on the receipt alone. Raises
+        StoreBusyError when the retries are used up, or what `sent` maps to if nothing was busy.
         """
         sent.raise_unless_busy()
-        ours = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
-        throttled = ours.is_busy and not ours.has_conflict
-        codes = dict(zip(sums, ours.codes[1:], strict=False))
+        without_team = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
+        throttled = without_team.is_busy and not without_team.has_conflict
+        codes = dict(zip(sums, without_team.codes[1:], strict=False))
         for tally, code in codes.items():
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
@@ -73,7 +74,7 @@ class SpillPlan:
             sleep_or_raise_busy(self.retries)
 
     def _tallies_to_spill(self, failed: Collection[Tally], throttled: bool) -> set[Tally]:
-        """Returns the tallies that spill now, and trips the breakers of the hot ones."""
+        """Returns the tallies that spill now, and trips the breakers of the hot tallies."""
         last = self.retries.attempts >= SPILL_RETRIES_MAX
         if not (throttled or (last and failed)):
             return set()

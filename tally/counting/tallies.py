@@ -26,8 +26,8 @@ was written alone."""
 START_ATTRIBUTE = "start"
 """The attribute of a tally item that has the start of its number; missing if that was 0."""
 MINUTES_PER_DAY = 24 * 60
-DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that are written alone live 8
-OLD_DAY_NOTES_REMOVED = 12  # older notes that a write removes, whether they are there or not
+DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that are written alone live for 8 days
+OLD_DAY_NOTES_REMOVED = 12  # older notes that a write removes if they exist
 
 
 class Tally(NamedTuple):
@@ -38,7 +38,8 @@ class Tally(NamedTuple):
 
     @property
     def partition(self) -> str:
-        """The partition key that all its shards share: `VID#9f3a`. Its contention is remembered under this name."""
+        """The partition key that all shards of the tally share, such as `VID#9f3a`. Spread and breaker know a tally by
+        this key."""
         return self.counter.partition_start + self.id
 
 
@@ -48,12 +49,12 @@ class State(NamedTuple):
     value: int
     version: int
     has_number: bool = True
-    """Whether it has a number. An override alone makes a version, too."""
+    """Whether the counter has a number. An override alone makes a version, too."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
-    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query while its items fit
-    into 1 MB."""
+    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query if the items of the
+    tally fit into 1 MB."""
     return sum_of_shards(counter, read_shards(call, counter, id_))
 
 
@@ -79,7 +80,7 @@ def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
     """Returns the sum over all shards, also of shards that an earlier declaration used; `start` if no shard has a
     number.
 
-    It is not a snapshot: while changes race, some of them may be missing.
+    The sum is not a snapshot: changes that race with the read may be missing.
 
     A tally that counts children is never shown below zero. The tally of a removed parent is 0.
     """
@@ -113,10 +114,10 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to a change with `value`: what a strongly consistent read says right after it, 1 RCU.
+    """Returns the answer to a change with `value`: the number by a strongly consistent read after the change, 1 RCU.
 
-    It is the number of the tally that the answer names: a replay after midnight reads the period of its change. Changes
-    that wait for the rollup are missing from it. Some that raced with the read may be missing, too.
+    The number is that of the period that the answer names: a replay after midnight reads the period of its change.
+    Changes that wait for the rollup are missing. Changes that race with the read may be missing, too.
 
     The change is counted before the read begins, so no error here fails it. The answer has no `value` if the change is
     visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
@@ -133,8 +134,8 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
 
 
 def minute_now(call: Call) -> int:
-    """Returns the current minute, which labels a change: whole minutes since 1970."""
-    return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute, without a step into another module
+    """Returns the current minute, in whole minutes since 1970. Each change stores its minute."""
+    return int(clock.now_s() // call.store.settings.minute_s)  # as settings.minute_of, without the cost of a call
 
 
 def add_write(
@@ -160,24 +161,26 @@ def commit_within_limits(
     writes: Callable[[int], Sequence[Write]],
     receipt: Write | None = None,
     *,
-    place: int = 0,
-    spills: bool = False,
+    index: int = 0,
+    may_spill: bool = False,
     debt: int = 0,
-    stays: bool = False,
+    same_period: bool = False,
 ) -> None:
     """Commits `writes(shard)` as transactions.commit_change does. If stale limits refused them, commits them again.
 
-    `place`: the place of the write that moves the tally, by `amount`. `debt`, `stays`: as `limit_error` takes them.
-    Raises LimitReachedError, ChangeRefusedError if another write was refused, and the errors of commit_change.
+    `index`: the place, among `writes`, of the write that moves the tally by `amount`. `debt`, `same_period`: see
+    `limit_error`. Raises LimitReachedError, ChangeRefusedError if another write was refused, and the errors of
+    commit_change.
     """
     retries = None
     while True:
         try:
-            return commit_change(call, counter, id_, writes, receipt, may_spill=spills)
+            return commit_change(call, counter, id_, writes, receipt, may_spill=may_spill)
         except ChangeRefusedError as refused:
-            if any(old is not None for old in refused.old_items[:place]):
+            if any(old is not None for old in refused.old_items[:index]):
                 raise
-            error = limit_error_after(call, counter, id_, refused.old_items[place] or {}, amount, debt, stays=stays)
+            old = refused.old_items[index] or {}
+            error = limit_error_after(call, counter, id_, old, amount, debt, same_period=same_period)
             if error:
                 raise error from None
         retries = retries or call.retries()
@@ -188,7 +191,7 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
     """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
     another start, because the declaration may have changed."""
     assert by in ("", ROLLUP_NONCE_PREFIX) or (by[0] in f"-{REPAIR_NONCE_PREFIX}" and by[-1] == "."), "unknown nonce"
-    nonce = by + secrets.token_urlsafe(6)  # no other write has it; after `by`, letters, digits, `-` and `_` only
+    nonce = by + secrets.token_urlsafe(6)  # unique; after `by`, letters, digits, `-` and `_` only
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -209,35 +212,35 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
 
 
 def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
-    """Returns an update of `add_write` that also notes how much of it is for the receipts of each day, and removes old
-    notes.
+    """Returns an update of `add_write` that also notes how much the rollup added for the receipts of each day, and
+    removes old notes.
 
     `days`: amounts by day, in days of MINUTES_PER_DAY since 1970.
     """
     last = max(days)
-    assert last - DAY_NOTES_KEPT < min(days), "it would remove a note that it sets"
-    old = [last - DAY_NOTES_KEPT - ago for ago in range(OLD_DAY_NOTES_REMOVED)]
+    assert last - DAY_NOTES_KEPT < min(days), "the write would remove a note that it sets"
+    old = [last - DAY_NOTES_KEPT - days_ago for days_ago in range(OLD_DAY_NOTES_REMOVED)]
     amounts = {day_note(day): amount for day, amount in days.items()}
     return extend_update(write, adds=amounts, remove=map(day_note, old))
 
 
 def day_note(day: int) -> str:
     """Returns the attribute of a tally item that says what the rollup added for the receipts of a day. No counter has
-    it."""
+    that attribute."""
     return f"day#{day}"
 
 
 def limit_error(
-    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, stays: bool = False
+    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
 ) -> LimitReachedError:
-    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left; below 0 if the limit
-    came later. `debt`: how far the amount may go beyond the limits.
+    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left. If the limit came
+    later, the amount left is below 0. `debt`: how far the amount may go beyond the limits.
 
-    If the amount fits into a new period, the error says in how many seconds that begins. `stays`: the amount never
-    counts in another period, as in a void or a hold that is settled.
+    If the amount fits into a new period, the error says in how many seconds that period begins. `same_period`: the
+    amount never counts in another period, as in a void or a hold that is settled.
     """
     members: dict[str, int] = {}
-    if not stays and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
+    if not same_period and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
         members["retry_after_s"] = periods.seconds_to_next(counter, id_, clock.now_s())
     down = amount < 0 and within.floor is not None
     limit = (within.floor if down else within.ceiling) or 0
@@ -250,14 +253,14 @@ def limit_error(
 
 
 def limit_error_after(
-    call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int = 0, *, stays: bool = False
+    call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int, *, same_period: bool
 ) -> LimitReachedError | None:
     """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cached limits were
     stale."""
     within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
-    return limit_error(counter, within, id_, value, amount, debt, stays=stays)
+    return limit_error(counter, within, id_, value, amount, debt, same_period=same_period)
 
 
 def receipt_facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
@@ -266,8 +269,8 @@ def receipt_facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str,
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
-    """Returns the attributes of a receipt of many changes: amounts by counter and id. `waiting`: those that the rollup
-    adds."""
+    """Returns the attributes of a receipt of many changes: amounts by counter and id. `waiting`: the amounts that the
+    rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(at)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
@@ -290,7 +293,7 @@ def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int
     """Returns the update that moves an unsharded counter to `value`, on condition that its version is the one that was
     `seen`. The version changes with the number and with the override, so the limits are those that the value is
     `within`."""
-    assert counter.has_version, "its other shards would keep their numbers"
+    assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - seen.value, at)
     if seen.version:
@@ -300,8 +303,8 @@ def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int
 
 
 def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
-    """Returns the update with the TTL of a tally that is kept for some periods. If the update comes after DynamoDB has
-    removed the tally, TTL removes the new item, too."""
+    """Returns the update with the TTL of a tally that is kept for some periods. If DynamoDB has removed the tally
+    before the update, TTL removes the new item, too."""
     if counter.keep_periods is not None:
         write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
         write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
@@ -315,11 +318,12 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
 
 
 def removal_nonce(pair: str) -> str:
-    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves share."""
+    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves of the
+    removal share."""
     return f"-{pair}."
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
-    """Returns whether a repair moved a tally item by this, and gave it this nonce. It is false for an old image that
-    somebody put back."""
+    """Returns whether a repair moved a tally item by `moved`, and gave the item this nonce. False if somebody wrote an
+    old image of the item."""
     return nonce.startswith(f"{REPAIR_NONCE_PREFIX}{moved}.")

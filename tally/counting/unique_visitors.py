@@ -1,7 +1,7 @@
 """Unique visitors: each visitor counts once in a period.
 
 A visitor and a period have one receipt, which is written with the tally, or alone for the rollup to add. So retries,
-spilling and the loss of stream records are as for any change. The number stays when the receipt has expired.
+spilling and lost stream records have the same effect as for any change. The number stays when the receipt has expired.
 
 The receipt does not name the visitor. It has a pseudonym, under the secret of the stack.
 """
@@ -18,15 +18,15 @@ from . import increments, periods, pseudonyms
 from .increments import Increment
 from .receipts import DAY_S, PENDING_KEPT_S, ChangeAnswer
 
-VISIT_LATE_MAX_S = DAY_S  # how long ago the first attempt of a visit may be
+VISIT_LATE_MAX_S = DAY_S  # the greatest age of a visit's first attempt
 
 
 def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
-    """Counts a visitor in the period of `at_s`, when the visit was tried first; None: now.
+    """Counts a visitor in the period of `at_s`, the time of the visit's first attempt; None: now.
 
-    The body says whether the visitor is `new` in that period. Each answer to the first visit says so, also the answer
-    to a retry whose first answer was lost. 1 WCU if the counter is visible soon; else 4 WCU and 1 RCU, and 1 RCU for a
-    visitor who was counted before.
+    The body says whether the visitor is `new` in that period. A retry whose first answer was lost gets that answer,
+    with `new`. 1 WCU if the counter is visible soon; else 4 WCU and 1 RCU, and 1 RCU for a visitor who was counted
+    before.
 
     Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
@@ -50,7 +50,7 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
 
 
 def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no first attempt is that late
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no first attempt comes later
     body = {"counter": counter.name, **periods.answer_members(tally)}
     target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
     change = Increment(counter, tally, 1, "add_visitor", name, body, receipt_target=target, receipt_days=days)

@@ -24,30 +24,31 @@ OPERATION = "void"
 
 
 class Voided(NamedTuple):
-    """The amount that was taken back of each tally, and the answer: whether an earlier call took it back, and when it
-    shows."""
+    """The amount that was taken back from each tally, and the answer of the void."""
 
     amounts: Mapping[Tally, int]
     answer: ChangeAnswer
 
 
-def void(call: Call, keyed: ReceiptKey) -> Voided:
-    """Takes back the change that was counted under the name of `keyed` and the caller of the call.
+def void(call: Call, receipt_key: ReceiptKey) -> Voided:
+    """Takes back the change that was counted under the name of `receipt_key` and the caller of the call.
 
-    The read of its receipt is 1 RCU. With one tally it takes 6 WCU, or 4 if the rollup moves it.
+    The read of the receipt is 1 RCU. A void of one tally takes 6 WCU, or 4 if the rollup moves the tally.
 
     Raises NotFoundError if there is no live receipt, or if a tally of the change is no longer kept. Raises
     LimitReachedError if a tally has no room for the amount, which writes nothing. Raises InvalidInputError for a
     counter whose declaration has changed, CounterRetiredError, and the errors of batch.count.
     """
-    receipt, now_s = receipts.find_receipt(call, keyed), clock.now_s()
+    receipt, now_s = receipts.find_receipt(call, receipt_key), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
-    # The receipt keeps its nonce, so to the consumers it is not new.
+    # The receipt keeps its nonce, so the consumers do not take it for a new receipt.
     as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
     table = call.store.settings.receipts_table
     mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
     back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
-    days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1  # the void's receipt lives as long
+    days = (
+        int(receipt["expiration"]["N"]) - int(now_s)
+    ) // DAY_S + 1  # the void's receipt lives as long as the receipt of the change
     try:
         answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:

@@ -37,7 +37,7 @@ class Clock:
         """Forgets what answers have shown: the process runs on another machine now."""
         self.ahead_s = 0.0
 
-    def hear(self, date: str, sent_s: float) -> None:
+    def correct_by(self, date: str, sent_s: float) -> None:
         """Corrects the clock by an answer. `sent_s`: when the request was sent, by the process's own clock.
 
         DynamoDB wrote `date` between the request and this moment. So a slow answer proves less, and corrects less. A

@@ -95,13 +95,13 @@ def extend_update(
     update: Item,
     *,
     sets: Values = MappingProxyType({}),
-    unless_there: Values = MappingProxyType({}),
+    if_missing: Values = MappingProxyType({}),
     adds: Mapping[str, int] = MappingProxyType({}),
     remove: Iterable[str] = (),
 ) -> Item:
     """Returns the parameters of `update` with further attributes to set, add to or remove.
 
-    The expression of `update` begins with SET and ends with ADD. `unless_there`: set only if the attribute is missing.
+    The expression of `update` begins with SET and ends with ADD. `if_missing`: set only if the attribute is missing.
     """
     expression: str = update["UpdateExpression"]
     names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
@@ -114,7 +114,7 @@ def extend_update(
         return place
 
     setting = [f"#{at} = :{at}" for at in (placed(*one) for one in sets.items())]
-    setting += [f"#{at} = if_not_exists(#{at}, :{at})" for at in (placed(*one) for one in unless_there.items())]
+    setting += [f"#{at} = if_not_exists(#{at}, :{at})" for at in (placed(*one) for one in if_missing.items())]
     adding = "".join(f", #{at} :{at}" for at in (placed(*one) for one in adds.items()))
     gone = ", ".join(f"#{placed(name)}" for name in remove)
     expression = f"SET {', '.join([*setting, expression.removeprefix('SET ')])}{adding}"

@@ -174,8 +174,8 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
-    keyed = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
-    return count_once(call, keyed, lambda draft: _import_chunk(call, counter, chunk, draft)).body
+    receipt_key = ReceiptKey(IMPORT, counter.name, f"{run}/{chunk.number}", payload, KEPT_DAYS)
+    return count_once(call, receipt_key, lambda draft: _import_chunk(call, counter, chunk, draft)).body
 
 
 def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: ReceiptDraft) -> Body:

@@ -111,6 +111,6 @@ def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str
     for target, key, receipt in zip(stored_targets, keys, counted, strict=True):
         members: dict[str, Any] = {"state": "unknown"}
         if receipt is not None:
-            members = {"state": "counted", **({"voided": True} if receipt.voided else {}), "answer": receipt.body}
+            members = {"state": "counted", **({"voided": True} if receipt.is_voided else {}), "answer": receipt.body}
         entries.append({"operation": operation, "target": target, "key": key, **members})
     return Answer({"receipts": entries})

@@ -222,7 +222,7 @@ class ScanReader:
             # if a record has stored the number since the scan began, the record's number stays
             read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
-            yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, unless_there=read, sets=sets)
+            yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, if_missing=read, sets=sets)
 
     def key_of(self, item: Item) -> Item:
         """Returns the key of an item."""

@@ -227,9 +227,9 @@ def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: C
     hold_id = budget.hold(30, key)
     budget.commit(hold_id)
     before, call = budget.world.receipts(), budget.world.call("ann")
-    assert [receipt and receipt.voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [False]
+    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [False]
     assert [budget.void(hold_id)["changed"] for _ in range(2)] == [True, False]
-    assert [receipt and receipt.voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [True]
+    assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [True]
     nonces = {receipt["id"]["S"]: receipt["nonce"] for receipt in budget.world.receipts()}
     assert [nonces[receipt["id"]["S"]] for receipt in before] == [receipt["nonce"] for receipt in before]
     assert budget.equals_receipts()

@@ -89,7 +89,7 @@ class Shop:
     def state(self, operation: str, target: str, key: str) -> tuple[bool, bool]:
         """Says whether the change was counted, and whether it was voided."""
         [receipt] = receipts.find_many(self.call(), operation, [(target, key)])
-        return receipt is not None, receipt is not None and receipt.voided
+        return receipt is not None, receipt is not None and receipt.is_voided
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ class World(ConsumerWorld):
         operation = "put_mine" if liked else "delete_mine"
         if self.child_counter is not counters.LIKES:  # its child is not the caller
             call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
-        keyed = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
-        return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, keyed)
+        receipt_key = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
+        return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, receipt_key)
 
     def write_post(self, post_id: str = POST, text: str = "hello", author: str = AUTHOR) -> tuple[dict[str, Any], bool]:
         """Creates or edits a post."""

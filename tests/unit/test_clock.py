@@ -37,7 +37,7 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     """DynamoDB writes `Date` at some moment between the request and its answer."""
     process = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
-    process.hear(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
+    process.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
     assert process.ahead_s == pytest.approx(corrected_s)
     assert process.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
 
@@ -45,9 +45,9 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
 def test_an_answer_removes_the_correction_of_a_clock_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     process, date = Clock(), formatdate(TRUE_S, usegmt=True)
     monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-    process.hear(date, TRUE_S + 300)
+    process.correct_by(date, TRUE_S + 300)
     monkeypatch.setattr(time, "time", lambda: TRUE_S)
-    process.hear(date, TRUE_S)
+    process.correct_by(date, TRUE_S)
     assert process.now_s() == TRUE_S
 
 
@@ -61,7 +61,7 @@ def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch
     process = Clock()
     try:
         monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-        process.hear(date, TRUE_S + 300)
+        process.correct_by(date, TRUE_S + 300)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -73,7 +73,7 @@ def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
     process = Clock()
-    process.hear(date, 0)
+    process.correct_by(date, 0)
     assert process.ahead_s == 0
 
 

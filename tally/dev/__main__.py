@@ -1,4 +1,4 @@
-"""`make dev`, or `python -m tally.dev` in the folder of the app: the whole stack on this machine."""
+"""Runs the whole stack on this machine: `make dev`, or `python -m tally.dev` in the folder of the app."""
 
 from __future__ import annotations
 

@@ -46,18 +46,18 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             loop.add_signal_handler(number, stopped.set)
-    async with contextlib.AsyncExitStack() as entered:
-        wire = await entered.enter_async_context(Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint))
+    async with contextlib.AsyncExitStack() as exits:
+        wire = await exits.enter_async_context(Wire(stack.endpoint, stack.options.streams_endpoint or stack.endpoint))
         code = CodeVersions(stack, wire)
         zygote, stack.template = await code.load_first(spawned)
         workers = Workers(zygote, stack.template.functions, stack.logs.resolve(), code.restart_zygote)
-        entered.push_async_callback(workers.close)
-        metrics, file = Metrics(stack.options.verbose), stack.engine.db_path if stack.engine else None
+        exits.push_async_callback(workers.close)
+        metrics, db_path = Metrics(stack.options.verbose), stack.engine.db_path if stack.engine else None
         metrics.follow(stack.logs, stack.template.functions)
-        pump = Pump(stack.scaled_mappings, workers, wire, Positions(stack.options.data / "streams.json"), say, file)
-        gateway = await entered.enter_async_context(site(stack, workers, metrics, pump, say))
+        pump = Pump(stack.scaled_mappings, workers, wire, Positions(stack.options.data / "streams.json"), say, db_path)
+        gateway = await exits.enter_async_context(site(stack, workers, metrics, pump, say))
 
         def serve_new_code(zygote: Zygote, template: Template) -> None:
             stack.template = template
@@ -66,21 +66,21 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
             gateway.serve(template)
             pump.follow(stack.scaled_mappings)
 
-        waiting = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, code, serve_new_code, say)]
-        waiting += [metrics.run(), pump.run()]
-        waiting += [trim_until_cancelled(file, pump.passed)] if file else []
+        coroutines = [stopped.wait(), _watch_engine(stack.engine), _watch_code(stack, code, serve_new_code, say)]
+        coroutines += [metrics.run(), pump.run()]
+        coroutines += [trim_until_cancelled(db_path, pump.passed)] if db_path else []
         for function, every_s in stack.template.schedules:
-            waiting.append(_run_on_schedule(every_s * stack.options.minute_s / 60, workers, function))
-        tasks = [asyncio.ensure_future(one) for one in waiting]
+            coroutines.append(_run_on_schedule(every_s * stack.options.minute_s / 60, workers, function))
+        tasks = [asyncio.ensure_future(one) for one in coroutines]
         data = f"data in {stack.options.data}" if stack.engine else "with its own data"
         say(f"ready on {stack.url} (DynamoDB at {stack.endpoint}, {data}, logs in {stack.logs}; Ctrl-C stops)")
         for line in (*stack.template.warnings, *(stack.engine.warnings if stack.engine else ())):
             say(line)
         print(f"\n{console.commands(stack.template, stack.url)}", flush=True)
-        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         for task in done:
             task.result()
 
@@ -105,19 +105,19 @@ async def _watch_engine(engine: Engine | None) -> None:
 async def _watch_code(
     stack: PreparedStack, code: CodeVersions, serve_new_code: Callable[[Zygote, Template], None], say: Say
 ) -> None:
-    """Run changed code, and serve what it declares. If any of it is wrong, the old code stays whole."""
+    """Run changed code, and serve its declarations. If the changed code does not load, the old code stays."""
     options = stack.options
-    sources = [options.counters] if options.packaged else [options.counters.parent, PACKAGE]
+    sources = [options.counters] if options.is_packaged else [options.counters.parent, PACKAGE]
     stamps = file_stamps(sources)
-    # If a person saved the counters while the stack started, `stamps` includes that: let the first check load them.
+    # If a person saved the counters while the stack started, `stamps` includes that write. The first check loads them.
     seen = stamps if _read(options.counters) == code.counters else {}, code.streams
     while True:
         await asyncio.sleep(CODE_LOOK_S)
-        now = file_stamps(sources), await code.find_team_tables()
-        if now == seen:
+        present = file_stamps(sources), await code.find_team_tables()
+        if present == seen:
             continue
-        tables_changed = now[1] != seen[1]
-        seen, counters_before, routes_before = now, code.counters, stack.template.routes
+        tables_changed = present[1] != seen[1]
+        seen, counters_before, routes_before = present, code.counters, stack.template.routes
         counters = _read(options.counters)
         try:
             zygote, template = await code.load_next(counters)
@@ -126,7 +126,7 @@ async def _watch_code(
             continue
         serve_new_code(zygote, template)
         if counters != counters_before:
-            say(f"{COUNTERS} changed: the next invocations count by it")
+            say(f"{COUNTERS} changed: the next invocations use its declarations")
         elif tables_changed:
             say(f"your own tables changed: {', '.join(template.team_tables) or 'none of them'} is read now")
         else:

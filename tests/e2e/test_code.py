@@ -117,7 +117,7 @@ def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
     assert type(choose_engine(programs, "")) is (Engine if embedded else DynamoDBLocal)
     assert type(choose_engine(programs, "dynamodb-local")) is DynamoDBLocal
     if not embedded:
-        with pytest.raises(LocalError, match=f"no embedded engine for {system.lower()}-.* take ENGINE=dynamodb-local$"):
+        with pytest.raises(LocalError, match=f"no embedded engine for {system.lower()}-.* with ENGINE=dynamodb-local$"):
             Engine().start()
     program(programs / "dynoxide", "exit 1")
     assert type(choose_engine(programs, "")) is Engine

@@ -109,7 +109,7 @@ def test_the_engine_is_stored_beside_the_data_if_the_cache_is_not_writable(
 def test_an_engine_with_another_hash_is_refused_and_not_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(package(b"another engine")) as url:
         monkeypatch.setenv("npm_config_registry", url)
-        with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 is another one"):
+        with pytest.raises(LocalError, match="is not the engine that Tally was made with: its sha512 differs"):
             binary(home / "data")
     assert not [path for path in home.rglob("*") if path.is_file()]
 

@@ -1,4 +1,4 @@
-"""For the other subpackages: the engine (`Engine`), its protocol (`Wire`), S3 (`Buckets`), and `DevOptions`.
+"""What the other subpackages share: the engine (`Engine`), its protocol (`Wire`), S3 (`Buckets`), and `DevOptions`.
 
 Tests and the bench use `Engine`, `LocalError` and `free_port` too.
 """

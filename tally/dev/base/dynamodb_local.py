@@ -1,6 +1,6 @@
 """AWS's DynamoDB Local, a Java program, and the choice between it and the embedded engine.
 
-Maven fetches the version that pom.xml pins, once, into the user's cache. As a program, this module only fetches it.
+Maven fetches the version that pom.xml pins, once, into the user's cache. Run as a program, this module only fetches it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POM = Path(__file__).with_name("pom.xml")
 FILE = "shared-local-instance.db"  # DynamoDB Local's name of its file
 JAVA_MIN = 17
 _MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
-_FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # half the time to start: one second
+_FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # it starts in one second, not two
 
 
 def choose_engine(data: Path, name: str) -> engine.Engine:
@@ -31,8 +31,8 @@ def choose_engine(data: Path, name: str) -> engine.Engine:
 
     The default is the embedded engine, or DynamoDB Local if the embedded engine has no package for this platform.
     """
-    embedded = not name and (engine.find_installed() or engine.has_package())
-    return engine.Engine(data / "engine.db") if embedded else DynamoDBLocal(data / FILE)
+    is_embedded = not name and (engine.find_installed() or engine.has_package())
+    return engine.Engine(data / "engine.db") if is_embedded else DynamoDBLocal(data / FILE)
 
 
 class DynamoDBLocal(engine.Engine):
@@ -41,13 +41,13 @@ class DynamoDBLocal(engine.Engine):
     warnings = ("DynamoDB Local listens on every interface of this machine, without a password",)
 
     def command(self) -> list[str]:
-        """Returns the command: without reports to AWS (`-disableTelemetry`), one set of tables for all credentials."""
-        where = ["-sharedDb", "-dbPath", str(self.db_path.parent)] if self.db_path else ["-inMemory"]
+        """Returns the command. It sends AWS no reports (`-disableTelemetry`), and all credentials share tables."""
+        storage = ["-sharedDb", "-dbPath", str(self.db_path.parent)] if self.db_path else ["-inMemory"]
         program = [_java(), *_FAST_START_OPTIONS, "-cp", f"{jars()}/*", _MAIN]
-        return [*program, "-disableTelemetry", "-port", str(self.port), *where]
+        return [*program, "-disableTelemetry", "-port", str(self.port), *storage]
 
     def start(self) -> engine.Engine:
-        """Start it. With a write-ahead log, which the file keeps, a write waits for the disk once, not four times."""
+        """Start the process. With a write-ahead log in its file, a write waits for the disk once, not four times."""
         if self.db_path:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -58,12 +58,12 @@ class DynamoDBLocal(engine.Engine):
         try:
             return super().start()
         except LocalError:
-            _check_java()  # its files may be in the cache although Java is missing
+            _check_java()  # the files of DynamoDB Local may be in the cache although Java is missing
             raise
 
 
 def jars() -> Path:
-    """Returns the folder of its files. If they are not there, fetches them. Raises LocalError."""
+    """Returns the folder of DynamoDB Local. If the folder does not exist, fetches the files. Raises LocalError."""
     pinned = re.search(r"DynamoDBLocal</artifactId>\s*<version>(.*?)<", POM.read_text())
     assert pinned, POM
     folder = engine_package.cache_folder() / f"{ENGINES[1]}-{pinned[1]}"
@@ -102,10 +102,10 @@ def _check_java() -> None:
         output = subprocess.run([_java(), "-version"], capture_output=True, text=True).stderr
     except OSError:
         output = ""
-    found = re.search(r'version "(\d+)', output)
-    if not found or int(found[1]) < JAVA_MIN:
-        java = f"{_java()} is Java {found[1]}" if found else f"there is no {_java()}"
-        advice = "install it, or set JAVA_HOME to it"
+    version = re.search(r'version "(\d+)', output)
+    if not version or int(version[1]) < JAVA_MIN:
+        java = f"{_java()} is Java {version[1]}" if version else f"there is no {_java()}"
+        advice = "install a newer Java, or set JAVA_HOME to its folder"
         raise LocalError(f"DynamoDB Local needs Java {JAVA_MIN} or newer, and {java}: {advice}")
 
 

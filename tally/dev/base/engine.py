@@ -30,7 +30,7 @@ _DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&
 
 
 def binary(data: Path) -> Path:
-    """Returns the program of the engine: the installed one, or a fetched one. Raises LocalError.
+    """Returns the program of the engine: the installed program, or else a fetched program. Raises LocalError.
 
     `data`: the folder that keeps a fetched program if the user's cache is not writable.
     """
@@ -38,12 +38,12 @@ def binary(data: Path) -> Path:
         return found
     if has_package():
         return engine_package.fetch_engine(_platform(), data)
-    advice = "`make dev` and `make test` take ENGINE=dynamodb-local"
+    advice = "run `make dev` or `make test` with ENGINE=dynamodb-local"
     raise LocalError(f"there is no embedded engine for {_platform()}: {advice}")
 
 
 def find_installed() -> Path | None:
-    """Returns the engine that npm installed in this folder or one above it, or `dynoxide` on the PATH."""
+    """Returns the engine that npm installed in this folder or a folder above, or `dynoxide` on the PATH."""
     here = Path.cwd()
     candidates = [folder / "node_modules/@dynoxide" / _platform() / "dynoxide" for folder in (here, *here.parents)]
     for candidate in (*candidates, shutil.which("dynoxide")):
@@ -76,9 +76,9 @@ def free_port() -> int:
 
 
 async def stop_listening(listener: socket.socket) -> None:
-    """Accept no more connections, and complete those just accepted. Call it before the server is closed.
+    """Accept no more connections, and complete the connections just accepted. Call this before the server is closed.
 
-    CPython 3.11 leaves the socket of such a connection open: a closed server refuses it too late.
+    CPython 3.11 leaves the socket of such a connection open, because a closed server refuses the connection too late.
     """
     asyncio.get_running_loop().remove_reader(listener)
     for _ in range(2):
@@ -109,7 +109,7 @@ class Engine:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.command()  # this may fetch the engine, and Ctrl-C ends a fetch
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C inside Popen would leave the process behind
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C inside Popen would leave the process behind
         try:
             try:
                 self._process = subprocess.Popen(
@@ -121,8 +121,8 @@ class Engine:
                     start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
                 )
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._until_ready()
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self._wait_until_ready()
             if self.db_path is not None:
                 index_stream_records(self.db_path)
             return self
@@ -130,7 +130,7 @@ class Engine:
             self.stop()
             raise
 
-    def _until_ready(self) -> None:
+    def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s and self.alive():
             with socket.socket() as probe:
@@ -144,7 +144,7 @@ class Engine:
         return self._process is not None and self._process.poll() is None
 
     def end_reason(self) -> str:
-        """Returns its exit status and the end of its output after it ended by itself; "" while it runs."""
+        """Returns the exit status and the last output of an ended process; "" while the process runs."""
         if self._process is None or self._process.poll() is None:
             return ""
         self._output.seek(0)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-SCHEMA_VERSION = "9"  # dynoxide 1.2.1's
+SCHEMA_VERSION = "9"  # of dynoxide 1.2.1
 TRIM_EVERY_S = 1.0
 STEP_ROWS = 500  # one step takes about 2 ms, and blocks the engine's writes
 STEPS_MAX = 20  # in a round: 10,000 records a second, several times the engine's rate
@@ -53,17 +53,17 @@ def index_stream_records(db_path: Path) -> None:
 
 async def trim_until_cancelled(db_path: Path, passed: Callable[[], Mapping[str, int]]) -> None:
     """Trim the file's streams until cancelled. `passed` returns the sequence number to delete up to, by table."""
-    done: dict[str, int] = {}
+    trimmed: dict[str, int] = {}
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
-        wanted = dict(passed())
-        if wanted != done and await asyncio.to_thread(trim, db_path, wanted):
-            done = wanted
+        to_trim = dict(passed())
+        if to_trim != trimmed and await asyncio.to_thread(trim, db_path, to_trim):
+            trimmed = to_trim
 
 
 def trim(db_path: Path, passed: Mapping[str, int]) -> bool:
     """Delete the records up to `passed`, at most STEPS_MAX steps. Returns whether nothing is left to delete."""
-    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # if it is busy, or has another schema
+    with contextlib.suppress(sqlite3.Error), _opened(db_path) as database:  # a busy file, or another schema
         if database.execute(_VERSION).fetchone() != (SCHEMA_VERSION,):
             return True
         steps = 0

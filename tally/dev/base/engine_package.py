@@ -29,19 +29,19 @@ _SCOPE = "@dynoxide"
 
 
 def fetch_engine(platform: str, fallback_folder: Path) -> Path:
-    """Returns the engine of a platform in INTEGRITY. If it is not there, fetches and checks it. Raises LocalError.
+    """Returns the engine of a platform in INTEGRITY. If the cache lacks it, fetches and checks it. Raises LocalError.
 
     The user's cache keeps it, or `fallback_folder` (the folder of the data) if the cache is not writable.
     """
     name = f"dynoxide-{VERSION}-{platform}"
-    for kept in (cache_folder() / name, fallback_folder / name):
-        if kept.is_file():
-            return kept
+    for path in (cache_folder() / name, fallback_folder / name):
+        if path.is_file():
+            return path
     url = f"{registry(os.environ)}/{_SCOPE}/{platform}/-/{platform}-{VERSION}.tgz"
     print(f"tally: fetching the DynamoDB engine, once, from {url}", flush=True)
-    content, (kind, _, digest) = _fetch(url), INTEGRITY[platform].partition("-")
-    if base64.b64encode(hashlib.new(kind, content).digest()).decode() != digest:
-        raise LocalError(f"{url} is not the engine that Tally was made with: its {kind} is another one")
+    content, (algorithm, _, digest) = _fetch(url), INTEGRITY[platform].partition("-")
+    if base64.b64encode(hashlib.new(algorithm, content).digest()).decode() != digest:
+        raise LocalError(f"{url} is not the engine that Tally was made with: its {algorithm} differs")
     with contextlib.suppress(OSError):
         return _unpack(content, cache_folder() / name)
     try:
@@ -56,16 +56,16 @@ def registry(environment: Mapping[str, str]) -> str:
 
     The order is npm's: the scope's registry in ~/.npmrc, `npm_config_registry`, the registry in ~/.npmrc, the default.
     """
-    named = {name.lower(): value for name, value in environment.items() if value}
-    file = Path(named.get("npm_config_userconfig") or Path(environment.get("HOME") or Path.home(), ".npmrc"))
+    variables = {name.lower(): value for name, value in environment.items() if value}
+    file = Path(variables.get("npm_config_userconfig") or Path(environment.get("HOME") or Path.home(), ".npmrc"))
     parser = configparser.RawConfigParser(strict=False, delimiters=["="], allow_no_value=True)
     try:
         parser.read_string("[npm]\n" + file.read_text(encoding="utf-8"))
-        written = {name: os.path.expandvars((value or "").strip(" \"'")) for name, value in parser["npm"].items()}
+        settings = {name: os.path.expandvars((value or "").strip(" \"'")) for name, value in parser["npm"].items()}
     except (OSError, ValueError, configparser.Error):
-        written = {}
-    registry_url = written.get(f"{_SCOPE}:registry") or named.get("npm_config_registry") or written.get("registry")
-    return (registry_url or REGISTRY_DEFAULT).rstrip("/")
+        settings = {}
+    url = settings.get(f"{_SCOPE}:registry") or variables.get("npm_config_registry") or settings.get("registry")
+    return (url or REGISTRY_DEFAULT).rstrip("/")
 
 
 def cache_folder() -> Path:
@@ -85,14 +85,14 @@ def _fetch(url: str) -> bytes:
     return content
 
 
-def _unpack(package: bytes, kept: Path) -> Path:
-    """Write the program in a package to the path `kept`, whole or not at all. Returns the path."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder, tarfile.open(fileobj=io.BytesIO(package)) as files:
+def _unpack(package: bytes, path: Path) -> Path:
+    """Write the program in a package to `path`, whole or not at all. Returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, tarfile.open(fileobj=io.BytesIO(package)) as files:
         program = files.extractfile("package/dynoxide")
         assert program is not None, "the package was checked"
         fresh = Path(folder, "dynoxide")
         fresh.write_bytes(program.read())
         fresh.chmod(0o755)
-        fresh.rename(kept)
-    return kept
+        fresh.rename(path)
+    return path

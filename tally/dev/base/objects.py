@@ -86,8 +86,8 @@ class Buckets:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer one request of an S3 client."""
-        raw = request.raw_path.partition("?")[0].removeprefix(PREFIX).lstrip("/")
-        bucket, _, key = raw.partition("/")
+        path = request.raw_path.partition("?")[0].removeprefix(PREFIX).lstrip("/")
+        bucket, _, key = path.partition("/")
         try:
             return await self._answer(request, bucket, unquote(key))
         except ObjectError as error:

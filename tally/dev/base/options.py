@@ -56,8 +56,8 @@ class DevOptions:
     """One of ENGINES. Empty: the embedded engine if it has a package for this platform, else DynamoDB Local."""
 
     @cached_property
-    def packaged(self) -> bool:
-        """Whether the folder has counters.py and no code of Tally, as `tally init` makes it: the package has the code.
+    def is_packaged(self) -> bool:
+        """Whether the folder has counters.py and no code of Tally, as `tally init` makes the folder.
 
         The answer is cached, because an editor may remove the file for a moment.
         """
@@ -66,7 +66,7 @@ class DevOptions:
     @property
     def counters(self) -> Path:
         """The file that declares the counters."""
-        return self.app / COUNTERS if self.packaged else self.app / "lambdas" / COUNTERS
+        return self.app / COUNTERS if self.is_packaged else self.app / "lambdas" / COUNTERS
 
     @classmethod
     def read(cls, arguments: Sequence[str], environment: Mapping[str, str], app: Path) -> DevOptions:
@@ -75,8 +75,8 @@ class DevOptions:
             prog=DEV.strip("`"), description="Run Tally on this machine.", epilog=VARIABLES
         )
         add_arguments(parser)
-        given = parser.parse_args(arguments)
-        port = given.port or environment.get("PORT") or PORT_DEFAULT
+        args = parser.parse_args(arguments)
+        port = args.port or environment.get("PORT") or PORT_DEFAULT
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
             raise LocalError(f"the port is {port!r}: it must be a number from 0 to 65535")
         minute_s = environment.get("TALLY_MINUTE_S") or str(MINUTE_DEFAULT_S)
@@ -90,10 +90,10 @@ class DevOptions:
         return cls(
             app=app,
             port=int(port),
-            data=Path(given.data or environment.get("TALLY_DATA") or DATA_DEFAULT),
+            data=Path(args.data or environment.get("TALLY_DATA") or DATA_DEFAULT),
             endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or None,
             page_hosts=environment.get("TALLY_PAGE_HOSTS") or "*",
-            verbose=given.verbose,
+            verbose=args.verbose,
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
             likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",

@@ -21,7 +21,7 @@ class CodeVersions:
         self._stack, self._wire = stack, wire
         self._version = 0
         self._folder = stack.folder(0)
-        self.streams: team_tables.Found = {}
+        self.streams: team_tables.Tables = {}
         """The person's own tables and their streams, as the running code knows them."""
 
     @property
@@ -31,33 +31,33 @@ class CodeVersions:
 
     async def load_first(self, spawned: Spawned) -> tuple[Zygote, Template]:
         """Load the version that the stack began with. Raises LocalError if it does not load."""
-        return await self._read(spawned, self._folder)
+        return await self._prepare(spawned, self._folder)
 
     async def load_next(self, counters: bytes) -> tuple[Zygote, Template]:
         """Load the code as it is now, with this text of `counters.py`. Raises LocalError if it does not load."""
         self._version += 1
         folder = self._stack.write_folder(self._version, counters)
-        prepared = await self._read(self._stack.spawn(folder), folder)
+        prepared = await self._prepare(self._stack.spawn(folder), folder)
         self._folder = folder
         return prepared
 
     async def restart_zygote(self) -> Zygote:
         """Returns a zygote in place of one that died. Raises LocalError."""
-        return (await self._read(self._stack.spawn(self._folder), self._folder))[0]
+        return (await self._prepare(self._stack.spawn(self._folder), self._folder))[0]
 
-    async def find_team_tables(self) -> team_tables.Found:
+    async def find_team_tables(self) -> team_tables.Tables:
         """Returns the person's own tables and their streams as they are now."""
         return await team_tables.find(self._stack.options.team_tables, self._wire)
 
-    async def _read(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
+    async def _prepare(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
         """Create the tables that the code describes, then let the zygote make the handlers."""
         zygote, stack = Zygote(*spawned), self._stack
         try:
             document = await zygote.read_document()
             stream_arns = await tables.create(document["tables"], document["ttl_attribute"], self._wire, stack.endpoint)
             arns = {stream_stand_in(table): stream_arns[table] for table in TABLES.values() if table in stream_arns}
-            streams, named = await self.find_team_tables(), stack.options.team_tables
-            template = team_tables.with_team_tables(parse(document), named, arns, streams)
+            streams, names = await self.find_team_tables(), stack.options.team_tables
+            template = team_tables.with_team_tables(parse(document), names, arns, streams)
             common = {**stack.variables, "LAMBDA_TASK_ROOT": str(folder)}
             await zygote.make_handlers({
                 name: {**common, **variables(name, function.memory_mb), **function.environment}

@@ -35,7 +35,7 @@ class Outcome:
 
     @classmethod
     def failure(cls, kind: str, message: str) -> Outcome:
-        """An error outside the function's code. `kind` is Lambda's name of it, such as Runtime.ExitError."""
+        """Returns an error outside the function's code. `kind` is Lambda's name of it, such as Runtime.ExitError."""
         return cls(json.dumps({"errorType": kind, "errorMessage": message}).encode(), failed=True)
 
     @property
@@ -125,7 +125,7 @@ class Zygote:
         self._writer: asyncio.StreamWriter | None = None
         self.workers: set[Worker] = set()
         self.retired = False
-        """Whether new code has replaced it, so that its workers end when they are idle."""
+        """Whether new code has replaced this code, so that idle workers end."""
 
     async def read_document(self) -> dict[str, Any]:
         """Returns the document that describes the code. Raises LocalError if the code does not load."""
@@ -157,10 +157,10 @@ class Zygote:
 
     async def fork(self) -> Worker:
         """Fork one more worker. Raises OSError."""
-        ours, its = socket.socketpair()
-        with its:
-            socket.send_fds(self._control, [b"w"], [its.fileno()])
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        own_end, worker_end = socket.socketpair()
+        with worker_end:
+            socket.send_fds(self._control, [b"w"], [worker_end.fileno()])
+        reader, writer = await asyncio.open_unix_connection(sock=own_end)
         try:
             async with asyncio.timeout(INIT_S_MAX):
                 (pid,) = struct.unpack(">I", await reader.readexactly(4))
@@ -169,7 +169,7 @@ class Zygote:
             if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
                 raise OSError(f"no worker started: {error}") from None
             raise
-        worker = Worker(self, pid, ours, reader, writer)
+        worker = Worker(self, pid, own_end, reader, writer)
         self.workers.add(worker)
         return worker
 
@@ -177,18 +177,18 @@ class Zygote:
         """Returns how a worker ended: a signal or an exit status."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                status = await asyncio.shield(self._end(pid))
+                status = await asyncio.shield(self._end_of(pid))
                 return f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return "unknown"
 
-    def _end(self, pid: int) -> asyncio.Future[int]:
+    def _end_of(self, pid: int) -> asyncio.Future[int]:
         return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
 
     async def _listen(self) -> None:
         assert self._lines is not None
         while line := await self._lines.readline():
             ended = json.loads(line)
-            if not (end := self._end(ended["pid"])).done():
+            if not (end := self._end_of(ended["pid"])).done():
                 end.set_result(ended["status"])
 
     def discard(self, worker: Worker) -> None:

@@ -12,7 +12,7 @@ from ..base.errors import LocalError
 from ..stack.template import Function
 from .worker import Outcome, Worker, Zygote
 
-WORKERS = 4  # each takes a few MB beside what they share
+WORKERS = 4  # each has a few MB of its own, and shares the rest
 WORKERS_MAX = 2 * WORKERS  # if every worker hangs
 GROW_AFTER_S = 0.02
 HANG_S = 1.0  # a caller that has waited this long gets a worker beyond WORKERS
@@ -26,7 +26,7 @@ class ThrottledError(Exception):
 class Workers:
     """Runs any of `functions`, by its name. Use it from one event loop.
 
-    `restart`: makes a zygote of the same code after one died. `bound`: the number of workers, unless they hang.
+    `restart`: makes a zygote of the same code if the zygote dies. `bound`: the number of workers, unless all hang.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Workers:
         function = self.functions[name]
         log, request_id = self._logs / f"{function.name}.log", request_id or str(uuid.uuid4())
         while True:
-            worker = await self._worker(function)
+            worker = await self._free_worker(function)
             if isinstance(worker, Outcome):
                 return worker
             try:
@@ -80,12 +80,12 @@ class Workers:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         self._zygote.close()
-        await asyncio.sleep(0)  # lets its connections close
+        await asyncio.sleep(0)  # lets the connections close
 
-    async def _worker(self, function: Function) -> Worker | Outcome:
+    async def _free_worker(self, function: Function) -> Worker | Outcome:
         """Returns an idle worker, or the error that kept one from starting. Raises ThrottledError."""
         while self._idle:
-            worker = self._idle.pop()  # the one used last: it is warm
+            worker = self._idle.pop()  # the worker used last, which is warm
             if worker.ready:
                 return worker
             worker.zygote.discard(worker)
@@ -93,7 +93,7 @@ class Workers:
         waiting: asyncio.Future[Worker | Outcome] = loop.create_future()
         self._waiting.append(waiting)
         loop.call_later(GROW_AFTER_S if self._zygote.workers else 0.0, self._grow)
-        hung = loop.call_later(HANG_S, self._grow, WORKERS_MAX)
+        growth = loop.call_later(HANG_S, self._grow, WORKERS_MAX)
         try:
             async with asyncio.timeout(QUEUE_S_MAX):
                 return await waiting
@@ -102,13 +102,13 @@ class Workers:
                 return waiting.result()
             raise ThrottledError(f"no worker was free for {function.name}") from None
         finally:
-            hung.cancel()
+            growth.cancel()
 
     def _grow(self, bound: int = 0) -> None:
-        """Fork a worker if a caller waits. One at a time."""
-        wanted = any(not one.done() for one in self._waiting)
-        room = len(self._zygote.workers) < max(bound, self._bound)
-        if wanted and room and self._starting is None and not self._closed:
+        """Fork a worker if a caller waits and no other fork runs."""
+        is_wanted = any(not one.done() for one in self._waiting)
+        has_room = len(self._zygote.workers) < max(bound, self._bound)
+        if is_wanted and has_room and self._starting is None and not self._closed:
             self._starting = asyncio.create_task(self._grow_by_one())
 
     async def _grow_by_one(self) -> None:
@@ -134,7 +134,7 @@ class Workers:
             self._grow()
 
     def _give(self, worker: Worker) -> None:
-        """Give it to the caller that has waited longest, or keep it idle."""
+        """Give the worker to the caller that has waited longest. If no caller waits, keep the worker idle."""
         if not self._answer_next(worker):
             self._idle.append(worker)
 

@@ -1,4 +1,4 @@
-"""A small EventBridge: it takes PutEvents, prints each event at the terminal, and lists the last ones.
+"""A small EventBridge: it accepts PutEvents, prints each event at the terminal, and lists the last events.
 
 Source: "Amazon EventBridge API Reference" (2015-10-07), PutEvents.
 """

@@ -18,7 +18,7 @@ _COMMANDS = (
   curl {url}/videos/9f3a/plays
 """),
     (f"{INCREMENT}!{PLAY}", """\
-  # count one, once for its key, and read the number; {url}/dev/openapi shows the routes
+  # count once for the key, and read the number; {url}/dev/openapi shows the routes
   {tally} count {counter} 9f3a --local --port {port}
   {tally} get {counter} 9f3a --local --port {port}
 """),
@@ -31,8 +31,8 @@ _COMMANDS = (
   curl {url}/posts/a91f
 """),
     (VISIT, """\
-  # a visit of a page by a browser (Tally counts programs apart); it shows within two seconds. The count has every
-  # visit that was answered before `as_of` (seconds since 1970), and perhaps later ones
+  # a visit of a page by a browser (visits of programs have another counter). It shows within two seconds: the count has
+  # every visit that was answered before `as_of` (seconds since 1970), and perhaps later visits
   curl -A Mozilla/5.0 {url}/visits -H 'Content-Type: application/json' \\
     -d '{{"url": "https://example.com/a", "key": "first-visit-of-a-000001"}}'
   sleep 2; curl '{url}/visits?url=https://example.com/a'
@@ -43,29 +43,29 @@ _COMMANDS = (
     --payload '{{"operation": "get_counter", "counter": "{counter}", "id": "9f3a"}}' /dev/stdout
 """),
 )  # fmt: skip
-"""Each with the route that it needs; behind a `!`, the one that it stands in for."""
+"""The texts, each after the key of its route. `A!B`: the text is shown if there is a route A and no route B."""
 
 
 def commands(template: Template, url: str) -> str:
-    """Shell commands that try what is declared, with the real port."""
+    """Returns shell commands that call the declared routes, with the real port."""
     keys = {"", *(route.key for route in template.routes)}
     counted = [counter["name"] for counter in template.transact.get("counters", ())]
-    named = {
+    values = {
         "url": url,
         "port": url.rpartition(":")[2],
         "counter": counted[0] if counted else template.outputs.get("Counters", "plays").partition(",")[0],
         "tally": "tally" if DEV == "`tally dev`" else ".venv/bin/tally",
     }
-    fits = [
+    texts = [
         text
         for key, _, other, text in ((*key.partition("!"), text) for key, text in _COMMANDS)
         if key in keys and (not other or other not in keys)
     ]
-    return "\n".join(fits).format(**named)
+    return "\n".join(texts).format(**values)
 
 
 def page(template: Template, url: str) -> str:
-    """The text at /dev: where things are, the routes, and commands to paste."""
+    """Returns the text at /dev: the addresses, the routes, and commands to paste."""
     places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
     places += f" {bus.PATH}"
     lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]

@@ -10,7 +10,7 @@ PREFIX = "access-control-"
 
 
 def preflight(cors: Cors, headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers of the answer (204) to a preflight. Empty: it is not a preflight, or its origin is denied."""
+    """Returns the headers of the answer (204) to a preflight. Empty: no preflight, or a denied origin."""
     allowed = _origin(cors, headers.get("origin"))
     if not allowed or "access-control-request-method" not in headers:
         return {}

@@ -100,7 +100,7 @@ def _body(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool]:
         try:
             return body.decode(), False
         except UnicodeDecodeError:
-            pass  # its type says text, its bytes do not
+            pass  # the bytes are not the text that the type promises
     return base64.b64encode(body).decode(), True
 
 

@@ -55,7 +55,7 @@ class LogEntry:
     def line(self, log_format: str) -> str:
         """Returns the line, with `-` for an unknown value."""
         self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
-        return _VARIABLE.sub(lambda found: self._value(found[1]), log_format) + "\n"
+        return _VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
         """Returns the text of a variable. `messageString` has quotes of its own, unless it is the bare `-`."""
@@ -147,21 +147,21 @@ class Gateway:
         return await self._integrate(match, api_event, entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
-        """Returns the caller's part of the event. Raises GatewayError: 401 for the token, 403 for its scopes."""
+        """Returns the caller's part of the event. Raises GatewayError: 401 for a wrong token, 403 without the scope."""
         route = match.route
         if not route.signed_in:
             return None
         if not header:
             raise GatewayError(401, "Unauthorized", "there is no token", {"www-authenticate": "Bearer"})
-        wanted = route.scope or ""
+        scope = route.scope or ""
         try:
             claims = self._issuer.verify(header)
         except TokenRefusedError as error:
             description = str(error).replace('"', "'")
-            challenge = f'Bearer scope="{wanted}" error="invalid_token" error_description="{description}"'
+            challenge = f'Bearer scope="{scope}" error="invalid_token" error_description="{description}"'
             raise GatewayError(401, "Unauthorized", str(error), {"www-authenticate": challenge}) from None
         if route.scope and route.scope not in str(claims.get("scope", "")).split():
-            challenge = f'Bearer scope="{wanted}" error="insufficient_scope"'
+            challenge = f'Bearer scope="{scope}" error="insufficient_scope"'
             raise GatewayError(403, "Forbidden", "none of the scopes", {"www-authenticate": challenge})
         texts = {name: claim_text(value) for name, value in claims.items()}
         return {"claims": texts, "scopes": [route.scope] if route.scope else None}

@@ -64,13 +64,13 @@ class Bucket:
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
         self._tokens = float(throttle.burst)
-        self._at_s = time.monotonic()
+        self._refilled_s = time.monotonic()
 
     def take(self) -> bool:
         """Take a token. Returns whether the request may pass."""
         now_s = time.monotonic()
-        refilled = self._tokens + (now_s - self._at_s) * self._throttle.rate_per_s
-        self._tokens, self._at_s = min(float(self._throttle.burst), refilled), now_s
+        refilled = self._tokens + (now_s - self._refilled_s) * self._throttle.rate_per_s
+        self._tokens, self._refilled_s = min(float(self._throttle.burst), refilled), now_s
         if self._tokens < 1:
             return False
         self._tokens -= 1

@@ -32,9 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def site(
-    stack: PreparedStack, workers: Workers, gathered: Metrics, pump: Pump, say: Say
-) -> AsyncIterator[Gateway]:
+async def site(stack: PreparedStack, workers: Workers, logged: Metrics, pump: Pump, say: Say) -> AsyncIterator[Gateway]:
     """Serve while the block runs. Yields the gateway of the API."""
     issuer = tokens.Issuer(stack.url, AUDIENCE, stack.options.data / "issuer.pem", CONSOLE_CLIENT)
     invoker = invoke.Invoke(workers, say)
@@ -42,11 +40,11 @@ async def site(
         gateway = Gateway(stack.template, workers, issuer, access_log, say)
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post(invoke.PATH, invoker.handle)
-        app.router.add_routes(_dev_routes(stack, gateway, issuer, gathered))
+        app.router.add_routes(_dev_routes(stack, gateway, issuer, logged))
         app.router.add_routes(_Mappings(stack, pump, say).routes())
         app.router.add_routes(LocalBus(say).routes())
-        app.router.add_patch(EDIT, _editing(stack))
-        app.router.add_route("*", LOST + _ANY, _losing(gateway))
+        app.router.add_patch(EDIT, _edit_number(stack))
+        app.router.add_route("*", LOST + _ANY, _lose_answer(gateway))
         app.router.add_route("*", _ANY, gateway.handle)
         runner = web.AppRunner(
             app,
@@ -67,7 +65,7 @@ async def site(
             await invoker.close()
 
 
-def _losing(gateway: Gateway) -> Handler:
+def _lose_answer(gateway: Gateway) -> Handler:
     """Serves a path behind LOST, then closes the connection without the answer, as if the connection broke."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -81,8 +79,8 @@ def _losing(gateway: Gateway) -> Handler:
     return answer
 
 
-def _editing(stack: PreparedStack) -> Handler:
-    """Adds to a number of the counts table behind Tally's back, as a team's script might. *Try it* shows the drift.
+def _edit_number(stack: PreparedStack) -> Handler:
+    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift.
 
     The route is a PATCH, so a page of another origin cannot send it without a preflight. 400: the body is not valid;
     404: there is no such item.
@@ -110,7 +108,7 @@ def _editing(stack: PreparedStack) -> Handler:
     return answer
 
 
-def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, gathered: Metrics) -> list[web.RouteDef]:
+def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, logged: Metrics) -> list[web.RouteDef]:
     async def root(_: web.Request) -> web.Response:
         raise web.HTTPFound("/console")
 
@@ -121,8 +119,8 @@ def _dev_routes(stack: PreparedStack, gateway: Gateway, issuer: tokens.Issuer, g
             return _error_response(400, str(error))
 
     async def numbers(_: web.Request) -> web.Response:
-        gathered.read_new_lines()
-        return web.json_response(gathered.document())
+        logged.read_new_lines()
+        return web.json_response(logged.document())
 
     store = Buckets(stack.options.data / "objects", (BUCKET,))
 
@@ -156,9 +154,9 @@ async def _document(request: web.Request) -> object:
         return None
 
 
-def _handler_of(made: Callable[[], web.Response]) -> Handler:
+def _handler_of(make_response: Callable[[], web.Response]) -> Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
-        return made()
+        return make_response()
 
     return answer
 
@@ -168,7 +166,7 @@ def _error_response(status: int, message: str) -> web.Response:
 
 
 class _Mappings:
-    """Lists the event source mappings, and disables and enables one, as Lambda's UpdateEventSourceMapping does.
+    """Lists the event source mappings, and disables or enables a mapping, as Lambda's UpdateEventSourceMapping does.
 
     A person can so try what a stalled consumer does to the numbers. `say` gets a line for each change.
     """
@@ -183,27 +181,27 @@ class _Mappings:
         return {f"{one.function}/{short.get(one.table, one.table)}": one.name for one in mappings}
 
     def routes(self) -> list[web.RouteDef]:
-        """GET lists them; PATCH of one changes it."""
+        """GET lists the mappings. PATCH enables or disables a mapping."""
         return [web.get(MAPPINGS, self._list), web.patch(MAPPINGS + "/{consumer}/{table}", self._change)]
 
     async def _list(self, _: web.Request) -> web.Response:
-        return web.json_response({"mappings": [self._shown(named) for named in sorted(self._mappings)]})
+        return web.json_response({"mappings": [self._describe(short_name) for short_name in sorted(self._mappings)]})
 
     async def _change(self, request: web.Request) -> web.Response:
         """Enables or disables a mapping. 404: there is no such mapping; 400: the body is not valid."""
-        named = f"{request.match_info['consumer']}/{request.match_info['table']}"
-        if (mapping := self._mappings.get(named)) is None:
+        short_name = f"{request.match_info['consumer']}/{request.match_info['table']}"
+        if (mapping := self._mappings.get(short_name)) is None:
             names = ", ".join(sorted(self._mappings))
-            return _error_response(404, f"there is no mapping {named[:128]}: there are {names}")
+            return _error_response(404, f"there is no mapping {short_name[:128]}: there are {names}")
         match await _document(request):
             case {"enabled": bool(enabled), **others} if not others:
                 if enabled == (mapping in self._pump.disabled):
                     self._pump.switch(mapping, enabled)
                     how = "enabled" if enabled else "disabled, until PATCH or a restart enables it"
-                    self._say(f"the mapping {named} is {how}")
-                return web.json_response(self._shown(named))
+                    self._say(f"the mapping {short_name} is {how}")
+                return web.json_response(self._describe(short_name))
         return _error_response(400, 'the body must be {"enabled": true} or {"enabled": false}')
 
-    def _shown(self, named: str) -> dict[str, object]:
-        consumer, _, table = named.partition("/")
-        return {"consumer": consumer, "table": table, "enabled": self._mappings[named] not in self._pump.disabled}
+    def _describe(self, short_name: str) -> dict[str, object]:
+        consumer, _, table = short_name.partition("/")
+        return {"consumer": consumer, "table": table, "enabled": self._mappings[short_name] not in self._pump.disabled}

@@ -50,7 +50,7 @@ class Issuer:
         self.url = url
         self._console_client = console_client
         self.audience = audience
-        self._key = _key(key_path)
+        self._key = _read_or_make_key(key_path)
         self._public = self._key.public_key()
         jwk = RSAAlgorithm.to_jwk(self._public, as_dict=True)
         thumbprint = json.dumps({name: jwk[name] for name in ("e", "kty", "n")}, separators=(",", ":"))  # RFC 7638
@@ -101,8 +101,8 @@ class Issuer:
         except (jwt.InvalidTokenError, UnicodeError) as error:
             raise TokenRefusedError(f"the token is not valid: {error}") from None
         # Without aud, API Gateway checks client_id: Cognito's access tokens have no aud.
-        named = claims["aud"] if "aud" in claims else claims.get("client_id")
-        if not any(entry in self.audience for entry in (named if isinstance(named, list) else [named])):
+        audiences = claims["aud"] if "aud" in claims else claims.get("client_id")
+        if not any(entry in self.audience for entry in (audiences if isinstance(audiences, list) else [audiences])):
             raise TokenRefusedError("the token does not have a valid audience")
         return claims
 
@@ -131,8 +131,8 @@ def token_request(body: bytes) -> TokenRequest:
         raise TokenRequestError(f"sub must be the user: text of 1 to {SUBJECT_CHARACTERS_MAX} characters")
     if not isinstance(scope, str) or len(scope) > SUBJECT_CHARACTERS_MAX:
         raise TokenRequestError("scope must be text: the scopes, separated by spaces")
-    whole = isinstance(lifetime_s, int) and not isinstance(lifetime_s, bool)
-    if not whole or not 1 <= lifetime_s <= LIFETIME_S_MAX:
+    is_whole = isinstance(lifetime_s, int) and not isinstance(lifetime_s, bool)
+    if not is_whole or not 1 <= lifetime_s <= LIFETIME_S_MAX:
         raise TokenRequestError(f"expires_in must be whole seconds, 1 to {LIFETIME_S_MAX}")
     groups = document.get("groups")
     if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
@@ -140,12 +140,12 @@ def token_request(body: bytes) -> TokenRequest:
     return TokenRequest(subject, scope, lifetime_s, groups)
 
 
-def _key(path: Path) -> rsa.RSAPrivateKey:
+def _read_or_make_key(path: Path) -> rsa.RSAPrivateKey:
     """Returns the key in the file. If there is no file, makes one. Raises LocalError."""
     if not path.exists():
         new_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        pem = new_key.private_bytes(*form)
+        key_format = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        pem = new_key.private_bytes(*key_format)
         fresh = path.with_suffix(".new")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(pem)

@@ -1,7 +1,7 @@
 """The folder of the functions' code: links to the sources, and a copy of `counters.py`.
 
 A person may write `counters.py` while the functions run. So each version has a folder of its own, and if a process has
-to start again, it loads the last version that was right.
+to start again, it loads the last version that worked.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ def write_folder(counters: bytes, folder: Path) -> Path:
     return folder
 
 
-def spawn(folder: Path, log: Path, variables: Mapping[str, str], where: Mapping[str, Any]) -> Spawned:
+def spawn(folder: Path, log: Path, variables: Mapping[str, str], surroundings: Mapping[str, Any]) -> Spawned:
     """Start a zygote of the code in the folder. It imports the code while this process continues.
 
-    It has these variables and inherits none: with a variable of the terminal, code could run here and fail in Lambda.
+    It has only these variables. With a variable of the terminal, code could run here and fail in Lambda.
     """
-    ours, its = socket.socketpair()
-    with its, log.open("ab") as output:
+    own_end, zygote_end = socket.socketpair()
+    with zygote_end, log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, zygote.__file__, str(its.fileno())],
+            [sys.executable, zygote.__file__, str(zygote_end.fileno())],
             cwd=folder,
             env={**variables, "LAMBDA_TASK_ROOT": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=[its.fileno()],
+            pass_fds=[zygote_end.fileno()],
             preexec_fn=zygote.die_with_parent,
             start_new_session=True,  # Ctrl-C reaches this process, which ends the child
         )
-    ours.sendall(json.dumps(where).encode() + b"\n")
-    return process, ours
+    own_end.sendall(json.dumps(surroundings).encode() + b"\n")
+    return process, own_end
 
 
 def variables(name: str, memory_mb: int) -> dict[str, str]:

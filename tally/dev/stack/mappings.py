@@ -21,7 +21,7 @@ FIXED: Mapping[str, Any] = {
     "reports_failures": True,
     "parallel": 1,
     "retries": -1,  # without end
-    "age_s": -1,
+    "age_s": -1,  # of any age
     "begins": "TRIM_HORIZON",
 }
 """The only values that the pump can emulate."""
@@ -57,30 +57,30 @@ class StreamMapping:
 
 def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:
     """Returns a mapping of the code's description. Raises LocalError if the pump cannot emulate it."""
-    own = {one.name for one in fields(StreamMapping)}
-    for name in sorted({*mapping, *FIXED} - own):
+    supported = {one.name for one in fields(StreamMapping)}
+    for name in sorted({*mapping, *FIXED} - supported):
         if name not in FIXED or mapping.get(name) != FIXED[name]:
             value = json.dumps(mapping.get(name))
             raise LocalError(f"the mapping {mapping['name']} has {name} {value}, which the local run cannot emulate")
     for pattern in mapping["filters"]:
-        if not _known(pattern):
+        if not _is_supported(pattern):
             text = f"the mapping {mapping['name']} has the filter {json.dumps(pattern)[:200]}"
-            raise LocalError(f"{text}: the local run knows objects of lists of plain values and of prefixes")
-    known = {name: value for name, value in mapping.items() if name in own}
-    return StreamMapping(**known | {"filters": tuple(mapping["filters"])})
+            raise LocalError(f"{text}: the local run supports only objects of lists of plain values and prefixes")
+    values = {name: value for name, value in mapping.items() if name in supported}
+    return StreamMapping(**values | {"filters": tuple(mapping["filters"])})
 
 
-def _known(pattern: object) -> bool:
+def _is_supported(pattern: object) -> bool:
     """Whether every leaf is a list of plain values and prefixes, without `numeric`, `exists`, `suffix` and the like."""
     if not isinstance(pattern, dict) or not pattern or "$or" in pattern:
         return False
     return all(
-        bool(entry) and all(map(_known_value, entry)) if isinstance(entry, list) else _known(entry)
+        bool(entry) and all(map(_is_supported_value, entry)) if isinstance(entry, list) else _is_supported(entry)
         for entry in pattern.values()
     )
 
 
-def _known_value(wanted: object) -> bool:
+def _is_supported_value(wanted: object) -> bool:
     if isinstance(wanted, dict):
         return wanted.keys() == {"prefix"} and isinstance(wanted["prefix"], str)
     return isinstance(wanted, str | int | float | None)
@@ -101,7 +101,7 @@ def matches(pattern: FilterPattern, document: object) -> bool:
 
 
 def _matches_value(wanted: object, value: object) -> bool:
-    """Whether a value is the wanted one, or text that begins with the wanted prefix."""
+    """Whether a value equals the wanted value, or begins with the wanted prefix."""
     if isinstance(wanted, Mapping):
         return isinstance(value, str) and value.startswith(wanted["prefix"])
     return type(value) is type(wanted) and value == wanted

@@ -176,9 +176,9 @@ def stream_stand_in(table: str) -> str:
 @contextlib.contextmanager
 def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
     """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
-    with contextlib.ExitStack() as entered:
-        listener = entered.enter_context(contextlib.closing(_listen(options.port)))
-        entered.enter_context(_lock_folder(options.data))
+    with contextlib.ExitStack() as exits:
+        listener = exits.enter_context(contextlib.closing(_listen(options.port)))
+        exits.enter_context(_lock_folder(options.data))
         engine = None if options.endpoint else choose_engine(options.data, options.engine)
         stack = PreparedStack(options, listener, engine.endpoint if engine else str(options.endpoint), engine)
         try:
@@ -186,11 +186,11 @@ def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]
         except OSError as error:
             raise LocalError(f"{options.counters} cannot be read: {error.strerror}") from None
         process, control = spawned = stack.spawn(stack.write_folder(0, counters))
-        entered.callback(process.wait)
-        entered.callback(process.kill)
-        entered.callback(control.close)
+        exits.callback(process.wait)
+        exits.callback(process.kill)
+        exits.callback(control.close)
         if engine:
-            entered.enter_context(engine)
+            exits.enter_context(engine)
         yield stack, spawned
 
 
@@ -202,13 +202,13 @@ def _listen(port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise LocalError(f"port {port} cannot be used ({error.strerror}): set PORT to another one") from None
+        raise LocalError(f"port {port} cannot be used ({error.strerror}): set PORT to another port") from None
     return listener
 
 
 @contextlib.contextmanager
 def _lock_folder(data: Path) -> Iterator[None]:
-    """Lock the data folder: two engines must not share a file."""
+    """Lock the data folder, because two engines must not share a file."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = (data / "lock").open("a+")

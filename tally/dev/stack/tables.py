@@ -28,9 +28,9 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
             if _schema(table) != _schema(arguments):
                 advice = "give this stack a data folder of its own (TALLY_DATA)"
                 raise LocalError(f"the table {name} at {endpoint} has another key than the stack's: {advice}")
-            wanted = arguments.get("StreamSpecification")
-            if wanted and not table.get("StreamSpecification", {}).get("StreamEnabled"):
-                await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=wanted)
+            stream = arguments.get("StreamSpecification")
+            if stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):
+                await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=stream)
                 table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             ttl = (await wire.call("dynamodb", "DescribeTimeToLive", TableName=name))["TimeToLiveDescription"]
             if ttl.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:  # DynamoDB refuses to enable it twice

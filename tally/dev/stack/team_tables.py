@@ -29,11 +29,11 @@ class FoundTable(NamedTuple):
     view: str | None
 
 
-Found = Mapping[str, FoundTable]
+Tables = Mapping[str, FoundTable]
 """The tables that the engine has, by name."""
 
 
-async def find(tables: Collection[str], wire: Wire) -> Found:
+async def find(tables: Collection[str], wire: Wire) -> Tables:
     """Returns the tables of this list that the engine has."""
     found: dict[str, FoundTable] = {}
     for name in tables:
@@ -45,14 +45,14 @@ async def find(tables: Collection[str], wire: Wire) -> Found:
     return found
 
 
-def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Found) -> Template:
-    """Returns the stack with the tables of this list that it can read, and with a warning for each other table.
+def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Tables) -> Template:
+    """Returns the stack with the tables of this list that can be read, and with a warning for each other table.
 
     `arns`: the ARN of each stream, by its stand-in.
     """
     mappings: list[StreamMapping] = []
     warnings: list[str] = []
-    own: dict[str, Mapping[str, str]] = {}
+    read_tables: dict[str, Mapping[str, str]] = {}
     for mapping in template.mappings:
         if mapping.counters is None:
             mappings.append(mapping)
@@ -61,15 +61,15 @@ def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[
         else:
             stream = found[mapping.table].stream
             mappings.append(replace(mapping, stream=stream))
-            own[mapping.table] = {"name": mapping.table, "stream": stream}
+            read_tables[mapping.table] = {"name": mapping.table, "stream": stream}
     counted = {mapping.table for mapping in template.mappings if mapping.counters is not None}
     warnings += [f"TALLY_TABLES has {name}: no counter counts items of it" for name in tables if name not in counted]
-    template = template.with_variables(arns, json.dumps(own))
+    template = template.with_variables(arns, json.dumps(read_tables))
     warnings = [*template.warnings, *warnings]
-    return replace(template, mappings=tuple(mappings), team_tables=own, warnings=tuple(warnings))
+    return replace(template, mappings=tuple(mappings), team_tables=read_tables, warnings=tuple(warnings))
 
 
-def _why_unread(table: str, counters: KeysByCounter, tables: Collection[str], found: Found) -> str:
+def _why_unread(table: str, counters: KeysByCounter, tables: Collection[str], found: Tables) -> str:
     if table not in tables:
         return f"start {DEV} with TALLY_TABLES={','.join([*tables, table])}"
     if table not in found:

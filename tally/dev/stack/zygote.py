@@ -63,7 +63,7 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker may be killed
 
     def say(**what: Any) -> None:
-        with contextlib.suppress(OSError):  # the server has ended, and this process will
+        with contextlib.suppress(OSError):  # the server has ended, and this process will end, too
             control.sendall(json.dumps(what).encode() + b"\n")
 
     sys.path[0] = os.getcwd()  # the folder of the handlers instead of this file's folder
@@ -81,8 +81,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: report_ended(say))
     say(ready=True)
     while True:
-        got, sockets, *_ = socket.recv_fds(control, 1, 1)
-        if not got:
+        message, sockets, *_ = socket.recv_fds(control, 1, 1)
+        if not message:
             return
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -94,7 +94,7 @@ def main() -> None:
         os.close(sockets[0])
 
 
-def load_code(where: Json) -> tuple[Any, Json]:
+def load_code(surroundings: Json) -> tuple[Any, Json]:
     """Returns the declarations in the file of counters, and the document that describes the stack."""
     from tally.api.operation import UserVisibility
     from tally.contract import deployment
@@ -106,18 +106,19 @@ def load_code(where: Json) -> tuple[Any, Json]:
     from tally.settings import TeamTable
 
     kinds = [one.value for one in UserVisibility]
-    if (likers := where["place"]["likers"]) not in kinds:
+    if (likers := surroundings["place"]["likers"]) not in kinds:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
     declared = Declarations.load(Path("counters.py").resolve())
-    forms = deployment.table_schemas(declared.counters.values())
-    tables, streams = ({one: where["place"][name][one.value] for one in forms} for name in ("tables", "streams"))
+    schemas = deployment.table_schemas(declared.counters.values())
+    names = surroundings["place"]
+    tables, streams = ({one: names[kind][one.value] for one in schemas} for kind in ("tables", "streams"))
     place = deployment.Surroundings(
-        **{**where["place"], "tables": tables, "streams": streams, "likers": UserVisibility(likers)},
+        **{**surroundings["place"], "tables": tables, "streams": streams, "likers": UserVisibility(likers)},
         team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which ones exist
     )
     openapi = document_json(declared.operations, declared.counters, likers=place.likers)
     health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")
-    return declared, deployment_document(declared, place, where["console"], where["console_client"])
+    return declared, deployment_document(declared, place, surroundings["console"], surroundings["console_client"])
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
@@ -143,9 +144,9 @@ def check_fingerprints(declared: Any, environment: Mapping[str, str]) -> None:
     from tally.streams import fingerprints
 
     set_environment(environment)
-    with contextlib.closing(dynamodb_client()) as own:  # so that no worker inherits a connection
+    with contextlib.closing(dynamodb_client()) as client:  # so that no worker inherits a connection
         try:
-            fingerprints.check(fingerprints.read_all(Store(own, Settings.from_environment())), declared.counters)
+            fingerprints.check(fingerprints.read_all(Store(client, Settings.from_environment())), declared.counters)
         except TallyError as error:
             raise ConfigurationError(f"{error}, or start with another data folder (TALLY_DATA)") from None
 
@@ -170,7 +171,7 @@ def run_events(
     """Run events until the server closes the connection."""
     from tally import observe
 
-    events, logs, last = connection.makefile("rb"), dict[str, int](), ""
+    events, logs, last_name = connection.makefile("rb"), dict[str, int](), ""
     connection.sendall(struct.pack(">I", os.getpid()))
     while sizes := events.read(HEAD.size):
         head_bytes, event_bytes = HEAD.unpack(sizes)
@@ -179,8 +180,8 @@ def run_events(
         name, log = head["function"], head["log"]
         if log not in logs:
             logs[log] = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        if name != last:
-            last = name
+        if name != last_name:
+            last_name = name
             set_environment(environments[name])
             for number in (1, 2):
                 os.dup2(logs[log], number)

@@ -48,7 +48,7 @@ class Buffer:
         """`read_to`: the sequence number to continue reading after."""
         self._records: deque[Record] = deque()
         self._bytes = 0
-        self._since_s = 0.0
+        self._window_began_s = 0.0
 
     @property
     def position(self) -> str | None:
@@ -66,19 +66,19 @@ class Buffer:
             sequence = str(record["dynamodb"]["SequenceNumber"])
             if self.mapping.takes(record):
                 if not self._records:
-                    self._since_s = now_s
+                    self._window_began_s = now_s
                     self._position = self.read_to
-                taken = Record(sequence, json.dumps(record, separators=(",", ":")))
-                self._records.append(taken)
-                self._bytes += len(taken.text)
+                buffered = Record(sequence, json.dumps(record, separators=(",", ":")))
+                self._records.append(buffered)
+                self._bytes += len(buffered.text)
             self.read_to = sequence
 
     def next_batch(self, now_s: float) -> list[Record]:
         """Returns the records of the next invocation, or no records if no invocation is due."""
-        left, batch = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES, list[Record]()
+        bytes_left, batch = PAYLOAD_BYTES_MAX - ENVELOPE_BYTES, list[Record]()
         for record in self._records:
-            left -= len(record.text) + 1
-            if batch and left < 0:
+            bytes_left -= len(record.text) + 1
+            if batch and bytes_left < 0:
                 return batch
             batch.append(record)
             if len(batch) == self.mapping.batch_records:
@@ -87,7 +87,7 @@ class Buffer:
 
     def wait_s(self, now_s: float) -> float:
         """Returns the time until the window of the waiting records ends. 0: it has ended, or no record waits."""
-        return max(0.0, self._since_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
+        return max(0.0, self._window_began_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
     def mark_done(self, count: int, now_s: float) -> None:
         """Mark the first `count` records as done."""
@@ -95,14 +95,14 @@ class Buffer:
             record = self._records.popleft()
             self._bytes -= len(record.text)
             self._position = record.sequence
-        self._since_s = now_s
+        self._window_began_s = now_s
 
     def event(self, records: Sequence[Record], shard: str, arn: str, now_s: float) -> bytes:
         """Returns the event of a batch, or of a part of it."""
         text = f'{{"Records":[{",".join(record.text for record in records)}]'
         if length_s := self.mapping.tumbling_window_s:
             start_s = int(now_s) // length_s * length_s
-            more = {
+            window = {
                 "window": {"start": _instant(start_s), "end": _instant(start_s + length_s)},
                 "state": {},
                 "shardId": shard,
@@ -110,7 +110,7 @@ class Buffer:
                 "isFinalInvokeForWindow": False,
                 "isWindowTerminatedEarly": False,
             }
-            text += f",{json.dumps(more)[1:-1]}"
+            text += f",{json.dumps(window)[1:-1]}"
         return f"{text}}}".encode()
 
 

@@ -29,7 +29,7 @@ READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
 SHARDS_LOOK_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
 WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
-SAY_EVERY = 20  # print the first failure of a batch, then each twentieth
+SAY_EVERY = 20  # print the first failure of a batch, then each twentieth failure
 _TRIMMED = "TrimmedDataAccessException"  # for a position, or only when its iterator is used
 
 
@@ -63,11 +63,11 @@ class Pump:
 
         It lacks a table that a mapping has not read, and a person's own tables: other programs may read their streams.
         """
-        wanted = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
+        mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
-            table: min(map(int, places.values()))
-            for table, places in self.progress.items()
-            if len(places) == wanted[table]
+            table: min(map(int, sequences.values()))
+            for table, sequences in self.progress.items()
+            if len(sequences) == mapping_counts[table]
         }
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class Pump:
         return None
 
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
-        """Returns all shards, parents first, as DynamoDB lists them. If the engine stops answering: those before."""
+        """Returns all shards, parents first, as DynamoDB lists them. Stops if the engine does not answer."""
         shards: list[dict[str, Any]] = []
         more: dict[str, str] | None = {}
         with contextlib.suppress(WireError):
@@ -154,9 +154,9 @@ class ShardReader:
         position = pump.positions.get(mapping.name, stream, shard)
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
-        self._caught_up = self._pauses = False
+        self._caught_up = self._should_pause = False
         self._seen: object = None
-        self._looked_s = 0.0
+        self._read_at_s = 0.0
 
     async def run(self) -> None:
         """Read and deliver until the shard ends."""
@@ -174,16 +174,16 @@ class ShardReader:
                 continue
             await self._deliver(batch := self._buffer.next_batch(time.time()))
             self._store_position()
-            if not batch and self._pauses and not self._ended:
+            if not batch and self._should_pause and not self._ended:
                 await asyncio.sleep(min(LOOK_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
 
     async def _read_stream(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
         seen, now_s = self._pump.engine_stamp(), time.monotonic()
-        idle = seen is not None and seen == self._seen and now_s - self._looked_s < LOOK_ANYWAY_S
+        idle = seen is not None and seen == self._seen and now_s - self._read_at_s < LOOK_ANYWAY_S
         if self._buffer.is_full or (self._caught_up and idle):
             return
-        self._looked_s = now_s
+        self._read_at_s = now_s
         if self._iterator is None:
             self._iterator = await self._first_iterator()
         where = {"ShardIterator": self._iterator, "Limit": READ_RECORDS_MAX}
@@ -192,12 +192,12 @@ class ShardReader:
         except WireError as error:
             if error.kind != _TRIMMED:
                 raise
-            self._iterator, self._pauses = await self._iterator_at(ShardIteratorType="TRIM_HORIZON"), True
+            self._iterator, self._should_pause = await self._iterator_at(ShardIteratorType="TRIM_HORIZON"), True
             return
         records = answer.get("Records", [])
         self._buffer.add((to_lambda_record(record, self._arn) for record in records), time.time())
         self._caught_up = not records
-        self._pauses = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
+        self._should_pause = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
         self._seen = seen if not records else None
         self._iterator = answer.get("NextShardIterator")
         if self._iterator is None:  # the shard is closed, and this was its end: deliver the rest
@@ -216,7 +216,7 @@ class ShardReader:
         return await self._iterator_at(ShardIteratorType="TRIM_HORIZON")
 
     async def _iterator_at(self, **where: str) -> str:
-        """Returns an iterator there; TRIM_HORIZON is the oldest record that the engine still has."""
+        """Returns an iterator of the shard. TRIM_HORIZON is the oldest record that the engine still has."""
         where |= {"StreamArn": self._stream, "ShardId": self._shard}
         answer = await self._pump.wire.call("streams", "GetShardIterator", **where)
         return str(answer["ShardIterator"])
@@ -266,8 +266,8 @@ def to_lambda_record(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
 
     If TTL removed the item, the stream says `PrincipalId` (GetRecords, shape Identity) and Lambda says `principalId`.
     """
-    who = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
-    return {**record, "awsRegion": REGION, "eventSourceARN": arn} | ({"userIdentity": who} if who else {})
+    identity = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
+    return {**record, "awsRegion": REGION, "eventSourceARN": arn} | ({"userIdentity": identity} if identity else {})
 
 
 def _pause_s(failures: int) -> float:

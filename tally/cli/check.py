@@ -28,7 +28,7 @@ from tally.maintenance.reconcile import Finding, Reconciler, RepairNotReadyError
 from tally.settings import MINUTE_DEFAULT_S
 from tally.streams import dead_letters, watermark
 from tally.streams.dead_letters import DeadLetterMarker
-from tally.streams.loss import LETTER, Loss, list_losses
+from tally.streams.loss import LETTER_PREFIX, Loss, list_losses
 from tally.team import health, watch
 
 from . import scan, team_numbers, values
@@ -242,7 +242,7 @@ def say_losses(args: argparse.Namespace, losses: list[Loss]) -> None:
     for loss in losses:
         times = {"since": loss.since_s, "until": loss.until_s}
         when = f"from {format_time(loss.since_s)} to {format_time(loss.until_s)}"
-        what = "a dead letter" if loss.name.startswith(LETTER) else "records"
+        what = "a dead letter" if loss.name.startswith(LETTER_PREFIX) else "records"
         line = f"gap      {loss.consumer} may have lost {what}, {when}: as_of waits for `repair --acknowledge`"
         print_json_or_line(args, {"found": "gap", "consumer": loss.consumer, **times}, line)
 

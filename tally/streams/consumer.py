@@ -32,8 +32,8 @@ from .fold import BatchContext, Run, StreamConsumer
 from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
 
-CHECKPOINT_READS_MAX = 8  # each time the checkpoint moved, another invocation made progress: little is left to do
-RESERVE_S = 5.0  # time that a transaction may need: 10 ms, and 3 s of retries under contention
+CHECKPOINT_READS_MAX = 8  # each move of the checkpoint is progress of another invocation, so little is left to do
+RESERVE_S = 5.0  # a transaction takes 10 ms, and up to 3 s of retries under contention
 
 Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the first record that is left}]}
 
@@ -49,7 +49,7 @@ class Handler:
         objects: DeadLetterBucket | None = None,
         bus: Bus | None = None,
     ) -> None:
-        """Raises ConfigurationError if no bucket is set: without dead letters, a poison record would block the rest."""
+        """Raises ConfigurationError if no bucket is set, because a poison record would block the records after it."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
         self.declared, self.fingerprints = (
@@ -96,34 +96,36 @@ class Handler:
 
 @dataclass
 class Batch:
-    """One batch of one stream shard. `rejected`: by sequence number, DynamoDB's reason to reject the record's write."""
+    """One batch of one stream shard. `rejected`: by sequence number, why DynamoDB rejected the record's write."""
 
     handler: Handler
     call: Call
     table: str
     shard: str
     rejected: dict[str, str] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)  # the committed ones
+    events: list[Event] = field(default_factory=list)  # of the committed runs
 
     def __post_init__(self) -> None:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Applies the records after the checkpoint. Returns the first sequence number that is left, or None."""
+        """Applies the records after the checkpoint. Returns the sequence number of the first record that is left;
+        None if no record is left."""
         store, numbered = self.call.store, fold.by_sequence(records)
         first = next(iter(numbered.values()))
         failed: str = first["dynamodb"]["SequenceNumber"]
         try:
-            every = self.handler.fingerprints.all_counted(self.handler.declared)
+            all_counted = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
-                past = self._last_closed_minute(first)
-                seen = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))  # `past` grows
-                self._prefetch(numbered.values())  # after the checkpoint: see the docstring
-                place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), past)
+                # The order matters: a minute may close at any time, and `_prefetch` must follow the checkpoint.
+                closed = self._last_closed_minute(first)
+                checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
+                self._prefetch(numbered.values())
+                place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)
                 try:
-                    at = int(seen.sequence or -1)  # compared as numbers: as strings "9" is after "10"
-                    left = [record for number, record in numbered.items() if number > at]
-                    return self._apply(left, every, place, seen)
+                    applied = int(checkpoint.sequence or -1)  # as numbers, because "9" is after "10" as a string
+                    left = [record for number, record in numbered.items() if number > applied]
+                    return self._apply(left, all_counted, place, checkpoint)
                 except ConditionFailedError:
                     continue
             self._warn("the checkpoint kept moving", failed)
@@ -138,7 +140,7 @@ class Batch:
         record up to the checkpoint depends on anything newer."""
 
     def _last_closed_minute(self, first: Record) -> int:
-        """Returns the last minute that takes no more entries; -1: each minute takes entries."""
+        """Returns the last minute that takes no entries any more; -1: each minute takes entries."""
         if not self.consumer.needs_watermark:
             return -1
         made_s: float | None = None
@@ -147,17 +149,17 @@ class Batch:
         return watermark.ensure_begun(self.call, made_s).last_closed_minute(self.call.store.settings)
 
     def _apply(
-        self, records: Sequence[Record], every: CounterIndex, place: BatchContext, seen: Checkpoint
+        self, records: Sequence[Record], all_counted: CounterIndex, place: BatchContext, checkpoint: Checkpoint
     ) -> str | None:
         """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
 
-        The bookkeeper also books counters that are not declared any more: one half of a change may be booked.
+        The bookkeeper also books counters that are not declared any more, because one half of a change may be booked.
 
         If DynamoDB rejects a run or the run keeps meeting conflicts, the next run has half as many records, down to the
         poison record. Raises ConditionFailedError, StoreRefusedError.
         """
         consumer, most = self.consumer, len(records)
-        declared = every if consumer.needs_watermark else self.handler.declared
+        declared = all_counted if consumer.needs_watermark else self.handler.declared
         while records:
             run = fold.next_run(consumer, declared, place, records[:most], self.rejected)
             if consumer.needs_watermark:
@@ -166,7 +168,9 @@ class Batch:
                 return self._warn("out of time", run.first)
             after = Checkpoint(run.last, int(run.newest_record_s or 0), run.heartbeat, run.newest_for_rollup)
             try:
-                commit_writes(self.call, [*run.writes(self.call, declared), *self._checkpoint_writes(run, seen, after)])
+                commit_writes(
+                    self.call, [*run.writes(self.call, declared), *self._checkpoint_writes(run, checkpoint, after)]
+                )
             except WriteRejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger rejects a checkpoint: {rejected.detail}") from rejected
@@ -184,22 +188,22 @@ class Batch:
             run.on_commit()
             self.events += run.events
             self._report(run)
-            records, seen, most = records[run.records :], after, 2 * most
+            records, checkpoint, most = records[run.records :], after, 2 * most
         return None
 
     @property
     def _key(self) -> Item:
         return keys.key(*keys.checkpoint_key(self.consumer.name, self.table, self.shard))
 
-    def _checkpoint_writes(self, run: Run, seen: Checkpoint, after: Checkpoint) -> list[Write]:
-        """Returns the writes beside the effects: the markers of dead letters, and the checkpoint.
+    def _checkpoint_writes(self, run: Run, before: Checkpoint, after: Checkpoint) -> list[Write]:
+        """Puts the objects of dead letters. Returns the writes of their markers and of the checkpoint.
 
-        The objects of dead letters are put first. The checkpoint moves on condition that it still is what was read.
+        The checkpoint moves from `before` to `after`, on condition that the stored checkpoint is `before`.
         """
-        assert int(after.sequence or -1) > int(seen.sequence or -1), "a checkpoint only advances"
+        assert int(after.sequence or -1) > int(before.sequence or -1), "a checkpoint only advances"
         values = after.values | {"expiration": int(clock.now_s()) + keys.CHECKPOINT_KEPT_S}
         table = self.call.store.settings.ledger_table
-        moved = items.update_write(table, self._key, values, expected={"sequence": seen.sequence})
+        moved = items.update_write(table, self._key, values, expected={"sequence": before.sequence})
         where = self.handler.objects, self.consumer.name, self.table, self.shard
         return [*(dead_letters.store_and_mark(self.call, *where, *letter) for letter in run.dead_letters), moved]
 

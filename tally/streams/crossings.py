@@ -1,7 +1,7 @@
 """The thresholds that a number crosses between two images of the one item that has the number.
 
-A number crosses a threshold upwards if it was below and has reached it, and downwards if it had reached it and is
-below. A percentage is of the ceiling in each image, so a change of an override may cross a percentage, too.
+Upwards, a number crosses a threshold when it reaches the threshold; downwards, when it falls below the threshold. A
+percentage is of the ceiling in each image, so a change of an override may cross a percentage, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXAMPLE: Mapping[str, Any] = {
     "at": 1785542401, "sequence": f"{4421584500000000017450439092:040}.00",
 }  # fmt: skip
 """An example of an event's detail, for samples and documents."""
-_SEQUENCE_DIGITS = 40  # of DynamoDB's sequence numbers, at most
+_SEQUENCE_DIGITS = 40  # the most that a sequence number of DynamoDB has
 
 
 class ImageNumber(NamedTuple):
@@ -47,8 +47,8 @@ class Crossing(NamedTuple):
 def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
-    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and each other
-    threshold once.
+    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and once each
+    threshold that is not the threshold of a percentage.
 
     `ceilings`: the ceiling before and the ceiling after. No number reaches a percentage of a ceiling of 0 or less.
     """
@@ -96,7 +96,8 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """Returns the event of a crossing. `sequence`: sorts the events of one number; each event has its own."""
+    """Returns the event of a crossing. `sequence`: sorts the events of one number, each of which has another
+    `sequence`."""
     name = event_id(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
         "event": name, "counter": counter.name, **periods.answer_members(id_),

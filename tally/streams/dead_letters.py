@@ -33,11 +33,11 @@ from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, c
 
 REASON_CHARACTERS_MAX = 300
 REDRIVEN = "redrive"
-REDRIVES_MAX = 3  # the minute is judged minutes later: only a commit that hangs is too late
+REDRIVES_MAX = 3  # a redrive fails only if its commit hangs until its minute is judged, minutes later
 
 
 def _s3_client() -> Any:
-    """Makes the client with the first dead letter, not at cold start, where it would take 50 ms."""
+    """Makes the client with the first dead letter, because it would add 50 ms to a cold start."""
     import boto3
     from botocore.config import Config
 
@@ -52,42 +52,43 @@ class DeadLetterExpiredError(PoisonRecordError):
 
 @dataclass
 class DeadLetterBucket:
-    """The bucket. Each method raises StoreUnreachableError if S3 fails: nothing is lost, and the caller tries again."""
+    """The bucket. If S3 fails, each method raises StoreUnreachableError, and the caller tries again without a loss."""
 
     bucket: str
-    make: Callable[[], Any] = _s3_client
+    make_client: Callable[[], Any] = _s3_client
 
     @cached_property
     def _client(self) -> Any:
-        return self.make()
+        return self.make_client()
 
     def put(self, key: str, body: Mapping[str, Any]) -> None:
         """Stores an object as JSON, in place of an older object of its key."""
-        self._ask("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
+        self._request("put_object", key, Body=json.dumps(body, default=str).encode(), ContentType="application/json")
 
     def get(self, key: str) -> Any:
         """Returns the content of an object. Raises DeadLetterExpiredError, or PoisonRecordError if it is not JSON."""
         try:
-            return json.loads(self._ask("get_object", key))
+            return json.loads(self._request("get_object", key))
         except ValueError:
             raise PoisonRecordError(f"the object {key} is not JSON") from None
 
     def delete(self, key: str) -> None:
         """Deletes an object, if it exists."""
-        self._ask("delete_object", key)
+        self._request("delete_object", key)
 
-    def _ask(self, name: str, key: str, **more: Any) -> Any:
+    def _request(self, name: str, key: str, **more: Any) -> Any:
         try:
             answer = getattr(self._client, name)(Bucket=self.bucket, Key=key, **more)
             return answer["Body"].read() if name == "get_object" else None
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") == "NoSuchKey":
-                raise DeadLetterExpiredError("its object is not in the bucket") from None
+                raise DeadLetterExpiredError("the object of the dead letter is not in the bucket") from None
             raise StoreUnreachableError(f"The bucket of the dead letters failed: {error}") from error
 
 
 class DeadLetterMarker(NamedTuple):
-    """A dead letter. `sort_key`: consumer, time of the record, shard, number; `object`: its key in the bucket."""
+    """The marker of a dead letter. `sort_key`: consumer, time of the record, table, shard, sequence number. `object`:
+    its key in the bucket. `at_s`: when the record became a dead letter."""
 
     sort_key: str
     object: str
@@ -136,16 +137,16 @@ def list_markers(call: Call) -> Iterator[DeadLetterMarker]:
 
 
 def any_waiting(store: Store) -> bool:
-    """Returns whether there is a dead letter."""
+    """Returns whether a dead letter waits for a redrive."""
     return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
 class RedriveOutcome(Enum):
     """The result of a redrive.
 
-    ALREADY_APPLIED: another redrive applied it, or this redrive did and the answer was lost. STILL_BLOCKED: it still
-    cannot be applied. OBJECT_LOST: its object is gone, so it can never be applied. The marker stays until a person
-    discards it.
+    ALREADY_APPLIED: another redrive applied the record, or the answer of this redrive was lost. STILL_BLOCKED: the
+    record still cannot be applied. OBJECT_LOST: the object is not in the bucket, so the record can never be applied.
+    The marker stays until a person discards it.
     """
 
     APPLIED = "applied"
@@ -163,8 +164,8 @@ def redrive(
 ) -> tuple[RedriveOutcome, str]:
     """Applies a dead letter once, and returns the outcome, and the reason if the dead letter stays.
 
-    The effects are booked on the current minute, by DynamoDB's clock. Raises StoreUnreachableError and StoreBusyError:
-    then the caller can redrive the dead letter again.
+    The effects are booked on the current minute, by DynamoDB's clock. If it raises
+    StoreUnreachableError or StoreBusyError, the caller can redrive the dead letter again.
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
@@ -175,13 +176,15 @@ def redrive(
         outcome = RedriveOutcome.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place, resume_minute)
-            commit_writes(call, [_marker_removal(call, marker), _open_minute_check(call, minute, watermark_), *writes])
+            commit_writes(
+                call, [_marker_removal_write(call, marker), _open_minute_check_write(call, minute, watermark_), *writes]
+            )
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
-            stays = queries.get(call.store.client, settings.ledger_table, marker.key)
+            stored = queries.get(call.store.client, settings.ledger_table, marker.key)
             has_expired = isinstance(error, DeadLetterExpiredError)
-            if stays and not isinstance(error, ConditionFailedError):
+            if stored and not isinstance(error, ConditionFailedError):
                 return RedriveOutcome.OBJECT_LOST if has_expired else RedriveOutcome.STILL_BLOCKED, error.detail
-            if stays:
+            if stored:
                 continue  # the minute was judged before the commit
             outcome = RedriveOutcome.ALREADY_APPLIED
         objects.delete(marker.object)
@@ -195,22 +198,22 @@ def discard(call: Call, marker: DeadLetterMarker) -> None:
     The loss of a team table's record is not noted: its counters need a scan instead (team/scan_state.py).
     """
     lost = loss.loss_of_discarded(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
-    noted = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
+    loss_writes = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
     try:
-        commit_writes(call, [_marker_removal(call, marker), *noted])
+        commit_writes(call, [_marker_removal_write(call, marker), *loss_writes])
     except ConditionFailedError:
         return
 
 
-def _marker_removal(call: Call, marker: DeadLetterMarker) -> Write:
+def _marker_removal_write(call: Call, marker: DeadLetterMarker) -> Write:
     ledger = {"TableName": call.store.settings.ledger_table, "Key": marker.key}
     return {"Delete": items.with_expected(ledger, {"object": marker.object})}
 
 
-def _open_minute_check(call: Call, minute: int, watermark_: watermark.Watermark) -> Write:
+def _open_minute_check_write(call: Call, minute: int, watermark_: watermark.Watermark) -> Write:
     """Returns the check that neither a minute nor the minute before is judged, and that the ledger has not restarted.
 
-    Once the minute before is judged, the judge may be reading this minute.
+    When the minute before is judged, the judge may be reading this minute.
     """
     check = {
         "TableName": call.store.settings.ledger_table,

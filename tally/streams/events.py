@@ -1,10 +1,10 @@
-"""Events of thresholds: the ledger keeps them until the bus has them, and for KEPT_S after.
+"""Events of thresholds. The ledger keeps each event until the bus has it, and for KEPT_S more.
 
     EVENT#partition, epoch ms#name -> detail                 not sent yet
     SENT#partition, epoch ms#name -> detail, expiration      the bus has it
 
-The bookkeeper writes an event with its checkpoint, and then sends the event; the sweep sends the events that are left.
-If a process ends before it notes that it sent an event, the sweep sends the event again, under the same name.
+The bookkeeper writes an event with its checkpoint, and then sends the event. The sweep sends the events that are left.
+If a process dies between sending and noting an event, the sweep sends the event a second time, with the same id.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..dynamo.transactions import Write, try_commit
 from ..settings import Settings
 
 UNSENT, SENT = "EVENT", "SENT"
-PARTITIONS = 4  # each takes 1,000 events a second
+PARTITIONS = 4  # a partition takes 1,000 events a second
 PAGE_SIZE = 50  # events of each partition that `newest_events` reads at a time
 KEPT_S = 9 * 24 * 3600  # after an event was sent, as long as the journal
-ENTRIES_MAX = 10  # of PutEvents. Together they have at most 40 KB (an id has 1,024 bytes); a request takes 256 KB
+ENTRIES_MAX = 10  # of one PutEvents: at most 40 KB, as an id has up to 1,024 bytes; a request takes 256 KB
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
@@ -53,20 +53,20 @@ class Event(NamedTuple):
 
     def as_write(self, settings: Settings) -> Write:
         """Returns the write of an event that is not sent yet."""
-        return items.put_write(settings.ledger_table, self.key(UNSENT), {"detail": _text(self.detail)})
+        return items.put_write(settings.ledger_table, self.key(UNSENT), {"detail": _as_json(self.detail)})
 
 
 def event_id(*parts: str) -> str:
-    """Returns the name of an event: the same parts always make the same name."""
+    """Returns the id of an event. The same parts always make the same id."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _text(detail: Mapping[str, Any]) -> str:
+def _as_json(detail: Mapping[str, Any]) -> str:
     return json.dumps(detail, separators=(",", ":"))
 
 
 def _events_client() -> Any:
-    """Makes the client with the first event, not at cold start."""
+    """Makes the client with the first event, because it would slow down a cold start."""
     import boto3
     from botocore.config import Config
 
@@ -79,18 +79,18 @@ class Bus:
     """The event bus, by name or ARN."""
 
     name: str
-    make: Callable[[], Any] = _events_client
+    make_client: Callable[[], Any] = _events_client
 
     @cached_property
     def _client(self) -> Any:
-        return self.make()
+        return self.make_client()
 
     def put(self, events: Sequence[Event]) -> list[str]:
-        """Sends at most ENTRIES_MAX events once. Returns why the bus refused each of them; empty: the bus took it."""
+        """Sends at most ENTRIES_MAX events once. Returns for each event why the bus refused it; empty: accepted."""
         entries = [
             {
                 "EventBusName": self.name, "Source": SOURCE, "DetailType": DETAIL_TYPE,
-                "Time": event.at_ms / 1000, "Detail": _text(event.detail),
+                "Time": event.at_ms / 1000, "Detail": _as_json(event.detail),
             }
             for event in events
         ]  # fmt: skip
@@ -109,9 +109,9 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
     which events were sent.
     """
     left, sent, refused = iter(events), 0, list[str]()
-    while store.clock() < until_s and (some := list(islice(left, ENTRIES_MAX))):
-        reasons = bus.put(some)
-        accepted = [event for event, reason in zip(some, reasons, strict=True) if not reason]
+    while store.clock() < until_s and (chunk := list(islice(left, ENTRIES_MAX))):
+        reasons = bus.put(chunk)
+        accepted = [event for event, reason in zip(chunk, reasons, strict=True) if not reason]
         map_in_threads(partial(_mark_sent, store), accepted)
         sent += len(accepted)
         refused += filter(None, reasons)
@@ -121,9 +121,10 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
 
 
 def _mark_sent(store: Store, event: Event) -> None:
-    """Notes that the bus has an event: 2 WCU. If the process ends between the two writes, the sweep sends it again."""
+    """Notes that the bus has an event, for 2 WCU. If the process dies between the two writes, the sweep sends the event
+    a second time."""
     table = store.settings.ledger_table
-    values: items.Values = {"detail": _text(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
+    values: items.Values = {"detail": _as_json(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
     if try_commit(store, [items.put_write(table, event.key(SENT), values)]):
         try_commit(store, [{"Delete": {"TableName": table, "Key": event.key(UNSENT)}}])
 
@@ -140,7 +141,7 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
-    """Yields the unsent events up to a sort key, the oldest first. `Limit`: how many it reads of each partition."""
+    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: the most of each partition."""
     read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))
@@ -152,8 +153,8 @@ def newest_events(store: Store) -> Iterator[tuple[Event, bool]]:
         queries.partition_items(store, store.settings.ledger_table, one, ScanIndexForward=False, Limit=PAGE_SIZE)
         for one in (*_partitions(UNSENT), *_partitions(SENT))
     ]
-    for _, same in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
-        copies = list(same)  # two, if a process ended between the two writes of `_mark_sent`
+    for _, of_event in groupby(merge(*backwards, key=_sort_key, reverse=True), _sort_key):
+        copies = list(of_event)  # two, if a process died between the two writes of `_mark_sent`
         yield _event(copies[0]), any(item["PK"]["S"].startswith(SENT) for item in copies)
 
 

@@ -1,9 +1,10 @@
-"""The thresholds of numbers that are spread over shards, or rolled up: no record shows such a sum.
+"""The thresholds of numbers that are spread over shards, or rolled up.
 
-So the ledger has a level for each number: the highest threshold that the number has reached. If a run of records moves
-a number upwards, the bookkeeper reads the level, and then the sum. Each threshold between the level and the sum is an
-event. The events commit with the new level, on condition that the level has not changed. A level never falls, so each
-threshold is one event. The level rises before the checkpoint moves, so a run that is repeated makes no second event.
+No record shows such a sum. So the ledger has a level for each number: the highest threshold that the number has
+reached. If a run of records moves a number upwards, the bookkeeper reads the level, and then the sum. Each threshold
+between the level and the sum is an event. The events commit with the new level, on condition that the level has not
+changed. A level never falls, so each threshold is one event. The level rises before the checkpoint moves, so a run that
+is repeated makes no second event.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from .events import Event
 from .fold import Effect
 from .record import MALFORMED_ERRORS, CounterIndex
 
-PERIOD_KEPT_S = 376 * 24 * 3600  # after a level rose last: the longest period and its late records are over
-TURNS_MAX = 8  # each time another run was first, with the same sum or a larger sum
+PERIOD_KEPT_S = 376 * 24 * 3600  # how long a level is kept: a year, which is the longest period, and 10 days more
+TURNS_MAX = 8  # a turn fails if another run has raised the level to the same sum or a larger sum
 
 
 def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) -> list[Event]:
     """Raises the levels of the numbers that these effects move upwards, and returns the events.
 
-    Raises StoreBusyError, or what botocore's errors map to: then the run is repeated.
+    If it raises StoreBusyError, or what botocore's errors map to, the consumer repeats the run.
     """
     seen = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
     of_sums = [
@@ -52,8 +53,8 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         item = queries.get(call.store.client, settings.ledger_table, key)
         try:
             level = items.int_attribute(item, "level", counter.start)
-            value = tallies.read(call, counter, id_)  # after the level, so it includes all that earlier runs saw
-        except MALFORMED_ERRORS:  # somebody edited an item of this sum: other numbers do not wait
+            value = tallies.read(call, counter, id_)  # after the level, so the sum includes what earlier runs saw
+        except MALFORMED_ERRORS:  # somebody edited an item of this sum, and other numbers must not wait
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
             return []
         crossed = crossings.crossings_between(counter.notify, level, value) if value > level else []
@@ -63,7 +64,7 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
             crossings.crossing_event(counter, id_, one, f"{one.threshold:040}", clock.now_s(), value) for one in crossed
         ]
         until_s = end_of_day_s(int(clock.now_s()) + PERIOD_KEPT_S)
-        expiration: items.Values = {} if counter.period is None else {"expiration": until_s}  # other levels stay
+        expiration: items.Values = {} if counter.period is None else {"expiration": until_s}
         values: items.Values = {"level": crossed[-1].threshold, "target": id_, **expiration}
         raised = items.update_write(settings.ledger_table, key, values, expected={"level": item.get("level")})
         if try_commit(call.store, [raised, *(event.as_write(settings) for event in events)]):

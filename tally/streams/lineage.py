@@ -1,6 +1,6 @@
 """How far the consumers have come: the shard trees of the streams, and the checkpoints in each shard.
 
-A consumer finishes a shard before it reads the shards that follow. So the whole lineage of each leaf counts.
+A consumer finishes a shard before it reads the shards that follow. So the whole lineage of each leaf matters.
 
 Lambda delivers every record to the bookkeeper, so its newest heartbeat shows how far it has come. Lambda filters the
 rollup's records, so some leaves deliver nothing to the rollup. The bookkeeper therefore notes the newest record that
@@ -23,21 +23,21 @@ from ..dynamo.shards import ShardTree, StreamShards
 from ..errors import TallyError
 from .record import goes_to_bookkeeper
 
-# The waits of the ledger, in minutes: they scale with the length of a minute (settings.minute_s).
+# The waits of the ledger, in minutes of settings.minute_s seconds.
 COMMIT_GRACE = 1  # after the minute of a change, until it must be committed: retries take 3 s, frozen writers longer
-CONFIRM_AFTER = 5  # judged minutes that drift must stand to be confirmed: drift of a late commit lasts two
-CLOCK_SKEW = 1 / 12  # how far clocks and DynamoDB's stamps may differ: 5 s
+CONFIRM_AFTER = 5  # judged minutes after which drift is confirmed: drift of a late commit lasts two
+CLOCK_SKEW = 1 / 12  # by how much clocks and DynamoDB's stamps may differ: 5 s
 SHARD_LISTING_DELAY = 1  # how late DynamoDB may list a new shard
 VISIBILITY_DELAY = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
-RETENTION_MARGIN = CONFIRM_AFTER + 1  # from the end of a record's retention until the sweep counts it as gone
+RETENTION_MARGIN = CONFIRM_AFTER + 1  # from the end of a record's retention until the sweep takes it as expired
 QUIET_AFTER = 2  # without a record in a leaf, until the sweep reads the leaf itself
 
 STREAM_RETENTION_S = 24 * 3600  # a stream keeps a record at least as long
 ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
 Lineage = tuple[str, ...]  # the ids of a leaf, which is a shard that no other shard follows, and of all that it follows
-PEEK_EMPTY = 5  # empty answers of GetRecords until a shard is taken as empty: records may follow an empty answer
-PEEKED_MAX = 20  # answers in all: over 20,000 expired receipts in a leaf without heartbeats delay the watermark
+PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard is taken as empty; records may follow an empty answer
+PEEKED_MAX = 20  # answers in all: more than 20,000 expired receipts in a leaf without heartbeats delay the watermark
 
 
 class Checkpoint(NamedTuple):
@@ -66,7 +66,7 @@ class StreamsSnapshot:
     """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
 
     `heartbeat_reached`: the leaves that a heartbeat of this sweep reaches. `has_unread`: whether a leaf may have unread
-    records. Both name the table, too, because ids of shards are unique within one stream only. `may_peek`: whether a
+    records. Each key has the table, too, because ids of shards are unique within one stream only. `may_peek`: whether a
     quiet leaf counts as passed if a read finds no record in it.
     """
 
@@ -100,7 +100,7 @@ class StreamsSnapshot:
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
     def heartbeat_keys(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> tuple[str, str]:
-        """Returns the keys of the newest heartbeats in a leaf and in the nearest shard before it; empty: none came."""
+        """Returns the keys of the newest heartbeats in a leaf and in the nearest shard before the leaf; empty: none."""
         own, *before = (self._checkpoint(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
@@ -113,14 +113,14 @@ class StreamsSnapshot:
         return self.checkpoints.get((consumer, table, id_), Checkpoint())
 
     def _through_s(self, consumer: str, table: str, leaf: Lineage) -> int:
-        """Returns the newest time in a leaf's lineage: a consumer finishes the parents of a shard first."""
+        """Returns the newest time in a leaf's lineage, because a consumer finishes the parents of a shard first."""
         return max(self._checkpoint(consumer, table, id_).through_s for id_ in leaf)
 
     def _passed_s(self, consumer: str, table: str, leaf: Lineage) -> float:
         """Returns the time up to which a consumer has passed a leaf.
 
-        If a consumer gets every record, it has passed a quiet leaf in which a read finds no record. This is weak,
-        because an empty answer is not a proof. An error makes a difference that passes, because no entry is lost.
+        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record in it. An empty answer
+        is not a proof. But an error makes only drift that ends by itself, because no entry is lost.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._rollup_caught_up(table, leaf):
@@ -135,10 +135,10 @@ class StreamsSnapshot:
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
         """Returns whether the rollup has passed as much of a leaf as the bookkeeper. Expired records do not count."""
-        gone_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
+        expired_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
         for id_ in leaf:
             rollup, passed = self._checkpoint(ROLLUP, table, id_).sequence, self._checkpoint(BOOKKEEPER, table, id_)
-            note = passed.note if passed.through_s >= gone_s else ""
+            note = passed.note if passed.through_s >= expired_s else ""
             if rollup:
                 return int(rollup) >= int(note or 0)  # the rollup has finished the shards before this shard
             if note:
@@ -148,13 +148,13 @@ class StreamsSnapshot:
     def _has_unread(self, consumer: str, table: str, leaf: Lineage) -> bool:
         """Returns whether a consumer has unread records in a leaf, or before it, back to a shard with a checkpoint."""
         if (table, leaf) not in self.has_unread:
-            left = False
+            unread = False
             for id_ in leaf:
                 sequence = self._checkpoint(consumer, table, id_).sequence
-                left |= id_ in self.trees[table] and self._has_records_after(table, id_, sequence)
+                unread |= id_ in self.trees[table] and self._has_records_after(table, id_, sequence)
                 if sequence:
                     break
-            self.has_unread[table, leaf] = left
+            self.has_unread[table, leaf] = unread
         return self.has_unread[table, leaf]
 
     def _has_records_after(self, table: str, id_: str, sequence: str | None) -> bool:

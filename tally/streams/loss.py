@@ -1,8 +1,8 @@
 """Losses: records that the streams may have lost. The ledger keeps each loss until a person acknowledges it.
 
 A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost.
-Causes are a consumer that was off or stuck in a shard, and a sweep that was off, because the sweep makes the proof.
-Streams under other ARNs begin without records. If a person discards a dead letter, its record is lost for certain.
+Causes are a consumer or a sweep that did not run, because the sweep makes the proof, and a consumer that was stuck in a
+shard. A new stream has no older records. If a person discards a dead letter, its record is lost for certain.
 
 Until a loss is acknowledged, `as_of` stays before it. Records that the bookkeeper lost are in no segment: the ledger
 restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost records, the
@@ -22,8 +22,8 @@ from ..settings import Settings
 from . import lineage
 from .lineage import BOOKKEEPER, COMMIT_GRACE
 
-LETTER, GAP = "letter#", "gap#"
-NOTHING_LOST_S = 10**11  # later than every time: no loss delays `as_of`
+LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"
+NOTHING_LOST_S = 10**11  # later than every time, so no loss delays `as_of`
 
 
 class Loss(NamedTuple):
@@ -64,21 +64,22 @@ def list_losses(store: Store) -> list[Loss]:
 
 
 def find_gaps(
-    settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, other_streams: bool
+    settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, has_new_streams: bool
 ) -> list[Loss]:
-    """Returns what may be lost now. `passed_s`: up to when each consumer had passed the streams, by the last sweep.
+    """Returns what may be lost now. `passed_s`: the time up to which each consumer had passed the streams, by the last
+    sweep. `has_new_streams`: the streams have other ARNs than at the last sweep.
 
-    The engine of `make dev` keeps every record, even while it is off.
+    With `make dev` nothing is lost, because its engine keeps every record.
     """
     if settings.local_port:
         return []
     before = {loss.name: loss for loss in known}
-    until_s = now_s if other_streams else now_s - lineage.STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
+    until_s = now_s if has_new_streams else now_s - lineage.STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
     losses = list[Loss]()
-    for consumer, seen_s in passed_s.items():
-        if seen_s < until_s:
-            name = GAP + consumer
-            since_s = min(int(seen_s), before[name].since_s) if name in before else int(seen_s)
+    for consumer, consumer_passed_s in passed_s.items():
+        if consumer_passed_s < until_s:
+            name = GAP_PREFIX + consumer
+            since_s = min(int(consumer_passed_s), before[name].since_s) if name in before else int(consumer_passed_s)
             losses.append(Loss(name, consumer, since_s, int(until_s), _resume_minute(settings, consumer, until_s)))
     return losses
 
@@ -87,12 +88,12 @@ def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: in
     """Returns the loss of a dead letter that a person discards now. The ledger restarts after this minute, because a
     redrive may have just booked other halves on it."""
     now_s = clock.now_s()
-    return Loss(LETTER + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
+    return Loss(LETTER_PREFIX + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
 
 
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
     """Returns the first minute without lost halves; 0 if only the rollup lost records.
 
-    A half is booked on its minute or a neighbour, and a half of the rollup up to two minutes later.
+    A half is booked on its minute or a neighbour, and a half of the rollup up to two minutes later, hence + 2.
     """
     return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

@@ -44,7 +44,9 @@ from .lineage import COMMIT_GRACE as COMMIT_GRACE
 from .lineage import CONFIRM_AFTER as CONFIRM_AFTER
 from .loss import NOTHING_LOST_S, Loss
 
-RANDOM_HEARTBEATS = 8  # random keys a sweep, in a stream with quiet leaves: the sweep reads a leaf that all miss
+RANDOM_HEARTBEATS = (
+    8  # with random keys, for each stream with quiet leaves; if all miss a leaf, the sweep reads the leaf
+)
 HEARTBEAT_KEPT_S = STREAM_RETENTION_S  # as long as a stream keeps its records
 CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
@@ -85,7 +87,7 @@ class Watermark:
         return max(self.judged, max(first, after) - 1)
 
     def last_added(self, minute: int) -> list[str]:
-        """Returns the last tally, by counter and id, to which a judge has added this minute; empty: none."""
+        """Returns the last tally, by counter and id, to which a judge has added this minute; empty: no tally."""
         noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
         return after if noted == minute else []
 
@@ -144,11 +146,11 @@ def read(store: Store) -> Watermark:
 
 
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
-    """Returns the watermark, and begins the ledger with the first record. `made_s`: its time; None: it has no time.
+    """Returns the watermark, and begins the ledger with the first record. `made_s`: the record's time, or None.
 
-    A consumer calls it before it books a record: else one half of a change might be booked on a minute that is never
-    judged. A conflict does not show that the ledger has begun, so the write is retried. Raises StoreBusyError when
-    conflicts outlast the retries.
+    If a consumer booked a record first, one half of a change might be on a minute that is never judged. A conflict does
+    not show that the ledger has begun, so the write is retried. Raises StoreBusyError when conflicts outlast the
+    retries.
     """
     watermark_ = read(call.store)
     if "began_s" in watermark_.item:
@@ -170,19 +172,19 @@ def last_judged_minute(store: Store) -> int:
 def pending_resume_minute(store: Store, watermark_: Watermark) -> int:
     """Returns the first minute that is judged after the noted losses; 0: there was no loss.
 
-    It includes a loss that the next sweep will see first.
+    It includes losses that no sweep has seen.
     """
     return max([watermark_.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
 
 
-def note_judged(store: Store, minute: int, before: int, after: Sequence[str] = ()) -> None:
-    """Notes the last judged minute, unless another judge was faster.
+def note_judged(store: Store, minute: int, judged_before: int, last_added: Sequence[str] = ()) -> None:
+    """Notes the last judged minute, unless another judge was faster. `judged_before`: the minute noted before.
 
-    `after`: the last tally, by counter and id, to which the judge has added the next minute, too.
+    `last_added`: the last tally, by counter and id, to which the judge has added the next minute, too.
     """
-    assert minute >= before, "the last judged minute only increases"
-    values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *after])}
-    judged = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected={"judged": before})
+    assert minute >= judged_before, "the last judged minute only increases"
+    values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *last_added])}
+    judged = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected={"judged": judged_before})
     try_commit(store, [judged])
 
 
@@ -207,7 +209,7 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     """
     item, since_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
-    # by then the rollup's writes are visible
+    # The time at which the rollup's writes are visible.
     visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
     began_s = items.int_attribute(item, "began_s", int(now_s))
@@ -227,8 +229,8 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
         values |= {"judged": past, "first_judged_s": (past + 1) * minute_s}
         values["warm_up_until"] = store.settings.minute_of(now_s) + 1
     # If another sweep or the first record was faster, the sweep notes nothing.
-    seen = {name: item.get(name) for name in ("written_s", "began_s")}
-    noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=seen)
+    expected = {name: item.get(name) for name in ("written_s", "began_s")}
+    noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=expected)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
     return streams
 
@@ -241,10 +243,11 @@ def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> di
     item, rolled_s, booked_s = before.item, *(int(streams.all_passed_s(name)) for name in (ROLLUP, BOOKKEEPER))
     names = ("probe_visible_s", "probe_rollup_s", "rollup_booked_s")
     probe_visible_s, probe_rollup_s, rollup_booked_s = (items.int_attribute(item, name) for name in names)
-    answered = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
-    if answered:
+    has_passed_probe = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
+    if has_passed_probe:
         rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
-    if answered or probe_visible_s > int(visible_s) + 1:  # the clock of the sweep that stored the probe was ahead
+    # A probe may also be too late, because the clock of the sweep that stored it was ahead.
+    if has_passed_probe or probe_visible_s > int(visible_s) + 1:
         probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
     return {
         "journal_complete_s": max(before.journal_complete_s, min(booked_s, rollup_booked_s)),
@@ -257,21 +260,24 @@ def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> di
 def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, float], list[Loss]]:
     """Returns what the watermark says of dead letters and losses, and the losses that are not noted yet."""
     item = before.item
-    waits = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
-    dead_s = oldest_dead_letter_s(store, ROLLUP) if waits else NOTHING_LOST_S
-    known = loss.list_losses(store)  # after the dead letters: one that is discarded between the reads is a loss
-    redriven_until = NOTHING_LOST_S if waits else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not waits:  # each dead letter was redriven or discarded
+    is_waiting = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
+    oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if is_waiting else NOTHING_LOST_S
+    known = loss.list_losses(store)  # read last, because a dead letter that is discarded now becomes a loss
+    redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
+    if redriven_until == NOTHING_LOST_S and not is_waiting:  # each dead letter was redriven or discarded
         redriven_until = store.settings.minute_of(now_s) + 1
     gaps = _gaps(store.settings, known, before, redriven_until, now_s)
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
     return {
-        # the stored time, too: one read may miss a marker
+        # Also the time of the sweep before, because one read may miss a marker.
         "reads_complete_s": min(
-            before.rollup_passed_s, dead_s, items.int_attribute(item, "oldest_dead_letter_s", dead_s), lost_s
+            before.rollup_passed_s,
+            oldest_letter_s,
+            items.int_attribute(item, "oldest_dead_letter_s", oldest_letter_s),
+            lost_s,
         ),
-        "oldest_dead_letter_s": dead_s,
+        "oldest_dead_letter_s": oldest_letter_s,
         "redriven_until": redriven_until,
         "oldest_loss_s": lost_s,
         "resume_minute": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
@@ -279,7 +285,7 @@ def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, f
 
 
 def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven_until: int, now_s: float) -> list[Loss]:
-    """Returns what may be lost since the note of the sweep before.
+    """Returns what may be lost since the sweep before.
 
     If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
     other half of such a letter may be lost, or on a skipped minute.
@@ -288,8 +294,8 @@ def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven_unt
     began_s = items.int_attribute(item, "began_s", int(now_s))
     booked_s = items.int_attribute(item, "bookkeeper_passed_s")
     passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
-    other = item.get("streams", {"S": streams})["S"] != streams
-    gaps = loss.find_gaps(settings, known, passed_s, now_s, other_streams=other)
+    has_new_streams = item.get("streams", {"S": streams})["S"] != streams
+    gaps = loss.find_gaps(settings, known, passed_s, now_s, has_new_streams=has_new_streams)
     noted = {gap.name for gap in known}
     past = redriven_until + 1 if redriven_until < NOTHING_LOST_S else 0
     return [
@@ -308,23 +314,25 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
     `table`: only dead letters of this table; empty: of all tables.
     """
     start = keys.dead_letter_prefix(consumer)
-    at = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
-    for item in queries.partition_items(*at) if table else queries.query(*at, Limit=1):
+    of_consumer = store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, start, f"{start}~"
+    for item in queries.partition_items(*of_consumer) if table else queries.query(*of_consumer, Limit=1):
         if not table or item["table"]["S"] == table:
             return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
     return NOTHING_LOST_S
 
 
-def send_heartbeats(streams: StreamsSnapshot, beat: Callable[[str, str], Write], consumer: str = BOOKKEEPER) -> None:
-    """Writes a heartbeat for each leaf, each in its own write, so that one failure does not stop the others.
+def send_heartbeats(
+    streams: StreamsSnapshot, make_write: Callable[[str, str], Write], consumer: str = BOOKKEEPER
+) -> None:
+    """Writes a heartbeat for each leaf. Each heartbeat is a write of its own, so one failure does not stop the rest.
 
-    `beat`: makes the write, by table and name. `consumer`: the consumer that gets the heartbeats.
+    `make_write`: makes the write, by table and name. `consumer`: the consumer that gets the heartbeats.
     """
     for table, leaves in streams.leaves.items():
         parents, guesses = set(), 0
         for leaf in leaves:
             own, parent = streams.heartbeat_keys(table, leaf, consumer)
-            if own and _try_send(streams.store, beat, table, own):
+            if own and _try_send(streams.store, make_write, table, own):
                 streams.heartbeat_reached.add((table, leaf))
                 continue
             if parent and not own:
@@ -332,12 +340,12 @@ def send_heartbeats(streams: StreamsSnapshot, beat: Callable[[str, str], Write],
             if own or streams.is_quiet(table, leaf, consumer):
                 guesses = RANDOM_HEARTBEATS
         for name in sorted(parents.union(secrets.token_hex(8) for _ in range(guesses))):
-            _try_send(streams.store, beat, table, name)
+            _try_send(streams.store, make_write, table, name)
 
 
-def _try_send(store: Store, beat: Callable[[str, str], Write], table: str, name: str) -> bool:
+def _try_send(store: Store, make_write: Callable[[str, str], Write], table: str, name: str) -> bool:
     try:
-        return try_commit(store, [beat(table, name)])
+        return try_commit(store, [make_write(table, name)])
     except TallyError as error:
         observe.logger.warning("a heartbeat failed", exc_info=error, extra={"table": table, "key": name})
         return False

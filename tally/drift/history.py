@@ -14,7 +14,7 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_alone, try_commit
 from ..streams.loss import Loss
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # proof of a repair: drift row, children, receipts
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # how a repair is proven: drift row, children, receipts
 _REMOVED = ("posts", "children", "holds")
 
 

@@ -15,8 +15,8 @@ from ..dynamo.keys import Item, minute_of
 from ..streams import watermark
 from . import history
 
-Family = tuple[Counter, str, int, int]  # a hint from a scan: counter, id, stored number, number of children
-TURNS_MAX = 10  # counts of the children; a count fails only if the tally changes during it
+Family = tuple[Counter, str, int, int]  # from a scan, so not exact: counter, id, stored number, number of children
+TURNS_MAX = 10  # counts of the children; a count fails only if the tally changes at the same time
 TALLY_MOVED = "it moved while its children were counted"
 ROLLUP_PENDING = "as_of is older than the newest child that is rolled up"
 
@@ -26,7 +26,7 @@ class Recount:
     """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks.
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
-    `minute`: the present minute when the recount began. `newest_repair`: the newest repair at that time.
+    `minute`: the minute in which the recount began. `newest_repair`: the name of the newest repair in that minute.
     """
 
     tally: int
@@ -45,44 +45,44 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
     The result is exact if the tally did not move, and the rollup has provably added every child that it adds.
     """
     watermark_, settings = watermark.read(store), store.settings  # before the first read of the tally
-    as_of_s, repaired = watermark_.as_of(settings), history.newest_repair(store, counter.name, id_)
+    as_of_s, newest_repair = watermark_.as_of(settings), history.newest_repair(store, counter.name, id_)
     added_s = None if as_of_s is None else as_of_s - watermark.COMMIT_GRACE * settings.minute_s
     for _ in range(TURNS_MAX):
         count = count_children(store, counter, id_, added_s)
         if count.unproven_reason != TALLY_MOVED:
             break
-    return replace(count, minute=settings.minute_of(min(now_s, watermark_.written_s)), newest_repair=repaired)
+    return replace(count, minute=settings.minute_of(min(now_s, watermark_.written_s)), newest_repair=newest_repair)
 
 
 def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
-    """Counts once. `added_s`: no child that was made before this time waits for the rollup; None: not known."""
-    children = open_ = 0
+    """Counts once. `added_s`: the rollup has added every child that was made before this time; None: not known."""
+    children = pending = 0
     before = shards_of(Call(store), counter, id_)
     names = {"#r": "rollup", "#at": "at"}
     read: Item = {"ProjectionExpression": f"#r, #at, {TOMBSTONE}", "ExpressionAttributeNames": names}
     partition = counter.partition_start + id_
     for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.child_range, **read):
         children += TOMBSTONE not in item
-        if item.get("rollup", {}).get("BOOL"):  # perhaps the rollup has not added it
-            at = minute_of(item)
-            open_ += added_s is None or at is None or (at + 1) * store.settings.minute_s > added_s
+        if item.get("rollup", {}).get("BOOL"):  # perhaps the rollup has not added this child
+            minute = minute_of(item)
+            pending += added_s is None or minute is None or (minute + 1) * store.settings.minute_s > added_s
     after = shards_of(Call(store), counter, id_)
     lowest, highest = sorted((stored_sum(counter, before), stored_sum(counter, after)))
-    unclear = TALLY_MOVED if before != after else ROLLUP_PENDING if open_ else ""
-    low, high = children - open_ - highest, children - lowest
-    assert low == high if not unclear else low <= high
-    return Recount(stored_sum(counter, after), children, low, high, unclear, after)
+    unproven_reason = TALLY_MOVED if before != after else ROLLUP_PENDING if pending else ""
+    low, high = children - pending - highest, children - lowest
+    assert low == high if not unproven_reason else low <= high
+    return Recount(stored_sum(counter, after), children, low, high, unproven_reason, after)
 
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """Returns the stored number: the sum of the shards, even below zero; `start` if no shard has a number. A shard may
-    have only an override."""
+    """Returns the stored number: the sum of the shards, even below zero; `start` if no shard has a number, because a
+    shard may have only an override."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 
 
 def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """Returns the tally's items by shard number, without items that somebody put between them (`META#3x`)."""
+    """Returns the tally's items by shard number, without other items between the shards, such as `META#3x`."""
     shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(call, counter, id_))
     return {shard: item for shard, item in shards if shard is not None}
 

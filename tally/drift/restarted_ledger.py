@@ -3,8 +3,8 @@
 If a record is lost, one half of its change is missing from the journal. So differences in the minutes of the loss prove
 nothing, and the judge skips these minutes once they are closed. Drift that was unconfirmed before the loss is deleted,
 because it may be one half of a lost change. Confirmed drift is older than the loss, and stays. But if a dead letter
-waits, was dropped, or was redriven on skipped minutes, confirmed drift is deleted, too: it may be half of that letter.
-Segments stay, so the series sum up what they have.
+waits, was discarded, or was redriven on skipped minutes, confirmed drift is deleted, too, because it may be half of
+that dead letter. Segments stay, so the series sum them up.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
 
-ROWS_AT_ONCE = 100  # rows between two checks of the time
+ROWS_AT_ONCE = 100  # between two checks of the time
 
 
 def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> Watermark:
     """Deletes the drift that proves nothing, skips the closed minutes before `resume_minute`, and returns the
     watermark.
 
-    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the watermark has no closed
+    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the result has no closed
     minute, and the next sweep continues. If another sweep has judged more, its result stays.
     """
-    # A dropped letter counts as redriven: while it waited, sweeps judged minutes that lack one half of its change.
-    letters = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)
+    # A discarded letter, too: while the letter waited, sweeps judged minutes that lack one half of its change.
+    may_lack_letter = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
-        (row, 0 if letters else row.confirmed_amount(watermark_))
+        (row, 0 if may_lack_letter else row.confirmed_amount(watermark_))
         for row in rows.all_rows(store)
         if row.last_minute < watermark_.resume_minute
     )

@@ -1,8 +1,8 @@
 """The drift rows: reads, lists and writes the tallies that drift.
 
-The judge and repairs write a row on condition that it is as they read it. A row at 0 is not listed, and DynamoDB
-removes it days later. A row keeps its changes of the last minutes. The part of a drift that has stood for some judged
-minutes is confirmed, even if the drift still changes.
+The judge and repairs write a row on condition that the row has not changed since they read it. A row at 0 is not
+listed, and DynamoDB removes the row days later. A row keeps its changes of the last minutes. The part of a drift that
+has stood for some judged minutes is confirmed, even if the drift still changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..fields import encode_cursor
 from ..streams import segments, watermark
 from ..streams.watermark import Watermark
 
-LOGGED_MAX = 20  # lines in a run; GET /drift lists them all
+LOGGED_MAX = 20  # rows that one sweep logs; GET /drift lists all
 _FIRST, _LAST = "0", "g"  # digests are hexadecimal
 _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeValues": {":zero": {"N": "0"}}}
 
@@ -77,8 +77,10 @@ def row_key(counter: str, target: str) -> Item:
 
 
 def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int | None = None) -> Write:
-    """Returns the write that sets the drift of a row. A judge gives the minute `upto`, and may make the row. A repair
-    does not make a row: it checks that the row still does not exist."""
+    """Returns the write that sets the drift of a row. `upto`: the minute that a judge adds; None: a repair writes.
+
+    A judge may make the row. If there is no row, a repair only checks that the row still does not exist.
+    """
     assert upto is None or upto > row.last_minute, "a row takes each minute once"
     assert row.drift or not row.changes, "a row without drift has no changes"
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -99,7 +101,7 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
-    """Returns the write that sets a row to the drift that a recount found, as confirmed. It may make the row."""
+    """Returns the write that sets a row to the drift that a recount found, as confirmed. The write may make the row."""
     if drift == 0:
         return drift_write(store, row, 0, now_s)
     minute = store.settings.minute_of(now_s)
@@ -112,7 +114,8 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
 
 
 def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
-    """Returns the write that keeps `kept` of a drift, as confirmed. The other halves of the rest are never judged."""
+    """Returns the write that keeps the amount `kept` of a drift, as confirmed. The other halves of the rest are never
+    judged."""
     assert min(row.drift, 0) <= kept <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -121,7 +124,7 @@ def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
 
 
 def cancel_out(amount: int, other: int) -> int:
-    """Returns what is left of an amount if another amount of the opposite sign is taken off."""
+    """Returns what is left of an amount after `other`, if it has the opposite sign, has cancelled out a part."""
     return amount if amount * other >= 0 else 0 if abs(amount) <= abs(other) else amount + other
 
 
@@ -155,7 +158,7 @@ def all_rows(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
 def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
     """A page of the tallies that drift: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
-    `after`: the digest of the last tally of the page before. `cursor` is null on the last page.
+    `after`: the digest of the last tally of the page before; None: the first page. `cursor` is null on the last page.
     """
     watermark_ = watermark.read(call.store)
     start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be any text
@@ -169,20 +172,20 @@ def summary(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
-    When the time runs out (`until_s`, on the store's clock), the rest is not read: then each number is a minimum, and a
+    If the time runs out (`until_s`, on the store's clock), the rest is not read. Each number is then a minimum, and a
     counter at 0 is left out.
     """
-    whole = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
+    totals = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)
     for drift in all_rows(store):
-        whole[observe.DRIFTING_TALLIES] += 1
-        whole[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
-        whole[observe.OLDEST_DRIFT] = max(whole[observe.OLDEST_DRIFT], int(now_s) - drift.since)
+        totals[observe.DRIFTING_TALLIES] += 1
+        totals[observe.DRIFT_ABSOLUTE] += abs(drift.drift)
+        totals[observe.OLDEST_DRIFT] = max(totals[observe.OLDEST_DRIFT], int(now_s) - drift.since)
         if drift.counter in confirmed:
             confirmed[drift.counter] += drift.confirmed_amount(watermark_) != 0
-        if whole[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
+        if totals[observe.DRIFTING_TALLIES] <= LOGGED_MAX:
             observe.logger.warning("drifts", extra=drift.body(watermark_))
         if store.clock() >= until_s:
-            observe.logger.warning("more may drift", extra={"at_least": whole[observe.DRIFTING_TALLIES]})
-            return whole, {name: tallies for name, tallies in confirmed.items() if tallies}
-    return whole, confirmed
+            observe.logger.warning("more may drift", extra={"at_least": totals[observe.DRIFTING_TALLIES]})
+            return totals, {name: tallies for name, tallies in confirmed.items() if tallies}
+    return totals, confirmed

@@ -6,12 +6,12 @@ segments that the hour still lacks. When the hour is over, each tally that moved
 its item of the day. The attribute is SET: if a sweep dies or runs twice, the result is the same.
 
 Imports are not traffic. For each day that imported rows belong to, there is another sum, with the id `9f3a#2024-05-03`.
-Its attribute is named by the hour of the import, in hours since 1970: so two imports into one day add up.
+Its attribute has the name of the hour of the import, in hours since 1970, so two imports into one day add up.
 
-A core sums up 1,500 tallies and hours a second (`make bench`): two million tallies in an hour, or half a million if
-holds and drift take their shares of each sweep. With more tallies, `as_of` falls behind.
+In an hour, a core sums up two million tallies (`make bench`), or half a million if holds and drift take their shares of
+each sweep. If more tallies move in an hour, `as_of` falls behind.
 
-The total of a counter's tallies is stored as a tally with an empty id. All periods of an id are one series.
+The total of a counter's tallies is stored as a tally with an empty id. All periods of an id are in one series.
 
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after, retention, lost_s, redriven_until,
@@ -48,8 +48,8 @@ PART_MINUTES = 20  # minutes between two sets of running segments, so one hour o
 DAY_S = 24 * HOUR_S
 LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too, because changes were booked before it
 LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
-LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began, and the hour before: their days may lack them
-SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more are summed up in more parts
+LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began and the hour before, which days may lack
+SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more tallies take more parts
 SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader reads one segment
 ENTRY_BYTES = 20  # of an entry, without its id
 ROWS_AT_ONCE = 500  # tallies between two checks of the time, after which the progress is stored
@@ -62,8 +62,8 @@ Sums = dict[tuple[str, str], int]
 
 
 class HourAmount(NamedTuple):
-    """The amount of one tally in an hour. `digest`: the tally's name in sort keys, which gives the order. For an
-    import, `digest` and `id` end with the day."""
+    """The amount of one tally in an hour. `digest`: the tally's digest, by which amounts are sorted. For an import,
+    `digest` and `id` end with the day."""
 
     digest: str
     counter: str
@@ -85,32 +85,32 @@ class HourAmount(NamedTuple):
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
     """Sums up the minutes up to `judged` until the time runs out. Returns how many tallies' hours it wrote.
 
-    The first call stores when the series begin, also if nothing is judged yet (-1): the first judge may be hours late.
+    The first call stores when the series begin, even if no minute is judged (-1), because that may take hours.
 
-    `until_s`: on the store's clock. The next run continues where this run stopped. If so many tallies moved that one
-    part takes longer than a run, raises StoreBusyError.
+    `until_s`: when the time runs out, on the store's clock. The next run continues where this run stopped. If so many
+    tallies moved that one part takes longer than a run, raises StoreBusyError.
     """
     written, progress_ = 0, progress.read(store)
     if progress_.since < 0:
         newest = judged if judged >= 0 else store.settings.minute_of(clock.now_s())
         since = newest + 1 - LOOKBACK_MINUTES
-        progress_ = _note(store, progress_, Progress(since, since - 1, hour_of(store.settings, since)))
-    began = progress_ = _note_missing(store, progress_)
+        progress_ = _store_progress(store, progress_, Progress(since, since - 1, hour_of(store.settings, since)))
+    before = progress_ = _store_missing(store, progress_)
     while store.clock() < until_s:
         last = minutes_of(store.settings, progress_.hour)[-1]
         if progress_.through < last:
             if min(judged, last) - progress_.through < PART_MINUTES and judged < last:
                 break
             progress_ = _sum_up_part(store, progress_, min(judged, last), until_s)
-            if progress_ == began:
+            if progress_ == before:
                 raise StoreBusyError(f"There was no time for one part of the hour {top.span_of(progress_.hour)}.")
             continue
-        more, progress_ = _write_days(store, progress_, until_s)
-        written += more
+        days_written, progress_ = _write_days(store, progress_, until_s)
+        written += days_written
     return written
 
 
-def _note_missing(store: Store, progress_: Progress) -> Progress:
+def _store_missing(store: Store, progress_: Progress) -> Progress:
     """Stores since when an hour may lack changes: the bookkeeper's dead letters, and its losses that nobody has
     acknowledged. Each judged minute has the marks of its dead letters and losses."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first, because a dead letter may become a loss
@@ -118,19 +118,19 @@ def _note_missing(store: Store, progress_: Progress) -> Progress:
     lost_s = [
         lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses
     ]  # in a long loss, the amounts of its first hours are lost, too
-    now = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
-    return progress_ if now == progress_ else _note(store, progress_, now)
+    new = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
+    return progress_ if new == progress_ else _store_progress(store, progress_, new)
 
 
-def _note(store: Store, before: Progress, now: Progress) -> Progress:
+def _store_progress(store: Store, before: Progress, new: Progress) -> Progress:
     """Stores the progress, and returns it. If another sweep was faster, returns that sweep's progress."""
-    assert now.through >= before.through, "progress never goes back"
-    assert (now.hour, now.after) >= (before.hour, before.after), "progress never goes back"
+    assert new.through >= before.through, "progress never goes back"
+    assert (new.hour, new.after) >= (before.hour, before.after), "progress never goes back"
     expected = before.values if before.since >= 0 else items.EXPECT_NO_ITEM
-    now = replace(now, retention=before.retention_for(store.settings.series_days))
-    values = {**now.values, "retention": now.retention}
+    new = replace(new, retention=before.retention_for(store.settings.series_days))
+    values = {**new.values, "retention": new.retention}
     write = items.update_write(store.settings.ledger_table, PROGRESS, values, expected=expected)
-    return now if try_commit(store, [write]) else progress.read(store)
+    return new if try_commit(store, [write]) else progress.read(store)
 
 
 def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -> Progress:
@@ -148,18 +148,18 @@ def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -
         _, mark, day = id_.partition("#")
         sums[counter, TOTAL_ID + mark + day] += amount
     new = sorted(HourAmount.of(*tally, amount) for tally, amount in sums.items())
-    merged = _merged(running_amounts(store, progress_.hour, progress_.through), new)
-    lists, in_segments = top.TopListBuilder(), _in_segments(merged)
+    merged = _merge(running_amounts(store, progress_.hour, progress_.through), new)
+    lists, in_segments = top.TopListBuilder(), _split_into_segments(merged)
     while ready := list(islice(in_segments, WRITER_THREADS)):
         if store.clock() >= until_s:
             return progress_
-        writes = [_running_segment(store.settings, progress_.hour, through, entries) for entries in ready]
+        writes = [_running_segment_write(store.settings, progress_.hour, through, entries) for entries in ready]
         map_in_threads(partial(put_alone, Call(store, deadline_s=until_s)), writes)
         for entry in chain.from_iterable(ready):
             if entry.id != TOTAL_ID and not entry.import_day:
                 lists.add(*entry[1:])
     top.write_lists(store, progress_.hour, through, lists, {counter for counter, _ in sums})
-    return _note(store, progress_, replace(progress_, through=through))
+    return _store_progress(store, progress_, replace(progress_, through=through))
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
@@ -178,7 +178,7 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
             sums[half.counter, half.id.partition("#")[0]] += half.expected
 
 
-def _merged(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
+def _merge(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
     """Yields the sums by tally, in order, without zeros."""
     for tally, same in groupby(heapq.merge(*in_order), key=lambda entry: entry[:3]):
         if amount := sum(entry.amount for entry in same):
@@ -186,7 +186,7 @@ def _merged(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
 
 
 def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmount]:
-    """Yields the amounts of an hour up to the minute `through`, in order; nothing if no part of it is summed up."""
+    """Yields the amounts of an hour up to the minute `through`, in order; nothing if the hour has no sums."""
     for item in queries.partition_items(store, store.settings.ledger_table, keys.running_partition(hour, through)):
         yield from _entries(item)
 
@@ -199,14 +199,14 @@ def running_amounts_of(store: Store, progress_: Progress, counter: str, id_: str
     for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
         yield from (entry for entry in _entries(item) if entry.digest.startswith(digest))
         if item["SK"]["S"] <= digest:
-            return  # the items before this one have only other tallies
+            return  # the items before this item have only other tallies
 
 
 def _entries(item: Item) -> Iterator[HourAmount]:
     return (HourAmount.of(*entry) for entry in items.decompress(item["body"]))
 
 
-def _in_segments(amounts: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
+def _split_into_segments(amounts: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
     """Yields the entries of each running segment."""
     entries, size = list[HourAmount](), 0
     for entry in amounts:
@@ -219,7 +219,7 @@ def _in_segments(amounts: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
         yield entries
 
 
-def _running_segment(settings: Settings, hour: int, through: int, entries: list[HourAmount]) -> Write:
+def _running_segment_write(settings: Settings, hour: int, through: int, entries: list[HourAmount]) -> Write:
     assert all(one.digest < next_.digest for one, next_ in pairwise(entries)), "each tally once, in order"
     key = keys.key(keys.running_partition(hour, through), entries[0].digest)
     expiration = int(clock.now_s()) + segments.SEGMENT_KEPT_S
@@ -228,8 +228,8 @@ def _running_segment(settings: Settings, hour: int, through: int, entries: list[
 
 
 def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int, Progress]:
-    """Writes an hour that is over into the items of its day until the time runs out. Returns how many, and the
-    progress."""
+    """Writes an hour that is over into the items of its day until the time runs out. Returns how many items it wrote,
+    and the progress."""
     written, hour = 0, progress_.hour
     assert progress_.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
     left = (entry for entry in running_amounts(store, hour, progress_.through) if entry.digest > progress_.after)
@@ -238,27 +238,27 @@ def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int,
         writes = [[_hour_write(store.settings, hour, entry)] for entry in chunk]
         map_in_threads(partial(commit_writes, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
-        whole = len(chunk) < ROWS_AT_ONCE
-        done = replace(progress_, hour=hour + 1, after="") if whole else replace(progress_, after=chunk[-1].digest)
-        progress_ = _note(store, progress_, done)
+        is_last = len(chunk) < ROWS_AT_ONCE
+        new = replace(progress_, hour=hour + 1, after="") if is_last else replace(progress_, after=chunk[-1].digest)
+        progress_ = _store_progress(store, progress_, new)
     return written, progress_
 
 
 def _hour_write(settings: Settings, hour: int, entry: HourAmount) -> Write:
-    """Returns the write of one tally's hour into its item of the day. An import stays for ever."""
+    """Returns the write of one tally's hour sort_key its item of the day. An import stays for ever."""
     day, hour_of_day = divmod(hour, 24)
-    sets, values, into = f"SET h{hour_of_day} = :amount", {":amount": {"N": str(entry.amount)}}, day_name(day)
+    update, values, sort_key = f"SET h{hour_of_day} = :amount", {":amount": {"N": str(entry.amount)}}, day_name(day)
     if entry.import_day:
-        sets = f"SET h{hour} = :amount"
-        into = f"{IMPORT}{entry.import_day}"
+        update = f"SET h{hour} = :amount"
+        sort_key = f"{IMPORT}{entry.import_day}"
     elif settings.series_days:
-        sets += ", expiration = :expires"
+        update += ", expiration = :expires"
         values[":expires"] = {"N": str((day + settings.series_days + EXPIRY_GRACE_DAYS) * DAY_S)}
     return {
         "Update": {
             "TableName": settings.ledger_table,
-            "Key": keys.key(day_partition(entry.counter, entry.id.partition("#")[0]), into),
-            "UpdateExpression": sets,
+            "Key": keys.key(day_partition(entry.counter, entry.id.partition("#")[0]), sort_key),
+            "UpdateExpression": update,
             "ExpressionAttributeValues": values,
         }
     }

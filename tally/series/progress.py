@@ -26,18 +26,18 @@ class Progress:
     through: int = -1
     """The last minute in running segments."""
     hour: int = -1
-    """The first hour, in hours since 1970, that the items of the days lack."""
+    """The first hour, in hours since 1970, that is not in the items of the days."""
     after: str = ""
-    """The digest of the last tally whose item has that hour; empty: no item has it."""
+    """The digest of the last tally whose item has that hour; empty: no item has that hour."""
     retention: str = "[]"
-    """JSON, `[[first day, days]]`: the items from a day on are kept for so many days; 0: for ever. The first entry has
-    the first day that is not deleted, which never goes back."""
+    """JSON, `[[first day, days]]`: items from the first day on are kept for so many days (0: for ever), up to the first
+    day of the next entry. The first day of the first entry is the first day that is not deleted, which only grows."""
     lost_s: int = NOTHING_LOST_S
-    """The time of the oldest record that no segment has: it is a dead letter, or may be lost."""
+    """The time of the oldest record that no segment has, because the record is a dead letter, or may be lost."""
     redriven_until: int = -1
-    """The minute up to which a record that no segment had may be booked, such as a redriven one."""
+    """The last minute on which a record that was in no segment may be booked, such as a redriven dead letter."""
     missing_since_s: int = NOTHING_LOST_S
-    """The time of the oldest change that no hour may have: it is lost, or was redriven and is not summed up yet."""
+    """The time of the oldest change that may be in no hour, because it is lost, or redriven and not summed up."""
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -50,27 +50,28 @@ class Progress:
     def first_hour(self, settings: Settings) -> int:
         """Returns the first hour that is shown: the hour of `since`, or the first hour of the days that are kept.
 
-        It also moves with the clock: days are deleted while no sweep runs, too.
+        The hour also depends on the clock, because days are deleted while no sweep runs, too.
         """
-        kept = json.loads(self.retention)
-        kept = kept and json.loads(self.retention_for(kept[-1][1]))
-        return max(hour_of(settings, self.since), kept[0][0] * DAY_H if kept else 0)
+        entries = json.loads(self.retention)
+        entries = entries and json.loads(self.retention_for(entries[-1][1]))
+        return max(hour_of(settings, self.since), entries[0][0] * DAY_H if entries else 0)
 
     def retention_for(self, option: int) -> str:
         """Returns `retention` if items are written now to be kept for `option` days; 0: for ever.
 
-        A longer life begins with the next day: older items keep the expiration that they were written with.
+        If `option` is longer than before, it begins with the next day, because older items keep their expiration.
         """
-        day, kept = self.hour // DAY_H, json.loads(self.retention) or [[0, option]]
-        before = kept[-1][1]
+        day, entries = self.hour // DAY_H, json.loads(self.retention) or [[0, option]]
+        before = entries[-1][1]
         if before != option:
-            kept.append([day + (option == 0 or 0 < before < option), option])
-        at = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
-        ends = [*(first for first, _ in kept[1:]), at + 2]
-        gone = [min(end, at - days) for (first, days), end in zip(kept, ends, strict=True) if 0 < days < at - first]
-        least = max(gone, default=0)
-        left = [[max(first, least), days] for (first, days), end in zip(kept, ends, strict=True) if end > least]
-        return json.dumps(left)
+            is_longer = option == 0 or 0 < before < option
+            entries.append([day + 1 if is_longer else day, option])
+        expired_before = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
+        ends = [*(first for first, _ in entries[1:]), expired_before + 2]  # + 2: the last entry has not ended
+        spans = [(first, days, end) for (first, days), end in zip(entries, ends, strict=True)]
+        deleted = [min(end, expired_before - days) for first, days, end in spans if 0 < days < expired_before - first]
+        first_kept = max(deleted, default=0)
+        return json.dumps([[max(first, first_kept), days] for first, days, end in spans if end > first_kept])
 
     def as_of(self, settings: Settings) -> int | None:
         """Returns the time up to which the series have every accepted change, epoch seconds; None if there are no
@@ -78,8 +79,8 @@ class Progress:
 
         A change may be booked on the minute after its own, so the newest minute is left out.
         """
-        whole_s = min(self.through * settings.minute_s, int(self.missing_since_s - CLOCK_SKEW * settings.minute_s))
-        return max(0, whole_s) if self.through >= self.since >= 0 else None
+        complete_s = min(self.through * settings.minute_s, int(self.missing_since_s - CLOCK_SKEW * settings.minute_s))
+        return max(0, complete_s) if self.through >= self.since >= 0 else None
 
     def with_missing(self, lost_s: int, minute: int) -> Progress:
         """Returns the progress after a sweep found, in `minute`, that `lost_s` is the oldest record that no segment
@@ -90,7 +91,7 @@ class Progress:
 
 
 def read(store: Store) -> Progress:
-    """Reads the progress."""
+    """Reads the progress of the hours."""
     return Progress(**items.from_wire(queries.get(store.client, store.settings.ledger_table, PROGRESS)))
 
 
@@ -101,5 +102,5 @@ def hour_of(settings: Settings, minute: int) -> int:
 
 def minutes_of(settings: Settings, hour: int) -> range:
     """Returns the minutes that begin in an hour."""
-    first, after = (-(-at * HOUR_S // settings.minute_s) for at in (hour, hour + 1))
+    first, after = (-(-start * HOUR_S // settings.minute_s) for start in (hour, hour + 1))  # rounded up
     return range(first, after)

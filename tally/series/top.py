@@ -2,8 +2,8 @@
 
 The list of an hour is exact: the sweep reads every tally, and writes the list with each part of the hour. The list has
 the tallies that moved up most, and the tallies that moved down most. The list of a day is merged from the lists of its
-hours, and the list of a month from the lists of its days. If some of these lists lack a tally, it may have moved more
-or less than its sum: `error_max` is the most by which the sum may differ.
+hours, and the list of a month from the lists of its days. If some of these lists lack a tally, the tally may have moved
+more or less than its sum. `error_max` is the most by which the sum may differ.
 
 In the ledger, PK, SK -> attributes:
     top     TOP#hour#counter, 2026-11-22T13 -> body, least, error, through
@@ -30,7 +30,7 @@ from .progress import HOUR_S, hour_of
 
 UP_MAX = 200  # tallies that moved up; callers see 100 at most
 DOWN_MAX = 50  # tallies that moved down
-BYTES_MAX = 150_000  # of the ids of either, before compression: an id may be a page of 1,024 bytes
+BYTES_MAX = 150_000  # of the ids of the tallies that moved up, or down, before compression; an id has up to 1,024
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept for ever
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
 HOUR, DAY, MONTH = "hour", "day", "month"
@@ -52,7 +52,7 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True)
 class TopList:
-    """The tallies that moved up most, the first one first; then the tallies that moved down most."""
+    """The tallies that moved up most, then the tallies that moved down most."""
 
     entries: Sequence[Ranked] = ()
     cutoff: int = 0
@@ -73,16 +73,16 @@ class TopListBuilder:
         self._heaps: dict[str, tuple[list[Ranked], list[Ranked]]] = defaultdict(lambda: ([], []))
 
     def add(self, counter: str, id_: str, amount: int) -> None:
-        """Adds one tally. A heap has one tally more than the list: the missing tally that is farthest from 0."""
-        fell = amount < 0
-        heap = self._heaps[counter][fell]
-        push = heapq.heappush if len(heap) <= (DOWN_MAX if fell else UP_MAX) else heapq.heappushpop
+        """Adds one tally. A heap also has the missing tally that is farthest from 0."""
+        up, down = self._heaps[counter]
+        heap, most = (down, DOWN_MAX) if amount < 0 else (up, UP_MAX)
+        push = heapq.heappush if len(heap) <= most else heapq.heappushpop
         push(heap, Ranked(abs(amount), id_))
 
     def list(self, counter: str) -> TopList:
         """Returns the list of a counter."""
         up, down = self._heaps[counter]
-        return _truncate([*up, *(Ranked(-fallen.value, fallen.id) for fallen in down)], 0)
+        return _truncate([*up, *(Ranked(-ranked.value, ranked.id) for ranked in down)], 0)
 
 
 def merge_lists(lists: Iterable[TopList]) -> TopList:
@@ -119,8 +119,8 @@ def write_lists(store: Store, hour: int, through: int, lists: TopListBuilder, mo
     day, expires_s = span_of(hour)[:10], (hour + 1) * HOUR_S + HOURS_KEPT_S
     for counter in sorted(moved):
         _write(store, f"{HOURS}{counter}", span_of(hour), lists.list(counter), through, expiration=expires_s)
-        so_far = read_lists(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
-        _write(store, f"{DAYS}{counter}", day, merge_lists(so_far.values()), through)
+        hour_lists = read_lists(store, f"{HOURS}{counter}", f"{day}T00", span_of(hour))
+        _write(store, f"{DAYS}{counter}", day, merge_lists(hour_lists.values()), through)
 
 
 def span_of(hour: int) -> str:
@@ -145,19 +145,20 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
     """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
 
     `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: the most by which a value
-    may differ, and by which a missing tally may be above the last one. `as_of`, epoch seconds: the list lacks changes
-    after this time; null if there is no list yet. If the list of a span was deleted, or the span was over before the
-    series began, raises NotFoundError. Raises InvalidInputError.
+    may differ, and by which a missing tally may be above the last tally of the list. `as_of`, epoch seconds: the
+    list lacks changes after this time; null if there is no list yet. If the list of a span was deleted, or the span was
+    over before the series began, raises NotFoundError. Raises InvalidInputError.
     """
     spans.require_single_period(counter, by)
     progress_ = progress.read(call.store)
     settings, as_of = call.store.settings, progress_.as_of(call.store.settings)
     newest = "" if as_of is None else span_of(hour_of(settings, progress_.through))[: SPAN_LENGTHS[by]]
     wanted_span = newest if span is None else checked_span(span, by)
-    begun = span_of(hour_of(settings, progress_.since))[: SPAN_LENGTHS[by]] if newest else ""
-    kept = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
-    if wanted_span and wanted_span < max(begun, kept):
-        raise NotFoundError(f"There is no list of {wanted_span}: the lists begin with {max(begun, kept)}.")
+    series_start = span_of(hour_of(settings, progress_.since))[: SPAN_LENGTHS[by]] if newest else ""
+    kept_since = span_of((int(clock.now_s()) - HOURS_KEPT_S) // HOUR_S) if by == HOUR else ""
+    first_span = max(series_start, kept_since)
+    if wanted_span and wanted_span < first_span:
+        raise NotFoundError(f"There is no list of {wanted_span}: the lists begin with {first_span}.")
     partition = f"{HOURS if by == HOUR else DAYS}{counter.name}"
     last = f"{wanted_span}-31" if by == MONTH else wanted_span
     lists = list(read_lists(call.store, partition, wanted_span, last).values()) if wanted_span else []

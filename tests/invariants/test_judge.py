@@ -311,7 +311,7 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written one after the other, 60,000 rows would take the time of many sweeps."""
-    monkeypatch.setattr(judge, "TOGETHER_MIN", WRITER_THREADS + 1)
+    monkeypatch.setattr(judge, "TRANSACTION_ROWS_MIN", WRITER_THREADS + 1)
     barrier = threading.Barrier(WRITER_THREADS)
     client = WatchedClient(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITER_THREADS else barrier.wait(10)
@@ -325,8 +325,8 @@ def drift_of_targets(number: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("number", "names"), [
-    (judge.TOGETHER_MIN - 1, ["update_item"] * (judge.TOGETHER_MIN - 1)),
-    (judge.TOGETHER_MIN, ["transact_write_items"]),
+    (judge.TRANSACTION_ROWS_MIN - 1, ["update_item"] * (judge.TRANSACTION_ROWS_MIN - 1)),
+    (judge.TRANSACTION_ROWS_MIN, ["transact_write_items"]),
     (250, ["transact_write_items"] * 3),
 ])  # fmt: skip
 def test_many_rows_are_written_in_transactions_and_few_rows_one_by_one(

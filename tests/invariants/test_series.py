@@ -161,7 +161,9 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         hour = 24 * (first + day) + 1
         for _ in range(2):
             present = progress.read(store)
-            hours._note(with_series_days(series_days), present, replace(present, through=4 * hour - 1, hour=hour))
+            hours._store_progress(
+                with_series_days(series_days), present, replace(present, through=4 * hour - 1, hour=hour)
+            )
         return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first
 
     first = H // 24

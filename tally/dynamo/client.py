@@ -21,9 +21,9 @@ from .contention import Breaker, Retries, Spread
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Pauses garbage collection. After the pause, no collection scans the objects that exist then: they stay.
+    """Pauses garbage collection. At the end of the pause, exempts all objects that exist from later collections.
 
-    Scans take an eighth of a cold start, most of it right after the pause.
+    Collections take an eighth of a cold start.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -47,27 +47,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-WRITER_THREADS = 16  # writes at once: a thousand take about a second
+WRITER_THREADS = 16  # writes at once: a thousand writes take about a second
 
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # the part of an invocation's time in which Tally can answer if the store does not
+ANSWER_RESERVE_S = 0.5  # at the end of an invocation, Tally needs this time to answer if the store does not
 
-REQUEST_S_MAX = 9.0  # three attempts of a second to connect and two to be answered
+REQUEST_S_MAX = 9.0  # three attempts, each with a second to connect and two seconds to get an answer
 
 CLIENT_CONFIG = Config(
-    connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, botocore's 60 s outlives any request
+    connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, and botocore's default is 60 s
     read_timeout=2,
     retries={"total_max_attempts": 3, "mode": "standard"},
     max_pool_connections=50,
-    parameter_validation=False,  # saves 50 us a call; our own code builds every input
+    parameter_validation=False,  # saves 50 us a call; Tally's code builds every input
     user_agent="tally",  # saves 50 us a call, in which botocore would compose a user agent
 )
 
 
 class StoreMeter:
-    """Counts the SDK's attempts of this process, and sums up the time until each was answered.
+    """Counts the SDK's attempts of this process, and sums up their times until the answer.
 
     Each answer corrects the clock of the process (clock.py).
     """
@@ -76,7 +76,7 @@ class StoreMeter:
     elapsed_s = 0.0
 
     def attach(self, client: DynamoDBClient) -> None:
-        """Counts what the client sends from now on."""
+        """Counts the attempts of the client from now on."""
         client.meta.events.register("request-created.dynamodb", self._begin)
         client.meta.events.register("response-received.dynamodb", self._end)
 
@@ -104,7 +104,7 @@ def reseed_after_restore() -> None:
 
     Restored environments share the snapshot's state of `random`. botocore takes the pauses between its own retries from
     `random`. So without new seeds, environments that were throttled together would retry together. Tally's own retries
-    use SystemRandom. The clock of a snapshot's machine says nothing of another machine's clock.
+    use SystemRandom. The correction of one machine's clock does not fit another machine's clock.
     """
     with suppress(ImportError):
         from snapshot_restore_py import register_after_restore  # type: ignore[import-untyped]
@@ -126,7 +126,7 @@ def dynamodb_client(**overrides: Any) -> DynamoDBClient:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """The state of one process: made at cold start, shared by its calls and its threads."""
+    """The state of one process. Tally makes it at cold start, and the calls and threads of the process share it."""
 
     client: DynamoDBClient
     settings: Settings
@@ -140,12 +140,12 @@ class Store:
     """The last limits that this process saw of tallies that may have an override (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    """The clock and the sleep of retries. A simulation brings its own (bench/hot_key.py)."""
+    """The clock and the sleep of retries. A simulation replaces both (bench/hot_key.py)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of one operation: its caller, its deadline, and a nonce that marks its own writes."""
+    """One call of one operation: its caller, its deadline, and a nonce that marks the writes of this call."""
 
     store: Store
     caller: str | None = None

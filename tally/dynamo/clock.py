@@ -3,9 +3,9 @@
 A process's own clock may be wrong, and the clocks of two processes may differ. Each answer of DynamoDB has the time in
 its header `Date`. So each answer corrects the process's time, and no clock needs a request of its own.
 
-Before its first answer a process uses its own clock. AWS limits how far that clock may be off, because each request has
-a signature with a time: "In most cases, a request must reach AWS within five minutes of the time stamp" (IAM User
-Guide, "Signature Version 4"). The engines of the tests and of `make dev` check no signature.
+Before its first answer a process uses its own clock. AWS limits the error of that clock, because each request has a
+signature with a time: "In most cases, a request must reach AWS within five minutes of the time stamp" (IAM User Guide,
+"Signature Version 4"). The engines of the tests and of `make dev` check no signature.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from email.utils import parsedate_to_datetime
 NODE_DIFFERENCE_S = 1.0  # by which the clocks of two nodes of DynamoDB may differ
 DATE_ROUNDING_S = 1.0  # `Date` has whole seconds, rounded down
 CLOCK_DIFFERENCE_S_MAX = 15 * 60
-"""By how much the clocks of two processes may differ before their first answers: each may be off by 5 minutes."""
+"""By so much the clocks of two processes may differ before an answer. Each clock may be wrong by 5 minutes."""
 
 
 class Clock:
-    """The clock of this process, and by how much DynamoDB's answers have shown it to be wrong.
+    """The clock of this process, corrected by DynamoDB's answers.
 
-    `ahead_s`: the least by which the clock is ahead; negative if the clock is behind; 0 if it agrees with the answer.
+    `ahead_s`: by so much at least the clock is ahead; negative if the clock is behind; 0 if no answer shows an error.
     """
 
     ahead_s = 0.0
@@ -34,7 +34,7 @@ class Clock:
         return time.time() - self.ahead_s
 
     def forget(self) -> None:
-        """Forgets what answers have shown: the process runs on another machine now."""
+        """Forgets the correction, because the process runs on another machine now."""
         self.ahead_s = 0.0
 
     def correct_by(self, date: str, sent_s: float) -> None:

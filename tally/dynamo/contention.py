@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this, the least recently hot tally is forgotten
 NARROW_AFTER_S = 10.0  # a tally without a conflict for this long narrows to half its shards
-RETRY_S_MAX = 3.0  # then the caller gets a 503: a retry holds a Lambda environment all the while
+RETRY_S_MAX = 3.0  # after this time the caller gets a 503, because a caller that waits holds a Lambda environment
 ATTEMPTS_MAX = 12
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
-SPILL_RETRIES_MAX = 3  # then a change spills if it may: other shards and some 60 ms did not help
-BREAKER_OPEN_S = 10.0  # as long as a tally stays spread without a conflict: heat lasts minutes, not moments
-BREAKER_THROTTLED_S = 60.0  # a partition out of capacity stays so until DynamoDB has split it, which takes minutes
+SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and some 60 ms did not help
+BREAKER_OPEN_S = 10.0  # as NARROW_AFTER_S: a hot tally stays hot for minutes
+BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
 SPILL_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
 PROBE_S = RETRY_S_MAX  # the longest time until the change that probes has its answer
 
@@ -38,7 +38,7 @@ class _Width(NamedTuple):
 
 @dataclass(eq=False)
 class Spread:
-    """The number of shards over which this process spreads its writes of each tally: 1 until there are conflicts."""
+    """The number of shards over which this process spreads its writes of each tally: 1 before a conflict."""
 
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=SystemRandom)
@@ -96,20 +96,20 @@ class Breaker:
 
     clock: Callable[[], float] = time.monotonic
     open_tallies: OrderedDict[str, _OpenState] = field(default_factory=OrderedDict)
-    """By tally. A tally without recent conflicts is not listed."""
+    """By tally. A tally whose breaker is closed is not listed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_open(self, tally: str) -> bool:
         """Returns whether the next change of this tally spills.
 
-        After BREAKER_OPEN_S one change probes, and the others still spill.
+        After the breaker was open for its time, one change probes, and other changes still spill.
         """
         with self._lock:
-            heat = self.open_tallies.get(tally)
-            if heat is None:
+            state = self.open_tallies.get(tally)
+            if state is None:
                 return False
             now_s = self.clock()
-            if now_s < heat.until_s:
+            if now_s < state.until_s:
                 return True
             self.open_tallies[tally] = _OpenState(now_s + PROBE_S, is_probing=True)
             return False
@@ -123,10 +123,10 @@ class Breaker:
                 self.open_tallies.popitem(last=False)
 
     def close(self, tally: str) -> None:
-        """Closes the breaker after a probe. Any other change that committed began before the breaker opened."""
+        """Closes the breaker if a change probes. Any other change that committed began before the breaker opened."""
         with self._lock:
-            heat = self.open_tallies.get(tally)
-            if heat is not None and heat.is_probing:
+            state = self.open_tallies.get(tally)
+            if state is not None and state.is_probing:
                 del self.open_tallies[tally]
 
 

@@ -66,14 +66,14 @@ def put_write(table: str, key: Item, values: Values) -> Write:
 
 
 def update_write(table: str, key: Item, values: Values, *, remove: Iterable[str] = (), expected: Expected) -> Write:
-    """Returns the write that sets some attributes of an item and removes others. It makes the item if it is missing."""
-    names, gone = _placeholders("set", values), _placeholders("removed", remove)
+    """Returns the write that sets some attributes of an item and removes others. The write makes a missing item."""
+    names, removed = _placeholders("set", values), _placeholders("removed", remove)
     sets = "SET " + ", ".join(f"#{at} = :{at}" for at in names)
     parameters = {
         "TableName": table,
         "Key": key,
-        "UpdateExpression": sets + (f" REMOVE {', '.join(f'#{at}' for at in gone)}" if gone else ""),
-        "ExpressionAttributeNames": {f"#{at}": name for at, name in (names | gone).items()},
+        "UpdateExpression": sets + (f" REMOVE {', '.join(f'#{at}' for at in removed)}" if removed else ""),
+        "ExpressionAttributeNames": {f"#{at}": name for at, name in (names | removed).items()},
         "ExpressionAttributeValues": {f":{at}": _to_wire(values[name]) for at, name in names.items()},
     }
     return {"Update": with_expected(parameters, expected)}
@@ -81,13 +81,13 @@ def update_write(table: str, key: Item, values: Values, *, remove: Iterable[str]
 
 def remove_attributes_write(table: str, key: Item, names: Iterable[str]) -> Write:
     """Returns the write that removes attributes of an item, if the item exists."""
-    gone = _placeholders("removed", names)
+    removed = _placeholders("removed", names)
     return {"Update": {
         "TableName": table,
         "Key": key,
-        "UpdateExpression": f"REMOVE {', '.join(f'#{at}' for at in gone)}",
+        "UpdateExpression": f"REMOVE {', '.join(f'#{at}' for at in removed)}",
         "ConditionExpression": "attribute_exists(PK)",
-        "ExpressionAttributeNames": {f"#{at}": name for at, name in gone.items()},
+        "ExpressionAttributeNames": {f"#{at}": name for at, name in removed.items()},
     }}  # fmt: skip
 
 
@@ -106,20 +106,20 @@ def extend_update(
     expression: str = update["UpdateExpression"]
     names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
 
-    def placed(name: str, value: str | float | Item | None = None) -> str:
-        place = f"beside{len(names)}"
-        names[f"#{place}"] = name
+    def placeholder(name: str, value: str | float | Item | None = None) -> str:
+        alias = f"beside{len(names)}"
+        names[f"#{alias}"] = name
         if value is not None:
-            values[f":{place}"] = _to_wire(value)
-        return place
+            values[f":{alias}"] = _to_wire(value)
+        return alias
 
-    setting = [f"#{at} = :{at}" for at in (placed(*one) for one in sets.items())]
-    setting += [f"#{at} = if_not_exists(#{at}, :{at})" for at in (placed(*one) for one in if_missing.items())]
-    adding = "".join(f", #{at} :{at}" for at in (placed(*one) for one in adds.items()))
-    gone = ", ".join(f"#{placed(name)}" for name in remove)
+    setting = [f"#{at} = :{at}" for at in (placeholder(*item) for item in sets.items())]
+    setting += [f"#{at} = if_not_exists(#{at}, :{at})" for at in (placeholder(*item) for item in if_missing.items())]
+    adding = "".join(f", #{at} :{at}" for at in (placeholder(*item) for item in adds.items()))
+    removed = ", ".join(f"#{placeholder(name)}" for name in remove)
     expression = f"SET {', '.join([*setting, expression.removeprefix('SET ')])}{adding}"
     return update | {
-        "UpdateExpression": f"{expression} REMOVE {gone}" if gone else expression,
+        "UpdateExpression": f"{expression} REMOVE {removed}" if removed else expression,
         "ExpressionAttributeNames": names,
         "ExpressionAttributeValues": values,
     }
@@ -135,10 +135,10 @@ def with_expected(parameters: Item, expected: Expected) -> Item:
     assert expected, "the write expects nothing"
     own_names = parameters.get("ExpressionAttributeNames", {})
     names = _placeholders("expected", expected, first=len(own_names))
-    wanted = {f":{at}": _to_wire(value) for at, name in names.items() if (value := expected[name]) is not None}
-    same = [f"#{at} = :{at}" if f":{at}" in wanted else f"attribute_not_exists(#{at})" for at in names]
+    expected_values = {f":{at}": _to_wire(value) for at, name in names.items() if (value := expected[name]) is not None}
+    same = [f"#{at} = :{at}" if f":{at}" in expected_values else f"attribute_not_exists(#{at})" for at in names]
     own = [f"({parameters['ConditionExpression']})"] if "ConditionExpression" in parameters else []
-    values = parameters.get("ExpressionAttributeValues", {}) | wanted
+    values = parameters.get("ExpressionAttributeValues", {}) | expected_values
     return parameters | {
         "ConditionExpression": " AND ".join(own + same),
         "ExpressionAttributeNames": own_names | {f"#{at}": name for at, name in names.items()},
@@ -147,5 +147,5 @@ def with_expected(parameters: Item, expected: Expected) -> Item:
 
 
 def _placeholders(kind: str, names: Iterable[str], first: int = 0) -> dict[str, str]:
-    """Returns the names by placeholder: a name may be a reserved word, or have characters that expressions refuse."""
+    """Returns the names by placeholder. A name may be a reserved word, or have characters that expressions refuse."""
     return {f"{kind}{number}": name for number, name in enumerate(names, first)}

@@ -1,4 +1,4 @@
-"""Keys of the ledger's items, and the minute that items have.
+"""Keys of the ledger's items, and the minute that items store.
 
 The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
@@ -17,9 +17,10 @@ The ledger holds what the streams report of each tally, and how far their consum
     fingerprint FINGERPRINT, counter -> fingerprint (streams/fingerprints.py)
     scan        ITEMS, counter -> table, counted_by, generation, digest, groups, began, ended, closed, position, items,
                 found (team/scan_state.py)
-    passed      PASSED, table of a team -> passed, stream
-    watched     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/team_numbers.py)
-    marker      SEEN#counter#item's digest, generation -> group, amount (team/first_seen.py)
+    team table  PASSED, table -> passed, seen, stream: how far a team table's stream is counted (team/scan_state.py)
+    team number WATCHED#bucket, digest -> counter, target, at, low, high, since, rule (team/team_numbers.py)
+    first count SEEN#counter#item's digest, generation -> group, amount: whether the stream or a scan counted a team
+                item first (team/first_seen.py)
     secret      SECRET, SECRET -> secret (counting/pseudonyms.py)
     event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
@@ -40,9 +41,9 @@ Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 FORMAT = 2
-"""The format of all stored items and dead letters. A change that older code would misread takes the next number, and
-migrates."""
-CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after its last move; a stream keeps its records for a day
+"""The format of all stored items and dead letters. If older code would misread a change of the format, the change
+takes the next number, and migrates the items."""
+CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after the checkpoint's last move; a stream keeps its records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY, FINGERPRINT_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FINGERPRINT", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
@@ -76,10 +77,10 @@ def minute_of(item: Mapping[str, Any]) -> int | None:
 
 
 def removal_pair_of(child: Mapping[str, Any]) -> str:
-    """Returns the name that both halves of a removal share: 12 hexadecimal digits, from the child that was removed.
+    """Returns the name that both halves of a removal share: 12 hexadecimal digits of a hash of the removed child.
 
     `child`: the item as it was read, or the old image of its record. If `SK`, `at` or `nonce` is missing, or has
-    another type than Tally writes, it counts as empty.
+    another type than Tally writes, that attribute counts as empty.
     """
     parts = [child.get(name, {}).get(kind, "") for name, kind in (("SK", "S"), ("at", "N"), ("nonce", "S"))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]

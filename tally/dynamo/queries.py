@@ -20,8 +20,8 @@ SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # sort keys of the ledger are printable A
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units, if the read asks for
-    them; otherwise 0."""
+    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units; 0 if the read does
+    not ask for the units."""
 
     has_more: bool = False
     units: float = 0.0
@@ -42,13 +42,13 @@ def ping(store: Store) -> None:
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
     """Returns the items of at most 100 keys that exist, in any order. Raises StoreBusyError, StoreUnreachableError."""
     present: list[Item] = []
-    retries, left = call.retries(), list(keys)
-    while left:
-        wanted = {table: {"Keys": left, "ConsistentRead": True, **more}}
-        answer = _send_read(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=wanted)
+    retries, unread = call.retries(), list(keys)
+    while unread:
+        requested = {table: {"Keys": unread, "ConsistentRead": True, **more}}
+        answer = _send_read(call.store.client.batch_get_item, "Responses", consistent=False, RequestItems=requested)
         present += answer["Responses"].get(table, [])
-        left = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-        if left and not retries.sleep_before_retry():
+        unread = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+        if unread and not retries.sleep_before_retry():
             raise StoreBusyError("The store gets more requests than it takes.")
     return present
 

@@ -1,6 +1,7 @@
-"""Lists the shards of the tables' streams, and reads the records behind a sequence number.
+"""Lists the shards of the tables' streams, and reads the records after a sequence number.
 
-Lambda reads the streams for the consumers. The sweep lists the shards here, to know which shards a consumer must pass.
+Lambda reads the streams for the consumers. The sweep lists the shards here, to know the shards that a consumer must
+pass.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ CONFIG = Config(
 class StreamShards:
     """The streams of counts and receipts. `arns`: by table."""
 
-    def __init__(self, arns: dict[str, str], make: Callable[[], Any] = lambda: streams_client()) -> None:
-        self._arns, self._client = arns, make()
+    def __init__(self, arns: dict[str, str], make_client: Callable[[], Any] = lambda: streams_client()) -> None:
+        self._arns, self._client = arns, make_client()
 
     def list_shards(self, table: str) -> ShardTree:
         """Returns every shard that DynamoDB lists of a table's stream. Raises what botocore's error maps to.
 
-        If there are more than PAGES_MAX pages, raises StoreRefusedError: some of the shards would prove nothing."""
+        If there are more than PAGES_MAX pages, raises StoreRefusedError, because a part of the shards proves
+        nothing."""
         tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
@@ -52,14 +54,14 @@ class StreamShards:
         return described.get("StreamStatus") in ("DISABLING", "DISABLED")
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """Yields the records behind a sequence number (None: all), a list for each call, also if it is empty."""
-        where = {"StreamArn": self._arns[table], "ShardId": shard}
+        """Yields the records after a sequence number (None: all), a list for each call, also an empty list."""
+        of_shard = {"StreamArn": self._arns[table], "ShardId": shard}
         after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
-        every = {"ShardIteratorType": "TRIM_HORIZON"}
+        oldest = {"ShardIteratorType": "TRIM_HORIZON"}
         try:
-            iterator = self._ask("get_shard_iterator", **where, **(after if sequence else every))["ShardIterator"]
-        except StoreRefusedError:  # TrimmedDataAccessException; any other error comes from the next call, too
-            iterator = self._ask("get_shard_iterator", **where, **every)["ShardIterator"]
+            iterator = self._ask("get_shard_iterator", **of_shard, **(after if sequence else oldest))["ShardIterator"]
+        except StoreRefusedError:  # TrimmedDataAccessException; the next call raises any other error again
+            iterator = self._ask("get_shard_iterator", **of_shard, **oldest)["ShardIterator"]
         while iterator:
             answer = self._ask("get_records", ShardIterator=iterator)
             yield answer["Records"]

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all writes. Only DynamoDB knows how it counts the 4 MB of a transaction
 _WIRE_FORM = 'Values need DynamoDB\'s form: {"S": "mug"}, {"N": "7"}. Use boto3.dynamodb.types.TypeSerializer.'
-_MESSAGE_CHARACTERS_MAX = 200  # of the message of botocore, which quotes the value, perhaps a whole item
+_MESSAGE_CHARACTERS_MAX = 200  # of botocore's message, which may quote a whole item
 
 
 def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: Collection[str]) -> list[Write]:
-    """Returns the writes, each with an order to return the old item if its condition fails.
+    """Returns the writes. Each asks DynamoDB to return the old item if the write's condition fails.
 
     `forbidden_tables`: tables that no write may touch. Raises InvalidInputError, which names the write, and
     PayloadTooLargeError if DynamoDB would not even read the request.
@@ -56,5 +56,5 @@ def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: 
 
 
 def _bytes(write: Write) -> int:
-    """Returns the bytes of a write in a request, about. Raises ValueError for half a surrogate pair, or a cycle."""
+    """Returns about how many bytes a write has. Raises ValueError for half a surrogate pair, or a cycle."""
     return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # `default`: for bytes

@@ -1,7 +1,7 @@
 """The one module that writes: it commits writes, and retries after conflicts and throttling.
 
-A receipt is the first write of its change's transaction: no crash can fall between "counted" and "remembered as
-counted". If a change spills, only its receipt (or its child) is written, and the rollup adds it.
+A receipt is the first write of its change's transaction, so no crash can separate a change from its receipt. If a
+change spills, only its receipt (or its child) is written, and the rollup adds it.
 
     send, send_one           one attempt, and its result for each write
     commit_change            a change of a tally, on a shard that it picks, with its receipt
@@ -45,7 +45,7 @@ REJECTED = "ValidationError"
 REJECTED_CODES = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
-_ALONE = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
+_METHODS = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
 
 
 class ConditionFailedError(TallyError):
@@ -57,7 +57,7 @@ class WriteRejectedError(TallyError):
 
 
 class Reason(NamedTuple):
-    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item, if asked for."""
+    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item, if it was asked for."""
 
     code: str = "None"
     item: Item | None = None
@@ -124,15 +124,15 @@ def send(
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
     def request() -> Any:
-        left = None
+        remaining = None
         while True:
             try:
                 return client.transact_write_items(**parameters)
             except ClientError as error:
                 if error.response["Error"]["Code"] != IN_PROGRESS:
                     raise
-                left = left or retries()
-                if not left.sleep_before_retry():
+                remaining = remaining or retries()
+                if not remaining.sleep_before_retry():
                     raise
 
     return _send_result(len(writes), request)
@@ -141,7 +141,7 @@ def send(
 def send_one(client: DynamoDBClient, write: Write) -> SendResult:
     """Sends one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
     ((action, parameters),) = write.items()
-    return _send_result(1, lambda: getattr(client, _ALONE[action])(**parameters))
+    return _send_result(1, lambda: getattr(client, _METHODS[action])(**parameters))
 
 
 def _send_result(writes: int, request: Callable[[], Any]) -> SendResult:
@@ -178,11 +178,11 @@ def commit_change(
     """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
     Each attempt has a new token and another shard. `first_shard`: the shard of the first attempt; None: the spread
-    picks it. A tally without recent conflicts is not looked up in the breaker or the spread.
+    picks it. If a tally has no recent conflict, neither breaker nor spread is asked.
 
-    If the key has a live receipt, raises AlreadyCountedError, whatever else failed. If a condition of `writes` failed,
-    raises ChangeRefusedError; but if there was a conflict, too, the next attempt decides. Raises StoreBusyError when
-    conflicts or throttling outlast the retries, or what botocore's error maps to.
+    If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
+    `writes` failed, raises ChangeRefusedError; but if there was a conflict, too, the next attempt decides. Raises
+    StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
 
     `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling (another try
     would need four times the capacity), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict on
@@ -200,7 +200,7 @@ def commit_change(
         assert receipt is None or _receipt_matches(receipt, attempted[1:])
         sent = send(store.client, attempted, retries=call.retries)
         if tally in store.breaker.open_tallies and not sent.is_busy:
-            store.breaker.close(tally)  # no conflict and no throttling
+            store.breaker.close(tally)  # the attempt met no conflict and no throttling
         if sent.committed:
             return
         if receipt and sent.codes[:1] == [CONDITION_FAILED]:
@@ -264,8 +264,8 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
     If a condition failed, raises ConditionFailedError. Raises WriteRejectedError, StoreBusyError when conflicts or
     throttling outlast the retries, or what botocore's error maps to.
     """
-    alone, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
-    while not (sent := send_one(client, writes[0]) if alone else send(client, writes, retries=call.retries)).committed:
+    single, retries, client = len(writes) == 1 and "Update" in writes[0], call.retries(), call.store.client
+    while not (sent := send_one(client, writes[0]) if single else send(client, writes, retries=call.retries)).committed:
         if sent.condition_failed:
             raise ConditionFailedError("the condition failed")
         rejected = [reason for reason in sent.reasons if reason.code in REJECTED_CODES]
@@ -280,8 +280,8 @@ def try_commit(store: Store, writes: Sequence[Write]) -> bool:
     """Sends fixed writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
 
     A single write is sent by itself, at half the price. Raises StoreBusyError, or what botocore's error maps to."""
-    alone = len(writes) == 1 and not _ALONE.keys().isdisjoint(writes[0])
-    sent = send_one(store.client, writes[0]) if alone else send(store.client, writes)
+    single = len(writes) == 1 and not _METHODS.keys().isdisjoint(writes[0])
+    sent = send_one(store.client, writes[0]) if single else send(store.client, writes)
     if sent.committed or sent.condition_failed or sent.has_conflict:
         return sent.committed
     sent.raise_unless_busy()

@@ -35,7 +35,7 @@ class TraceKind(Enum):
 
     @property
     def plural(self) -> str:
-        """`posts`, `children`, `holds`: as the history counts them."""
+        """`posts`, `children`, `holds`: the names of the numbers in the history."""
         return "children" if self is TraceKind.CHILD else f"{self.value}s"
 
 
@@ -82,7 +82,7 @@ def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Ite
 
 
 def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
-    """Returns the trace that an item of the counts table is; None if it is a child of another prefix."""
+    """Returns the trace in an item of the counts table; None for a child of a counter with another prefix."""
     prefix, _, id_ = item["PK"]["S"].partition("#")
     for counter in of_users:
         if counter.prefix == prefix and item["SK"]["S"] == counter.child_range[0] + user:
@@ -93,9 +93,9 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
 
-    If a hold's counter is not declared, raises ConfigurationError. If it has no room for the hold's amount, raises
-    LimitReachedError. If somebody removed a child's parent manually, raises NotFoundError. Raises what the changes
-    raise.
+    If a hold's counter is not declared, raises ConfigurationError. If the tally has no room for the hold's amount,
+    raises LimitReachedError. If somebody removed a child's parent manually, raises NotFoundError. Raises what the
+    changes raise.
     """
     if trace.counter is None:
         name, owner = trace.item["counter"]["S"], periods.answer_members(trace.item["target"]["S"])["id"]

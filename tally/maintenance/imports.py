@@ -44,7 +44,7 @@ PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 class NumberRow(NamedTuple):
     """A row of a file: a number that was counted for an id. `line`: the line number in the file. `day`: the day since
-    1970 in which it was counted; None: not known, so the row belongs to the day of the import."""
+    1970 on which the number was counted; None: not known, so the row belongs to the day of the import."""
 
     line: int
     id: str
@@ -79,7 +79,7 @@ class Chunk(NamedTuple, Generic[Row]):
 
 
 def sets_number(counter: Counter) -> bool:
-    """Returns whether an import sets the number instead of adding to it: if a counter is numbered or has a start."""
+    """Returns whether an import sets the number and does not add: if a counter is numbered or has a start."""
     return counter.numbered or counter.start != 0
 
 
@@ -101,8 +101,8 @@ def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk
     refusal stops no other row."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
-    for _, same in groupby(rows, attrgetter("day")):
-        for chunk in _chunked(same, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
+    for _, of_day in groupby(rows, attrgetter("day")):
+        for chunk in _chunked(of_day, lambda number, ids: number <= rows_max and ids <= fields.TALLIES_MAX):
             yield chunk._replace(number=number)
             number += 1
 
@@ -145,9 +145,9 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
                     debt=counter.debt,
                 )  # fmt: skip
             return []
-        moved = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
+        changes = Batch(len(chunk.rows), sums, dict.fromkeys(sums, 0), may_use_debt=True)
         key_ = f"{counter.name}/{name}"
-        batch.count(call, moved, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
+        batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
         # The line number names the row, and other rows may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
@@ -185,9 +185,9 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
     retries = call.retries()
     while True:
         todo = [row for row in rows.values() if row.id not in missing]
-        lost = [row.line for row in chunk.rows if row.id in missing]
-        already = len(chunk.rows) - len(lost) - len(todo)
-        body: Body = {"imported": len(todo), "already": already, "missing": lost}
+        missing_lines = [row.line for row in chunk.rows if row.id in missing]
+        already = len(chunk.rows) - len(missing_lines) - len(todo)
+        body: Body = {"imported": len(todo), "already": already, "missing": missing_lines}
         receipt = draft.receipt(call, body)
         if not todo:
             put_receipt(call, receipt)

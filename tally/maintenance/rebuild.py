@@ -1,14 +1,15 @@
 """Rebuilds tallies from receipts that the rollup lost.
 
 A stream keeps its records for a day. If the rollup is stalled for longer, it loses receipts that were written alone.
-Receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. If a day's
-receipts come to more, the rest was lost. Both sides use the day of the receipt, so late commits and redrives make no
-difference.
+Receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. If the sum of a
+day's receipts is larger, the rest was lost. Receipts and notes use the day of the receipt, so late commits and redrives
+make no difference.
 
 A rebuild reads a day when the day after it is judged, too: then no stream delivers the day's receipts any more. The
-rebuild adds and notes what is missing, on condition that the notes are as it read them: a second rebuild finds nothing.
-Drift is repaired first, and not added again. If the ledger may have lost records of the same days, a past repair may
-already have added the receipts: the rebuild then adds nothing. Lost children are found by a recount (recount.py).
+rebuild adds and notes what is missing, on condition that the notes are as it read them, so a second rebuild finds
+nothing. Drift is repaired first, and not added again. If the ledger may have lost records of the same days, a past
+repair may already have added the receipts, and the rebuild adds nothing. Lost children are found by a recount
+(recount.py).
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ def _readable(receipt: Item) -> list[tuple[str, str, int]]:
 def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:
     """Returns what one tally lacks. `days`: its receipts by day.
 
-    From an hour before DynamoDB may remove the tally of a period, it lacks nothing: DynamoDB may have removed its
-    notes, too, and clocks differ. Its receipts live longer, but nobody reads the tally any more.
+    From an hour before its TTL, the tally of a period counts as complete: DynamoDB may have removed the notes, and
+    clocks differ. The receipts live longer, but nobody reads the tally any more.
     """
     if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}
@@ -115,7 +116,7 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
     lost: dict[int, int] = {}
     for day in sorted(days):
         noted = sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values())
-        if _lost(counter, days[day].amount - noted, days[day]):
+        if _may_be_lost(counter, days[day].amount - noted, days[day]):
             lost[day] = days[day].amount - noted
     missing = sum(lost.values())
     finding = Finding(counter, target, shards, row, missing, history.REBUILD, days=lost, accepted=days)
@@ -123,21 +124,22 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
     if repaired and (abs(repaired) > abs(missing) or _ledger_lost(store, lost)):
         why = f"repairs since then added {repaired:+d}, perhaps for these receipts"
         return replace(finding, unproven_reason=why)
-    assert abs(missing - repaired) <= abs(missing), "more than the receipts come to"
+    assert abs(missing - repaired) <= abs(missing), "the repair is larger than the lost receipts"
     return replace(finding, difference=missing - repaired)
 
 
-def _lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Returns whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the other
-    sign. Lost voids have the other sign, too: for a counter with a step, no more than the day's voids."""
+def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
+    """Returns whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the
+    opposite sign. Lost voids have the opposite sign, too. For a counter with a step, they are at most the day's
+    voids."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
-    against = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
-    return 0 < abs(amount) <= abs(against)
+    voided = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
+    return 0 < abs(amount) <= abs(voided)
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Returns whether the ledger may have lost records of these days. If not, the ledger knew what the rollup lost."""
+    """Returns whether the ledger may have lost records of these days. If not, the ledger knows what the rollup lost."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of
@@ -175,11 +177,11 @@ def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_m
     """
 
     def proven(_: Watermark) -> Finding | None:
-        now = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
-        if now.difference and now.has_drift:
-            raise RepairNotReadyError(f"{now.name} drifts by {now.drift.drift:+d}. Repair the drift first.")
-        if now.unproven_reason:
-            raise RepairNotReadyError(f"{now.name}: cannot tell: {now.unproven_reason}.")
-        return now if now.difference else None
+        finding = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
+        if finding.difference and finding.has_drift:
+            raise RepairNotReadyError(f"{finding.name} drifts by {finding.drift.drift:+d}. Repair the drift first.")
+        if finding.unproven_reason:
+            raise RepairNotReadyError(f"{finding.name}: cannot tell: {finding.unproven_reason}.")
+        return finding if finding.difference else None
 
     return reconciler.commit(lost.name, proven, required_minute, by, why)

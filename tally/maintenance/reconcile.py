@@ -8,8 +8,8 @@ A count of the children shows more: also what was wrong before the streams. But 
 will know a minute later. So if a count differs from the ledger, three exact counts must have the same result, the
 ledger must have judged the minutes of the first two, and there must be no edit or repair after the first count.
 
-A repair is refused until the ledger has judged the minute of its request: then the row has each edit that was undone,
-and each record that was redriven. While there is a dead letter, a repair is refused, too.
+A repair is refused until the judge has judged the minute of its request. From then on the row has each edit that was
+undone, and each record that was redriven. While there is a dead letter, a repair is refused, too.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RepairContentionError(TallyError):
 
 
 class OutOfBoundsError(TallyError):
-    """The repair would bring a tally below its floor or above its ceiling, or further beyond: nobody can take back what
-    was given out."""
+    """The repair would bring a tally below its floor or above its ceiling, or further beyond. Tally refuses this,
+    because nobody can take back what was given out."""
 
 
 class DayReceipts(NamedTuple):
@@ -221,8 +221,8 @@ class Reconciler:
         RepairNotReadyError."""
         watermark_ = self._require_settled()
         if watermark_.judged < max(0, required_minute):
-            late = self.store.settings.minute_of(self.clock()) - watermark_.judged
-            until = f"judged up to {late} minutes ago" if watermark_.judged >= 0 else "not judged yet"
+            minutes_ago = self.store.settings.minute_of(self.clock()) - watermark_.judged
+            until = f"judged up to {minutes_ago} minutes ago" if watermark_.judged >= 0 else "not judged yet"
             need, order = "this repair needs the minute of its request", "Check consumers and sweep with `tally status`"
             raise RepairNotReadyError(f"The ledger is {until}, and {need}. {order}, and run the repair again.")
         return watermark_
@@ -264,8 +264,8 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     transaction += [
         items.check_write(table, tallies.key(counter, target, shard), of_shard) for shard, of_shard in expected.items()
     ]
-    lefts = {history.LEDGER: drift - finding.confirmed, history.REBUILD: rows.cancel_out(drift, amount)}
-    left = lefts.get(finding.how, 0)
+    left_by_proof = {history.LEDGER: drift - finding.confirmed, history.REBUILD: rows.cancel_out(drift, amount)}
+    left = left_by_proof.get(finding.how, 0)
     assert min(drift, 0) <= left <= max(drift, 0), "a repair makes drift smaller"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
     transaction.append(rows.drift_write(store, finding.drift, left, now_s))
@@ -277,8 +277,8 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
 def _expectations(finding: Finding) -> dict[int, Expected]:
     """Returns what a repair expects of each shard: after a count its number and nonce, for lost receipts the day notes.
 
-    Shards that do not exist are expected to stay missing, as far as the transaction has room. A new shard beyond that
-    is harmless, because it comes with its child."""
+    As far as the transaction has room, it expects that missing shards stay missing. Beyond, a new shard is harmless,
+    because one transaction makes the shard and its child."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in finding.days]
     if counted and len(finding.shards) > SHARDS_HELD_MAX:

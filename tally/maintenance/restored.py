@@ -1,25 +1,26 @@
 """Repairs tables that were restored from a backup, before a stack adopts them.
 
 Three tables that were restored to one second are not a snapshot of one moment. Restored tables get new streams, so the
-records that the old streams had not delivered never arrive. But the tables are at rest: nobody writes to them, and no
-stream is on. So no watermark is needed. Each receipt and each child is in its tally, or is added here.
+records that the old streams had not delivered never arrive. But nobody writes to the restored tables, and no stream is
+on. So no watermark is needed. Each receipt and each child is in its tally, or is added here.
 
 What the ledger knows of the old streams is deleted: checkpoints, and segments that were not judged. The ledger begins
 as in a new stack. Minutes that the series have not summed up stay for the first sweep. The history and confirmed drift
 stay. Unconfirmed drift is deleted: it may be half of a late change whose other half is in a deleted segment. Half of
-confirmed drift may be a dead letter or a recent redrive: if there was any, all drift is deleted.
+confirmed drift may be a dead letter or a recent redrive. So if there was a dead letter or a recent redrive, all drift
+is deleted.
 
-Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If they come to
-more, the rest is added, and noted. On the first day of a stack these notes are not complete, so receipts that were on
-their way to the rollup are not added. Children are counted, parent by parent, while nobody changes them. The series
-lack what the old streams had not delivered: traffic of some seconds.
+Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If the sum of the
+receipts is larger, the rest is added, and noted. On the first day of a stack these notes are not complete, so receipts
+that were on their way to the rollup are not added. Children are counted, parent by parent, while nobody changes them.
+The series lack what the old streams had not delivered: traffic of some seconds.
 
-If a counter counts at once, a change in that very second may be halved: either its receipt or its count is missing. So
-may a hold or a repair. AWS puts the skew at much less than a second, and the tables do not show it.
+If a counter counts at once, a change in that very second may be halved: either its receipt or its count is missing. A
+hold or a repair may be halved, too. AWS puts the skew at much less than a second, and the tables do not show it.
 
 Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and receipts that were
-written alone are added. Of the ledger only the history and the holds stay: between the moments of the ledger and of
-`counts`, drift may have appeared, or may have been repaired.
+written alone are added. Of the ledger only the history and the holds stay, because between the moments of the ledger
+and of `counts`, drift may have appeared, or may have been repaired.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from .rebuild import Accepted, Window
 from .reconcile import Finding, RepairNotReadyError, repair_writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
-EVER = float("inf")
+ALL_TIME = float("inf")
 
 Tell = Callable[[int], object]
 """A function that gets the number of items that were read."""
@@ -64,7 +65,7 @@ class AuditNote(NamedTuple):
 
 
 def table_moments(store: Store) -> dict[str, int]:
-    """Returns up to when each table was written, epoch seconds, to the minute, by its newest heartbeat; 0: it has none.
+    """Returns up to when each table was written, epoch seconds, to the minute, by its newest heartbeat; 0: none.
 
     Call it before `repair_restored`.
     """
@@ -131,11 +132,11 @@ def repair_restored(
     for finding in chain(lost_receipts, _wrong_parents(store, counters, tell)):
         _write_or_raise(store, finding.name, repair_writes(store, finding, *why, now_s))
         yield finding
-    _keep_what_runs(store, restored_s)
+    _keep_unsummed_minutes(store, restored_s)
     _restart_ledger(store, restored_s)
 
 
-def _keep_what_runs(store: Store, restored_s: float) -> None:
+def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
     """Removes the expiration of minutes that the series have not summed up, because that moment may be long ago."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
     at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
@@ -177,7 +178,7 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
         tell(1 + children)
         if tally == children and (counter.name, target) not in drifting:
             continue
-        counted = recount.count_children(store, counter, target, EVER)
+        counted = recount.count_children(store, counter, target, ALL_TIME)
         if counted.unproven_reason:
             raise TablesInUseError(f"{counter.name} {target}: {counted.unproven_reason}.")
         row = rows.read_row(store, counter.name, target)

@@ -82,7 +82,7 @@ def list_append(first: object, second: object) -> Formula:
 
 @dataclass(frozen=True)
 class Action:
-    """One change of one path. `source` names its author, for the message if two overlap."""
+    """One change of one path. `source` names its author, for the message if two actions overlap."""
 
     verb: Verb
     path: Path
@@ -110,7 +110,7 @@ class Action:
         return cls("DELETE", _path(path), members)
 
     def overlaps(self, other: Action) -> bool:
-        """Returns whether the paths are equal, one contains the other, or they treat one value as a list and as a
+        """Returns whether the paths are equal, one contains the other, or they use one value both as a list and as a
         map."""
         for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
             if mine != theirs:
@@ -131,8 +131,8 @@ def parameters(actions: Sequence[Action], conditions: Sequence[ConditionBase]) -
             raise ExpressionError(f"{action} and {other} overlap: a write takes one action for each path.")
     aliases, clauses = _Aliases(), []
     for verb in VERBS:
-        if of_verb := [aliases.action(action) for action in actions if action.verb == verb]:
-            clauses.append(f"{verb} {', '.join(of_verb)}")
+        if texts := [aliases.action(action) for action in actions if action.verb == verb]:
+            clauses.append(f"{verb} {', '.join(texts)}")
     request = {
         "UpdateExpression": " ".join(clauses),
         "ConditionExpression": " AND ".join(map(aliases.text, conditions)),
@@ -149,7 +149,7 @@ class _Aliases:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.values: dict[str, Item] = {}
-        self._last_path = ""  # of the last path in the request: the error of a value names it
+        self._last_path = ""  # the last path in the request, which the error of a value names
 
     def action(self, action: Action) -> str:
         path = self.text(action.path)
@@ -175,7 +175,7 @@ class _Aliases:
         return alias
 
     def _compared(self, condition: ConditionBase, value: Any) -> str:
-        grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # what IN compares with
+        grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # the values of IN
         return f"({', '.join(map(self.text, value))})" if grouped else self.text(value)
 
     def _name(self, name: str) -> str:

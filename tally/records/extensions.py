@@ -1,7 +1,7 @@
 """Extensions of record writes: each may change the item, or add actions or a condition.
 
-Extensions run in order. Each sees the item that the extension before it returned, but not the actions. `Records` checks
-all actions for overlaps, as the Java client's extension chain does:
+Extensions run in order. Each extension gets the item that the previous extension returned, but not its actions.
+`Records` checks all actions for overlaps, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
@@ -38,9 +38,9 @@ class WriteModification:
     item: Mapping[str, object] | None = None
     """Replaces the item; None keeps it. An update leaves an attribute as it is if the item does not have it."""
     actions: Sequence[Action] = ()
-    """Only for update_item: put_item refuses them, because a put takes none."""
+    """Only for update_item: put_item refuses actions."""
     condition: ConditionBase | None = None
-    """Must hold together with the caller's condition and the conditions of other extensions."""
+    """This condition must hold together with the caller's condition and the conditions of other extensions."""
 
 
 class Extension(Protocol):

@@ -29,7 +29,7 @@ KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
 NESTING_MAX = 32  # levels; DynamoDB takes no more
 _DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-_ACCEPTED_TYPES: dict[Any, Any] = {  # the values of each type; a bool is an int, too, so bool comes first
+_ACCEPTED_TYPES: dict[Any, Any] = {  # the values that each type accepts; a bool is an int, too, so bool is first
     bool: bool,
     str: str,
     int: (int, Decimal),
@@ -86,10 +86,10 @@ class Attribute:
     def decode(self, wire: Any) -> Any:
         """Returns the value of a wire form. Raises RecordMismatchError with the attribute."""
         try:
-            return coerced(_DESERIALIZER.deserialize(wire), self.type, self.name)
+            return coerce(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
             raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
-        except ArithmeticError:  # boto3's
+        except ArithmeticError:  # boto3 raises this
             raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
     def invalid_reason(self) -> str | None:
@@ -129,10 +129,10 @@ def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
-# atomic_counter is not a specifier: so a type checker reads its call as a default, and the argument is optional.
+# atomic_counter is not in the specifiers, so a type checker takes its call for a default, and the argument is optional.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
-    """Makes a record class: a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
+    """Makes a record class, a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
     record_class: Any = dataclass(kw_only=True)(cls)
     types = get_type_hints(record_class)
     attributes = {}
@@ -166,16 +166,16 @@ def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
 def encode(value: object, type_: Any, where: str) -> Item:
     """Returns the value in wire form. If it cannot be stored, raises InvalidInputError, which names `where`."""
     try:
-        wire: Any = _SERIALIZER.serialize(coerced(value, type_, where))
+        wire: Any = _SERIALIZER.serialize(coerce(value, type_, where))
     except ValueError as error:
         raise InvalidInputError(f"{error}.", field=where) from None
-    except (ArithmeticError, TypeError):  # boto3's, for a number that it would round and for a mixed set
+    except (ArithmeticError, TypeError):  # boto3 raises these for a number that it would round, and for a mixed set
         why = "a number has at most 38 digits, and a set is all str, all numbers or all bytes"
         raise InvalidInputError(f"{where} cannot be stored: {why}.", field=where) from None
     return dict(wire)
 
 
-def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
+def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     """Returns a value as the declared type, whether a caller gave the value or boto3 read it.
 
     For `Any`, whole numbers become int, and bytes become bytes. Raises ValueError with the reason.
@@ -184,25 +184,25 @@ def coerced(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     if value is None and (kind is Any or NoneType in inner):
         return None
     if kind in (Union, UnionType):
-        return coerced(value, _not_none(inner), where, depth)
+        return coerce(value, _not_none(inner), where, depth)
     if depth > NESTING_MAX:
         raise ValueError(f"{where} lies deeper than {NESTING_MAX} levels")
     if kind is Any:
-        kind = next((kind for kind, taken in _ACCEPTED_TYPES.items() if isinstance(value, taken)), Any)
+        kind = next((kind for kind, accepted in _ACCEPTED_TYPES.items() if isinstance(value, accepted)), Any)
     if not isinstance(value, _ACCEPTED_TYPES.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
-        given = "None" if value is None else f"a {type(value).__name__}"
-        raise ValueError(f"{where} must be {getattr(type_, '__name__', type_)}, and is {given}")
+        type_given = "None" if value is None else f"a {type(value).__name__}"
+        raise ValueError(f"{where} must be {getattr(type_, '__name__', type_)}, and is {type_given}")
     if kind in (int, Decimal):
         return _number(value, type_, where)
     if kind in (set, frozenset):
         return kind(_members(value, inner, where))
     if kind is list:
         type_ = inner[0] if inner else Any
-        return [coerced(member, type_, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
+        return [coerce(member, type_, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
     if kind is dict:
         type_ = inner[1] if inner else Any
         pairs = value.items()
-        return {coerced(k, str, f"{where}, a key"): coerced(v, type_, f"{where}.{k}", depth + 1) for k, v in pairs}
+        return {coerce(k, str, f"{where}, a key"): coerce(v, type_, f"{where}.{k}", depth + 1) for k, v in pairs}
     if kind is str:
         value.encode()  # half a surrogate pair is a ValueError
     return bytes(value) if kind is bytes else value
@@ -220,7 +220,7 @@ def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
 
 
 def _members(value: Any, inner: tuple[Any, ...], where: str) -> list[Any]:
-    members = [coerced(member, inner[0] if inner else Any, where) for member in value]
+    members = [coerce(member, inner[0] if inner else Any, where) for member in value]
     if not members or any(isinstance(member, bool) for member in members):
         raise ValueError(f"{where} is {'a set of bool' if members else 'an empty set'}, which DynamoDB cannot store")
     return members

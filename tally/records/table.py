@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_COUNTERS_READ = "_tally_seen"  # the name of the attribute with a record's counters as they were read
+_COUNTERS_READ = "_tally_counters_read"  # the name of the attribute with a record's counters as they were read
 
 
 class RecordExistsError(CallerError):
@@ -55,7 +55,7 @@ class RecordChangedError(CallerError):
 class Records(Generic[R]):
     """The records of one class in one table. Make it once; threads may share it.
 
-    `extensions` run in order, after AtomicCounterExtension, unless the list has that extension itself.
+    `extensions` run in order. If the list lacks AtomicCounterExtension, that extension runs first.
 
     A write takes effect once, also if its answer is lost. It costs 2 WCU for each KB; an update also costs 1 RCU for
     each 4 KB, to read the record back. Without `exact` a write costs 1 WCU for each KB and no read. But after a lost
@@ -80,8 +80,8 @@ class Records(Generic[R]):
         self._attributes = attributes_of(cls)
         self._keys = [a for key in KEY_BYTES_MAX for a in self._attributes.values() if a.key == key]
         self._counters = [name for name, a in self._attributes.items() if a.counter]
-        placed = any(isinstance(extension, AtomicCounterExtension) for extension in extensions)
-        self._extensions = tuple(extensions) if placed else (AtomicCounterExtension(), *extensions)
+        is_listed = any(isinstance(extension, AtomicCounterExtension) for extension in extensions)
+        self._extensions = tuple(extensions) if is_listed else (AtomicCounterExtension(), *extensions)
 
     def get_item(self, partition: object, sort: object = None) -> R | None:
         """Returns the record of this key; None if it does not exist. The read is strongly consistent.
@@ -98,15 +98,15 @@ class Records(Generic[R]):
     def put_item(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> R:
         """Writes the whole record with its counters at their start, and returns the record as it is now.
 
-        If the record exists, raises RecordExistsError: the write would reset its counters. `reset_counters` allows
-        that. A record of a class without counters is overwritten.
+        If the record exists, raises RecordExistsError, because the write would reset its counters. `reset_counters`
+        allows the reset. A record of a class without counters is overwritten.
 
         If `condition` does not hold, raises RecordChangedError. Raises InvalidInputError for a value that cannot be
         stored or a counter that the caller set, ExpressionError, or what botocore's error maps to.
         """
         write = self.put_write(record, condition=condition, reset_counters=reset_counters)["Put"]
-        guarded = bool(self._counters) and not reset_counters
-        self._send({"Put": write}, lambda item: self._condition_error(write["Item"], item, guarded))
+        is_guarded = bool(self._counters) and not reset_counters
+        self._send({"Put": write}, lambda item: self._condition_error(write["Item"], item, is_guarded))
         return self.from_item(write["Item"])
 
     def update_item(
@@ -132,7 +132,7 @@ class Records(Generic[R]):
         write = self.update_write(record, condition=condition, actions=actions, ignore_nulls=ignore_nulls)["Update"]
         extra = {} if self._exact else {"ReturnValues": "ALL_NEW", "ReturnConsumedCapacity": "TOTAL"}
         key = write["Key"]
-        answer = self._send({"Update": write | extra}, lambda item: self._condition_error(key, item, guarded=False))
+        answer = self._send({"Update": write | extra}, lambda item: self._condition_error(key, item, is_guarded=False))
         if self._exact:
             try:
                 stored = _get(self._client, self._table_name, key)
@@ -141,7 +141,7 @@ class Records(Generic[R]):
                 raise type(error)(why) from error
         else:
             stored = require_member(dict(answer), "ConsumedCapacity").get("Attributes", {})
-        if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE makes no item, and reports nothing
+        if not stored:  # aws-sdk-java-v2 issue 2761: a REMOVE of a missing item makes no item, and reports no error
             name = f"{self._cls.__name__} {_key_text(key)}"
             raise NotFoundError(f"There is no {name}, and an update that only removes attributes does not create it.")
         return self.from_item(stored)
@@ -219,10 +219,10 @@ class Records(Generic[R]):
         actions, conditions = list[Action](), list[ConditionBase]()
         for extension in self._extensions:
             context = WriteContext(operation, self._table_name, self._attributes, MappingProxyType(dict(values)))
-            wanted = extension.before_write(context) or WriteModification()
-            values = values if wanted.item is None else wanted.item
-            actions += [replace(action, source=type(extension).__name__) for action in wanted.actions]
-            conditions += [wanted.condition] if wanted.condition is not None else []
+            change = extension.before_write(context) or WriteModification()
+            values = values if change.item is None else change.item
+            actions += [replace(action, source=type(extension).__name__) for action in change.actions]
+            conditions += [change.condition] if change.condition is not None else []
         return values, actions, conditions + ([condition] if condition is not None else [])
 
     def _encode_values(self, values: Mapping[str, object]) -> Item:
@@ -256,10 +256,10 @@ class Records(Generic[R]):
             sleep_or_raise_busy(retries)
         return sent.answer
 
-    def _condition_error(self, key: Item, item: Item | None, guarded: bool) -> CallerError:
+    def _condition_error(self, key: Item, item: Item | None, is_guarded: bool) -> CallerError:
         """Makes the error for a failed condition. The guard of put_item fails only if the item exists."""
         where = f"{self._cls.__name__} {_key_text({a.name: key[a.name] for a in self._keys})}"
-        if guarded and item:
+        if is_guarded and item:
             why = f"There is a {where}: put_item would reset {', '.join(self._counters)}."
             return RecordExistsError(f"{why} Use update_item, or say reset_counters=True.", item)
         return RecordChangedError(f"{where} is not as the condition says. Read it and try again.", item or None)

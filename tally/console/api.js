@@ -37,7 +37,7 @@ export class Failure extends Error {
 /** The API of this stack. Events: `reload` (pages load their data), `connection` (lost or back), `refused` (401, 403). */
 export class Api extends EventTarget {
   lost = false;
-  seenAt = null; // when Tally last answered, epoch seconds
+  answeredAt = null; // when Tally last answered, epoch seconds
 
   /** `token()` returns the token, or nothing. The caller keeps the token in memory only. */
   constructor(token) {
@@ -49,16 +49,16 @@ export class Api extends EventTarget {
 
   /** Returns the body of `GET path`. Query values may be lists; null and undefined are left out. Throws Failure. */
   async get(path, query = {}, signal) {
-    return (await this.fresh(path, query, undefined, signal)).body;
+    return (await this.getWithTag(path, query, undefined, signal)).body;
   }
 
-  /** Returns the body of `GET path/any`; without a token of `GET path`, if the read is `open` to anyone. */
-  async any(path, query, signal, open = true) {
-    return this.get(this.token() || !open ? `${path}/any` : path, query, signal);
+  /** Returns the body of `GET path/any`; without a token of `GET path`, if anyone may read (`isPublic`). */
+  async any(path, query, signal, isPublic = true) {
+    return this.get(this.token() || !isPublic ? `${path}/any` : path, query, signal);
   }
 
   /** Returns `{body, tag}`; `{body: null, tag}` if the answer has the same ETag as before. Throws Failure. */
-  async fresh(path, query = {}, tag, signal) {
+  async getWithTag(path, query = {}, tag, signal) {
     const url = new URL(path.replace(/^\//, ""), ROOT);
     for (const [name, value] of Object.entries(query))
       for (const text of [value].flat()) if (text !== null && text !== undefined) url.searchParams.append(name, text);
@@ -98,7 +98,7 @@ export class Api extends EventTarget {
   }
 
   #noteAnswer() {
-    this.seenAt = Date.now() / 1000;
+    this.answeredAt = Date.now() / 1000;
     if (!this.lost) return;
     this.lost = false;
     this.dispatchEvent(new Event("connection"));

@@ -49,21 +49,21 @@ async function route() {
     params = [null];
   }
   const [name, ...rest] = params;
-  const known = Object.hasOwn(PAGES, name) && (name !== "try" || config.try_it) ? PAGES[name] : null;
+  const target = Object.hasOwn(PAGES, name) && (name !== "try" || config.try_it) ? PAGES[name] : null;
   leavePage();
-  const [turn, left] = [++pagesShown, new AbortController()];
-  leavePage = () => left.abort();
+  const [turn, leaving] = [++pagesShown, new AbortController()];
+  leavePage = () => leaving.abort();
   page.replaceChildren();
   showNavigation(name);
   try {
-    if (known === null) {
+    if (target === null) {
       page.append(
         make("h1", { tabindex: -1 }, "There is no such page"),
         make("p", {}, make("a", { href: "#/" }, "To the overview")),
       );
     } else {
-      const stop = await (await known.load()).show(page, contextOf(left.signal), ...rest);
-      leavePage = () => (left.abort(), stop?.());
+      const stop = await (await target.load()).show(page, contextOf(leaving.signal), ...rest);
+      leavePage = () => (leaving.abort(), stop?.());
     }
   } catch (error) {
     if (turn !== pagesShown) return;
@@ -73,7 +73,7 @@ async function route() {
       make("p.error", { role: "alert" }, error.words ?? "Load it again."),
     );
   }
-  document.title = [...rest.reverse(), known !== PAGES.tally && known?.title, "Tally"].filter(Boolean).join(" · ");
+  document.title = [...rest.reverse(), target !== PAGES.tally && target?.title, "Tally"].filter(Boolean).join(" · ");
   if (turn > 1) page.querySelector("h1")?.focus();
 }
 
@@ -163,7 +163,7 @@ function signInForm(reason = "") {
 /** Shows whether the connection is lost, and from when the numbers are. */
 function showConnection() {
   document.documentElement.toggleAttribute("data-lost", api.lost);
-  const since = api.seenAt ? ` The numbers are as of ${timeText(api.seenAt, "clock")}.` : "";
+  const since = api.answeredAt ? ` The numbers are as of ${timeText(api.answeredAt, "clock")}.` : "";
   element("lost").replaceChildren(
     ...(api.lost ? [make("p", {}, make("strong", {}, "No connection to Tally."), `${since} Trying again…`)] : []),
   );

@@ -4,7 +4,7 @@ import { count, DAY_S, HOUR_S, inUtc, number, short, signed, sumOf, timeText } f
 import { make } from "./parts.js";
 import uPlot from "./uPlot.esm.js";
 
-const GRID_STEPS = Array.from({ length: 40 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // whole numbers
+const GRID_STEPS = Array.from({ length: 40 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3)); // whole numbers
 const charts = new Set(); // the charts of the page
 
 function everyChart(change) {
@@ -28,8 +28,8 @@ const isMidnight = (at) => !(inUtc() ? new Date(at * 1000).getUTCHours() : new D
  */
 export function bars(points, { by = "hour", asOf = null, from, repairs = [], small = false, hovered } = {}) {
   const length = by === "hour" ? HOUR_S : DAY_S;
-  const isRunning = (at) => asOf !== null && at === points.length - 1 && asOf < points[at].from + length;
-  const only = (running) => points.map((point, at) => (isRunning(at) === running ? point.value : null));
+  const isRunning = (index) => asOf !== null && index === points.length - 1 && asOf < points[index].from + length;
+  const only = (running) => points.map((point, index) => (isRunning(index) === running ? point.value : null));
   const data = [points.map((point) => point.from), only(false), only(true)];
   const series = (stroke, fill) => ({
     stroke: colour(stroke),

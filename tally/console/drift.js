@@ -48,13 +48,13 @@ function list(context) {
       cursor = body.cursor;
       if (!cursor) break;
     }
-    return { rows, more: cursor !== null };
+    return { rows, hasMore: cursor !== null };
   };
-  const more = () => {
+  const showMore = () => {
     pages += 1;
     card.run();
   };
-  const draw = ({ rows, more: isMore }) => {
+  const draw = ({ rows, hasMore }) => {
     if (!rows.length)
       return empty("No drift.", "Every checked number is the sum of its accepted changes.");
     const confirmed = rows.filter((row) => row.confirmed).length;
@@ -62,14 +62,14 @@ function list(context) {
       make(
         "p",
         {},
-        `${count(rows.length, "number")}${isMore ? " so far" : ""}, ${confirmed} confirmed. Find the cause before you repair: if all drift has one direction, suspect a bug.`,
+        `${count(rows.length, "number")}${hasMore ? " so far" : ""}, ${confirmed} confirmed. Find the cause before you repair: if all drift has one direction, suspect a bug.`,
       ),
       make(
         "ul.drifts",
         {},
         rows.map((row) => item(context, row)),
       ),
-      isMore && make("p", {}, make("button", { type: "button", onclick: more }, "Show more")),
+      hasMore && make("p", {}, make("button", { type: "button", onclick: showMore }, "Show more")),
     ];
   };
   const card = panel(context, { title: "Numbers that drift", everyS: DRIFT_S, load, draw });

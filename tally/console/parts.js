@@ -61,12 +61,12 @@ export function share(part) {
 }
 
 /** A table with a caption. `heads`: text, or `[text, class]`. Cells are text or elements. */
-export function table(caption, heads, rows, name = "table") {
+export function table(caption, heads, rows, tag = "table") {
   const classes = heads.map((head) => (Array.isArray(head) ? head[1] : ""));
   const cells = (row) =>
     row.map((cell, at) => make(at ? "td" : "th", { class: classes[at] || null, scope: at ? null : "row" }, cell));
   return make(
-    name,
+    tag,
     {},
     make("caption", {}, caption),
     make(
@@ -96,10 +96,10 @@ export function choice(label, name, options, value, chosen) {
   return make("fieldset.choice", {}, make("legend.quiet", {}, label), Object.entries(options).map(radio));
 }
 
-/** A button in a row of tools. `turn(on)` enables it. A button that is off keeps the focus, unlike with `disabled`. */
-export function tool(label, pressed) {
+/** A button in a row of tools. `turn(on)` enables or disables the button, which keeps the focus, unlike with `disabled`. */
+export function tool(label, onPress) {
   const button = make("button.small", { type: "button", "aria-disabled": "true" }, label);
-  button.addEventListener("click", () => button.ariaDisabled === "true" || pressed());
+  button.addEventListener("click", () => button.ariaDisabled === "true" || onPress());
   button.turn = (on) => (button.ariaDisabled = on ? null : "true");
   return button;
 }

@@ -5,12 +5,12 @@ import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
 const MANY = "change"; // many changes under one key: its receipt names no number
-const OF_OTHERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
+const OF_NUMBERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
 
 /** Returns the operations that change a counter under a key. `declared`: the counter in `GET /status`. */
 function operationsOf(declared, id) {
   if (isPage(declared, id)) return ["visit"];
-  return declared?.counts === "children" ? OF_CHILDREN : OF_OTHERS;
+  return declared?.counts === "children" ? OF_CHILDREN : OF_NUMBERS;
 }
 
 /** Returns why the changes of a counter have no key; "" if they have keys. */

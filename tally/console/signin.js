@@ -1,4 +1,4 @@
-// Signs in as /console/config.json says. Only this module's memory has the token: the token is never stored, and never part
+// Signs in as /console/config.json says. Only this module's memory has the token. The token is never stored, and never part
 // of an address. After a reload the user has to sign in again.
 
 const REDIRECT_ITEM = "tally-sign-in";
@@ -28,14 +28,14 @@ export function forget() {
  * the pool's page, and `finish` handles its return. Throws SignInError.
  */
 export async function signIn(config, given = "") {
-  const way = config.sign_in;
-  if (way.kind === "name") {
+  const method = config.sign_in;
+  if (method.kind === "name") {
     const body = JSON.stringify({ sub: given, scope: "tally/read", groups: ["operators"] });
-    keep(await answerOf(fetch("/dev/token", { method: "POST", body })));
-  } else if (way.kind === "token") {
-    keep({ access_token: given.trim() });
+    keepSession(await answerOf(fetch("/dev/token", { method: "POST", body })));
+  } else if (method.kind === "token") {
+    keepSession({ access_token: given.trim() });
   } else {
-    await redirectToPool(way);
+    await redirectToPool(method);
   }
 }
 
@@ -63,7 +63,7 @@ export async function finish(config) {
   const { domain, client_id, redirect } = config.sign_in;
   const form = { grant_type: "authorization_code", client_id, redirect_uri: redirect };
   const body = new URLSearchParams({ ...form, code: answer.get("code"), code_verifier: stored.verifier });
-  keep(await answerOf(fetch(`${domain}/oauth2/token`, { method: "POST", body })));
+  keepSession(await answerOf(fetch(`${domain}/oauth2/token`, { method: "POST", body })));
 }
 
 async function redirectToPool({ domain, client_id, redirect }) {
@@ -88,7 +88,7 @@ async function answerOf(request) {
   return body;
 }
 
-function keep({ access_token, expires_in }) {
+function keepSession({ access_token, expires_in }) {
   const claims = claimsOf(access_token);
   const endsAt = expires_in ? Date.now() + expires_in * 1000 : (claims.exp || Infinity) * 1000;
   session = { token: access_token, name: String(claims.username || claims.sub || ""), endsAt: endsAt - EARLY_S * 1000 };

@@ -49,7 +49,7 @@ function live(context, counter, id) {
     const [bare, period] = parts(context, counter, id);
     const path = `counters/${encodeURIComponent(counter)}/${encodeURIComponent(bare)}`;
     const [where, query] = isPage(context.counter(counter), id) ? ["tallies", { of: `${counter}:${id}` }] : [path, { period }];
-    const answer = await api.fresh(where, query, tag, signal);
+    const answer = await api.getWithTag(where, query, tag, signal);
     tag = answer.tag ?? undefined;
     if (answer.body) last = answer.body.tallies ? answer.body.tallies[0] : answer.body;
     if (last.error) throw Failure.of(last.error.status, last.error);
@@ -90,8 +90,8 @@ function meter({ value, limit, left, resets_at: ends }, declared) {
 }
 
 /**
- * Returns whether the number is right. `details`: null: unknown. `watched`: the team number that the counter is compared
- * with, if there is one; then the team number drifts.
+ * Returns words that say whether the number is right. `details`: null if unknown. `watched`: the team number that the
+ * counter is compared with. If there is one, the team number drifts.
  */
 function verdict(value, details, watched) {
   if (!details) return ["The stored number. Sign in to see whether it is right."];
@@ -129,7 +129,7 @@ function chart(context, counter, id) {
       return [make("p.quiet", {}, "No hour is written yet: a new stack needs some minutes.")];
     if (!answer.series.length)
       return [make("p.quiet", {}, "No data in this span: hours are kept since ", time(answer.since, "minute"), ".")];
-    const running = back === 0;
+    const isNewest = back === 0;
     const hovered = (point) =>
       (hover.textContent = point ? `${timeText(point.from, by)}: ${signed(point.value)}` : "\u00a0");
     return [
@@ -146,7 +146,7 @@ function chart(context, counter, id) {
       ),
       bars(answer.series, { by, asOf: answer.as_of, repairs: answer.repairs, hovered, from: answer.from }),
       hover,
-      legend(answer, by, running),
+      legend(answer, by, isNewest),
       context.counter(counter)?.period ? make("p.quiet", {}, "The periods of this id are one series.") : "",
       make(
         "details",
@@ -176,10 +176,10 @@ function chart(context, counter, id) {
   return body;
 }
 
-function legend(answer, by, running) {
+function legend(answer, by, isNewest) {
   const last = answer.series.at(-1);
   const length = by === "hour" ? HOUR_S : DAY_S;
-  const isRunning = running && answer.as_of < last.from + length;
+  const isRunning = isNewest && answer.as_of < last.from + length;
   const zone = by === "day" ? dayZone() : zoneName();
   return make(
     "ul.legend",

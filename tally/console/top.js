@@ -5,7 +5,7 @@ import { askWhich, choice, empty, fullId, make, panel, share, spansOf, table, ta
 
 const TOP_S = 60;
 const LIMIT = 100;
-const LENGTHS = { hour: 13, day: 10, month: 7 };
+const LENGTHS = { hour: 13, day: 10, month: 7 }; // characters of a span
 
 /** Returns when a span in UTC begins, in seconds since 1970; `spanAt` returns the span that begins at a time. */
 const beginOf = (span) =>
@@ -29,40 +29,40 @@ export async function show(root, context, counter = context.counterNames()[0]) {
     return api.any("top", { counter, by, span, limit: LIMIT }, signal, context.config.listed.includes(counter));
   };
   const where = make("p.span", { role: "status" });
-  const draw = (found) => {
-    if (span === null) newest = found.span;
-    const shown = found.span;
+  const draw = (list) => {
+    if (span === null) newest = list.span;
+    const shown = list.span;
     later.turn(shown && newest && shown < newest);
     earlier.turn(shown);
     where.replaceChildren(...(shown ? words(shown, by) : []));
-    at = shown;
+    shownSpan = shown;
     if (!shown)
       return empty("No list yet.", "A new stack needs some minutes.");
-    if (!found.top.length)
+    if (!list.top.length)
       return [
         empty("No increase.", "No number of this counter went up in this span."),
-        asOf(found),
+        asOf(list),
       ];
-    const most = found.top[0].value;
+    const most = list.top[0].value;
     const row = (entry, rank) => [
       number(rank + 1),
       make("a.id", { href: tallyLink(counter, fullId(entry)) }, fullId(entry)),
       [share(entry.value / most), number(entry.value)],
     ];
     return [
-      make("p", {}, error(found.error_max)),
+      make("p", {}, error(list.error_max)),
       table(
         `Numbers of ${counter} that went up most`,
         [["#", "rank"], "Number", ["Change", "figure"]],
-        found.top.map(row),
+        list.top.map(row),
         "table.top",
       ),
-      asOf(found),
+      asOf(list),
     ];
   };
-  let at = null;
+  let shownSpan = null;
   const go = (steps) => {
-    span = spanAfter(at, by, steps);
+    span = spanAfter(shownSpan, by, steps);
     if (span >= newest) span = null;
     card.run();
   };
@@ -104,8 +104,8 @@ function words(span, by) {
 /** Returns `error_max` in words. */
 function error(most) {
   if (!most) return "Every value is exact.";
-  const off = `A value may be off by ${number(most)} at most, and a number that is not listed may be that much above the last one`;
-  return `${off}: this list is merged from the lists of its hours.`;
+  const errors = `A value may be wrong by up to ${number(most)}, and a number outside the list may be that much above the last one`;
+  return `${errors}, because this list is merged from the lists of its hours.`;
 }
 
-const asOf = (found) => (found.as_of ? make("p.quiet", {}, "As of ", time(found.as_of, "minute"), ".") : null);
+const asOf = (list) => (list.as_of ? make("p.quiet", {}, "As of ", time(list.as_of, "minute"), ".") : null);

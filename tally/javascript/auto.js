@@ -1,8 +1,8 @@
 // One tag of a page, <script type="module" src="https://…/client/auto.js"></script>, defines the elements. Comments have
 // lines of their own.
 //
-// data-session="session": `window.session` is the page's { user(), token(fresh) }. The client looks it up at each use, so
-// a page may set it later. Scripts of the page may import { tally, refresh } from here.
+// data-session="session": `window.session` is the page's { user(), token(fresh) }. The client reads `window.session` at each
+// use, so a page may set `session` later. Scripts of the page may import { tally, refresh } from here.
 
 import { define } from "./elements.js";
 import { Tally } from "./tally.js";

@@ -56,7 +56,7 @@ export const define = (tally) => {
   const names = (elements) => [...new Set(elements.map(({ number }) => number))];
 
   const amountOf = ({ present = true, amount = 1 }) => (present ? amount : -amount);
-  // The sum of the changes that wait for an answer, or for a number that includes them.
+  // The sum of the changes that wait for an answer, or that the number does not include yet.
   const pending = (of) => {
     const { moves } = answerOf(of);
     const last = lastLike(of);
@@ -132,7 +132,7 @@ export const define = (tally) => {
       if (present != null) Object.assign(mine(of, entry.user), { began, present });
       // The first answer was lost, so the like may have changed after this change counted.
       if (present != null && outcome.replayed) readMine([of]);
-      // `at` is in the server's time, as `as_of` is. The client knows that to 2 s.
+      // `at` is in the server's time, as `as_of` is. The client knows the server's time to within 2 s.
       if (changed) last.moves.push({ ...entry, began, at: Date.now() + tally.aheadMs + 2000 });
       rereadS ?? poll();
     }
@@ -262,7 +262,7 @@ export const define = (tally) => {
       const first = !viewing.elements.has(this) && !viewing.numbers.has(this.number);
       viewing.elements.add(this);
       if (!first) return;
-      // A viewer who leaves a number for another one and returns views it again.
+      // A viewer who leaves a number for another number and returns views the first number again.
       const shownNow = names(all((element) => element.getAttribute("for") === box));
       viewing.numbers = new Set([...viewing.numbers, this.number].filter((number) => shownNow.includes(number)));
       tally.increment(...this.names);

@@ -1,8 +1,8 @@
 import type { Requests } from "./requests.js";
 import type { Problem } from "./tally.js";
 
-/** Tally refused, or all attempts failed. If the error is `retryable`, the change may be counted. It is safe to send it
- * again with the same key. */
+/** Tally refused, or all attempts failed. If the error is `retryable`, the change may be counted. A second request with
+ * the same key is safe. */
 export class TallyError extends Error {
   readonly problem: Problem;
   readonly retryable: boolean;

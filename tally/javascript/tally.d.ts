@@ -12,7 +12,7 @@ export interface Store {
 export interface Options {
   /** The address of your API, as `https://api.example.com`. Default: the address that served this module. */
   api?: string;
-  /** Returns the `sub` of the user who is signed in; nothing, or an exception, if no user is. */
+  /** Returns the `sub` of the user who is signed in; nothing, or an exception, if no user is signed in. */
   user?: () => string | number | bigint | null | undefined;
   /** Returns a token of that user, within 35 s. `fresh`: the last token was refused (401). */
   token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
@@ -66,9 +66,9 @@ export interface Entry {
  * `GET /health` does not say how long receipts of its counter live; the client asks for the receipt again.
  * `offline`: the browser is offline; the client tries seldom.
  * `denied`: a server before Tally refused the change, as the gateway does with 401 or 403 without a token or a scope.
- * The client sends it again on another page, after `retry()`, when the browser comes online, or with another token.
- * `signed-out`: its user is not signed in. `no-token`: `token` does not return a token of its user.
- * `earlier`: an earlier change of the same like is not answered. `storage`: the storage cannot record that it is sent.
+ * The client sends the change again on another page, after `retry()`, when the browser comes online, or with another token.
+ * `signed-out`: the user of the change is not signed in. `no-token`: `token` does not return a token of this user.
+ * `earlier`: an earlier change of the same like is not answered. `storage`: the storage cannot record that the change is sent.
  */
 export type Why = "unanswered" | "offline" | "denied" | "signed-out" | "no-token" | "earlier" | "storage";
 
@@ -83,11 +83,11 @@ export interface Problem {
 
 /** The outcome of a change.
  *
- * `counted`: Tally counted it; `replayed`: Tally had counted it before. `answer`: the answer of the API.
- * `refused`: Tally refused it, for the reason in `answer`. It did not count, and is not sent again.
+ * `counted`: Tally counted the change; `replayed`: an earlier attempt had counted. `answer`: the answer of the API.
+ * `refused`: Tally refused the change, for the reason in `answer`. The change did not count, and is not sent again.
  * `superseded`: a like that was never sent, because the user changed their mind.
  * `doubt`: no answer came, and the receipt may have expired. Nobody knows whether the change counted.
- * `forgotten`: `forget()` removed it.
+ * `forgotten`: `forget()` removed the change.
  * `denied`: the change still waits, as `Why` says. The event `change` reports its outcome later.
  */
 export type Outcome =
@@ -112,7 +112,7 @@ export type Value =
     }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** Whether a user, or this browser, is counted, or why that cannot be read. `child`: the user. */
+/** Whether a user, or this browser, is counted, or why the answer cannot be read. `child`: the user. */
 export type Mine =
   | { readonly counter: string; readonly id: string; readonly child?: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };

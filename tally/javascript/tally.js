@@ -1,10 +1,10 @@
-// Counts each change exactly once, from the button to the number. tally.d.ts says what callers see, docs/browser.md
-// what holds and why. Comments have lines of their own: the API serves this file without them.
+// Counts each change exactly once, from the button to the number. tally.d.ts describes the calls, docs/browser.md the
+// guarantees. Comments have lines of their own: the API serves this file without them.
 
-// The client ignores a later answer. API Gateway gives up after 30 s.
+// The client ignores a later answer. API Gateway stops waiting after 30 s.
 const TIMEOUT_MS = 35e3;
-// If the lock is not granted in this time, the client works without it for LOCKLESS_TURNS turns, because a page in the
-// background may hold it for ever. If an answer takes longer, the next changes do not wait for the answer.
+// If the lock is not granted in this time, the client works without a lock for LOCKLESS_TURNS turns, because a page in
+// the background may hold the lock for ever. If an answer takes longer, the next changes do not wait for the answer.
 const LOCK_MS = 5e3;
 const LOCKLESS_TURNS = 20;
 // The longest pause between retries, or RETRY_AFTER_MS_MAX if the server asks for more.
@@ -14,7 +14,7 @@ const RETRY_AFTER_MS_MAX = 300e3;
 const CHECK_MS = 30e3;
 const CHECK_MS_MAX = 3600e3;
 const OPEN_REQUESTS_MAX = 4;
-// A read asks for at most 100 tallies or receipts. The API takes 10 KB of address and headers, with the token.
+// A read asks for at most 100 tallies or receipts. The API accepts 10 KB of address and headers, with the token.
 const QUERIES_MAX = 100;
 const QUERY_BYTES_MAX = 6000;
 // If a change was first sent longer ago, the client asks for its receipt first. A receipt lives for a day or more.
@@ -41,7 +41,7 @@ const KEY_REUSED = {
 // The clients of this page, by their storage. A browser sends the event `storage` only to other pages.
 const LISTENERS = (globalThis[Symbol.for("tally")] ??= new WeakMap());
 
-// Node has a clock that cannot be set, and that runs while the machine sleeps. A browser's clock may stop then.
+// Node has a clock that cannot be set, and that runs while the machine sleeps. A browser has no such clock.
 const nodeOs = () => !globalThis.document && globalThis.process?.getBuiltinModule?.("os");
 const monotonicMs = () => (nodeOs() ? nodeOs().uptime() * 1000 : performance.now());
 
@@ -261,7 +261,7 @@ export class Tally extends EventTarget {
     return orUndefined(() => this.storage.getItem(this.secretName + name));
   }
 
-  // Returns when this browser made a like; 0: it has no such like, or the stored time is not a number.
+  // Returns when this browser made a like; 0: this browser has no such like, or the stored time is not a number.
   #likedAt(thing) {
     const at = Number(this.#readNote(thing));
     return Number.isFinite(at) ? at : 0;
@@ -404,7 +404,7 @@ export class Tally extends EventTarget {
     return names;
   }
 
-  // Returns an entry; null: there is no entry; undefined: it cannot be read, or another program wrote it.
+  // Returns an entry; null: there is no entry; undefined: the entry cannot be read, or another program wrote the item.
   #load(name) {
     return orUndefined(() => {
       const text = this.storage.getItem(name);
@@ -639,7 +639,7 @@ export class Tally extends EventTarget {
     state.isUnreadable = entry === undefined;
     if (entry) this.#track(state.name, entry);
     if (entry !== null) return !state.outcome;
-    // The storage was cleared, or another process has settled the change. The page that made the change still knows it.
+    // The storage was cleared, or another process has settled the change. The page that made the change still has the change.
     state.stored = false;
     state.entry = { ...state.entry, sent: state.entry.sent || state.entry.at };
     // Somebody may have removed the change on purpose, so the client asks for its receipt and does not send it again.
@@ -655,13 +655,13 @@ export class Tally extends EventTarget {
     return state.cleared || (state.entry.sent && !this.#isYoungerThan(state, ASK_AFTER_MS));
   }
 
-  // Compares by the server's time; if that was unknown when the change was sent, by this machine's time.
+  // Compares by the server's time; if the server's time was unknown when the change was sent, by this machine's time.
   #isYoungerThan(state, ms) {
     const ageMs = this.#ageMs(state);
     return ageMs > -FUTURE_MS && ageMs < ms;
   }
 
-  // Returns how long ago a change was first sent. If this page sent it, and no later answer had the time, the clock and
+  // Returns how long ago a change was first sent. If this page sent the change, and no later answer had the time, the clock and
   // the monotonic clock may differ, because the machine slept or a clock was set. A browser then takes the longer time.
   #ageMs({ entry: { sent, timed }, began }) {
     if (!began) return (timed ? this.#now() : Date.now()) - sent;
@@ -721,7 +721,7 @@ export class Tally extends EventTarget {
     return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
-  // A server before Tally denies the change, as the gateway does without a token or scope, and would deny it again.
+  // A server before Tally denies the change, as the gateway does without a token or scope, and would deny the change again.
   #deny(state, status, token) {
     state.token = token;
     this.#fail(state, DENIED, status);
@@ -785,7 +785,7 @@ export class Tally extends EventTarget {
     return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer, state.entry.sent)));
   }
 
-  // Settles the changes that have a receipt, and lets others be sent again. Returns the changes that still wait.
+  // Settles the changes that have a receipt, and allows other changes to be sent again. Returns the changes that still wait.
   async #settleByReceipts(states, { headers, body: { receipts } }) {
     if (receipts.length !== states.length) return states;
     this.#setServerTime(headers);

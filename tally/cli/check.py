@@ -1,4 +1,4 @@
-"""The command `check`: finds wrong numbers, and says what a repair would do. It changes no number.
+"""The command `check`: finds wrong numbers, and says what a repair would do. Changes no number.
 
 It checks four parts, the cheapest first: the dead letters, the known drift, the children of each parent (which reads
 every child), and the receipts of changes that were never rolled up (which reads every receipt). If COUNTER counts items

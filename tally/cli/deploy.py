@@ -35,7 +35,7 @@ ASSEMBLY = Path("cdk.out")
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
-_CANCELLED = "cancelled"  # CloudFormation stopped a resource because another one failed
+_CANCELLED = "cancelled"  # CloudFormation stopped a resource because another resource failed
 _TABLE, _API, _FUNCTION = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first calls of README.md, with a video and a key of their own.
 PLAY_COMMAND = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"

@@ -1,4 +1,4 @@
-"""The command `events`: lists the newest threshold crossings. It writes nothing."""
+"""The command `events`: lists the newest threshold crossings. Writes nothing."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace, stack: Stack) -> int:
-    """Writes the numbers, the children or the limits of a counter. It scans the counts table."""
+    """Writes the numbers, the children or the limits of a counter. Scans the counts table."""
     counter, store = args.counter, stack.store
     if args.children and not counter.child:
         where = "" if counter.items is None else f": export the table {counter.items.table}"

@@ -41,7 +41,7 @@ SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
 hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
 DATE_DIGITS, CHILD_COLUMN = 8, 1
-FIRST_BYTES = 16  # of a file: they show its type
+FIRST_BYTES = 16  # of a file, which show the type of the file
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8

@@ -19,7 +19,7 @@ from .terminal import print_json_or_line
 CHILD_OPERATIONS = ("put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child")
 PAGE_OPERATIONS = ("visit",)
 NUMBER_OPERATIONS = ("increment", "set_counter", "hold", "change_hold", "put_limit", "delete_limit")
-BATCH_OPERATION = "change"  # its receipt belongs to the batch, not to one number
+BATCH_OPERATION = "change"  # the receipt of a batch belongs to no single number
 NO_RECEIPT = "no receipt: this caller (--caller) never sent the change, Tally refused it, or the receipt expired"
 
 

@@ -179,7 +179,7 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
 
 
 def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
-    """Repairs each thing. A failure does not stop the others. Returns how many failed."""
+    """Repairs each thing, also after a failure. Returns how many failed."""
     left = 0
     with progress_bar(things, "number", "repaired") as each:
         for thing in each:

@@ -191,7 +191,7 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
 
 
 def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[str], *, again: bool) -> Recount:
-    """Returns the open scan, or a new one. Raises CommandError."""
+    """Returns the open scan, or a new scan. Raises CommandError."""
     counter: Counter = args.counter
     scan = scan_state.read_scan(store, counter.name)
     recount = Recount(store, counter, scan)

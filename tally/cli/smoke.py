@@ -85,7 +85,7 @@ def _turn(route: Route) -> int:
 def _probes_of_route(
     declared: Declarations, route: Route, page: str, key: str, page_given: bool, scopes: Set[str]
 ) -> Iterator[Probe]:
-    """Yields the probes of one route: its sample, with ids of the smoke test."""
+    """Yields the probes of one route, from the sample request of the route and the ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
     values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
@@ -214,7 +214,7 @@ def _environment_problem(url: str, token: str, wait: str) -> str:
 
 
 def main() -> int:
-    """Returns 0 if every operation works, 1 if one fails, 2 for a wrong environment."""
+    """Returns 0 if every operation works, 1 if an operation fails, 2 for a wrong environment."""
     url, token, page, wait = (os.environ.get(name, "") for name in ("URL", "TOKEN", "PAGE", "WAIT"))
     if wrong := _environment_problem(url, token, wait or "0"):
         print(f"tally: {wrong}", file=sys.stderr)

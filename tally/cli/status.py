@@ -1,4 +1,4 @@
-"""`tally status`: shows the health of a stack on one screen. It writes nothing."""
+"""`tally status`: shows the health of a stack on one screen. Writes nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _stack_name(args: argparse.Namespace) -> str:
 
 
 def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
-    """Runs one check. An error makes its part unknown, and does not stop the others."""
+    """Runs one check. If the check raises an error, its part is unknown."""
     try:
         return check(stack)
     except ClientError as error:

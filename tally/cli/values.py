@@ -1,4 +1,4 @@
-"""Checks and conversions of values on the command line. If a value is wrong, they raise an error of one line."""
+"""Checks and conversions of values on the command line. If a value is wrong, each check raises an error of one line."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def epoch_seconds(value: str) -> int:
 
 def vault_arn(value: str) -> str:
     """Checks the ARN of a vault of AWS Backup."""
-    from tally.cdk.option_parsers import VAULT_PATTERN  # imported late: it imports the operations
+    from tally.cdk.option_parsers import VAULT_PATTERN  # imported late, because the import takes long
 
     if not re.fullmatch(VAULT_PATTERN, value):
         raise argparse.ArgumentTypeError(f"{value!r} is not arn:aws:backup:<region>:<account>:backup-vault:<name>")
@@ -123,7 +123,7 @@ def vault_arn(value: str) -> str:
 
 
 def date_time(value: str) -> datetime:
-    """Returns the time that a text names, or the start of its day. The result has a zone only if the text has one."""
+    """Returns the time that a text names, or the start of its day. Without a zone in the text, the time has no zone."""
     try:
         return datetime.fromisoformat(value)
     except ValueError:

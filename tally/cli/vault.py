@@ -15,7 +15,7 @@ from .connection import PATIENT
 from .terminal import CommandError
 
 TABLES = ("counts", "receipts", "ledger")
-SAME_DAY_S = 12 * 3600  # copies of one day start within an hour; copies of two days are 23 hours apart
+SAME_DAY_S = 12 * 3600  # copies of a day start within an hour, of two days at least 23 hours apart
 _COPY = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
 _RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
 _READY = ("COMPLETED", "AVAILABLE")

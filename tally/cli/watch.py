@@ -1,4 +1,4 @@
-"""The command `watch`: follows a number until Ctrl-C. It writes nothing."""
+"""The command `watch`: follows a number until Ctrl-C. Writes nothing."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ POM = Path(__file__).with_name("pom.xml")
 FILE = "shared-local-instance.db"  # DynamoDB Local's name of its file
 JAVA_MIN = 17
 _MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
-_FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # it starts in one second, not two
+_FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # Java starts in 1 s, not in 2
 
 
 def choose_engine(data: Path, name: str) -> engine.Engine:

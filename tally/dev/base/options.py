@@ -41,7 +41,7 @@ class DevOptions:
     """0: any free port."""
     data: Path
     endpoint: str | None
-    """A DynamoDB engine to use instead of the embedded one."""
+    """The address of a DynamoDB engine to use instead of the embedded engine."""
     page_hosts: str
     verbose: bool = False
     minute_s: int = MINUTE_DEFAULT_S

@@ -42,7 +42,7 @@ class CodeVersions:
         return prepared
 
     async def restart_zygote(self) -> Zygote:
-        """Returns a zygote in place of one that died. Raises LocalError."""
+        """Returns a zygote in place of a dead zygote. Raises LocalError."""
         return (await self._prepare(self._stack.spawn(self._folder), self._folder))[0]
 
     async def find_team_tables(self) -> team_tables.Tables:

@@ -17,7 +17,7 @@ from .workers import ThrottledError, Workers
 
 PATH = "/2015-03-31/functions/{name}/invocations"
 EVENT_BYTES_MAX = 1024 * 1024  # Lambda's quota for asynchronous invocations
-RETRIES_S = (1.0, 2.0)  # Lambda waits one and two minutes before its two retries; a person does not
+RETRIES_S = (1.0, 2.0)  # pauses before the two retries; Lambda waits one and two minutes
 
 
 class Invoke:

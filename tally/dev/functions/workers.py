@@ -83,7 +83,7 @@ class Workers:
         await asyncio.sleep(0)  # lets the connections close
 
     async def _free_worker(self, function: Function) -> Worker | Outcome:
-        """Returns an idle worker, or the error that kept one from starting. Raises ThrottledError."""
+        """Returns an idle worker, or the error of a worker that did not start. Raises ThrottledError."""
         while self._idle:
             worker = self._idle.pop()  # the worker used last, which is warm
             if worker.ready:

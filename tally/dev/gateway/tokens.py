@@ -141,7 +141,7 @@ def token_request(body: bytes) -> TokenRequest:
 
 
 def _read_or_make_key(path: Path) -> rsa.RSAPrivateKey:
-    """Returns the key in the file. If there is no file, makes one. Raises LocalError."""
+    """Returns the key in the file. If there is no file, makes a key. Raises LocalError."""
     if not path.exists():
         new_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
         key_format = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

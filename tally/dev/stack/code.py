@@ -24,7 +24,7 @@ Spawned = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
 def write_folder(counters: bytes, folder: Path) -> Path:
-    """Write the folder, in place of one from an earlier start, and return it."""
+    """Write the folder, in place of the folder of an earlier start, and return its path."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     packages = PACKAGES.iterdir() if PACKAGES.is_dir() else ()

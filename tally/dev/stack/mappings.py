@@ -41,7 +41,7 @@ class StreamMapping:
     """0: the mapping has no tumbling window, so its events do not name the shard."""
     filters: tuple[FilterPattern, ...] = ()
     counters: KeysByCounter | None = None
-    """The counters that count the items of a person's own table. None: the table is one of Tally's."""
+    """The counters that count the items of a person's own table. None: the table belongs to Tally."""
     stream: str = ""
     """The ARN of the present stream of a person's own table, which may be deleted and created again."""
 

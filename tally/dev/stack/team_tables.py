@@ -25,7 +25,7 @@ class FoundTable(NamedTuple):
 
     keys: Sequence[str]
     stream: str
-    """The ARN of its stream; "": it has no stream."""
+    """The ARN of the table's stream; "": the table has no stream."""
     view: str | None
 
 

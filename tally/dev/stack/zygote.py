@@ -215,7 +215,7 @@ def report(kind: str, error: object, context: LambdaContext) -> bytes:
 
 
 def die_with_parent() -> None:
-    """Let Linux kill this process when its parent dies. It may be called in a child before exec."""
+    """Let Linux kill this process when its parent dies. A child may call this before exec."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -61,7 +61,7 @@ class Buffer:
         return len(self._records) >= self.mapping.batch_records or self._bytes >= PAYLOAD_BYTES_MAX
 
     def add(self, records: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """Add records from the stream. If the filters drop a record, it is done at once."""
+        """Add records from the stream. A record that the filters drop is done at once."""
         for record in records:
             sequence = str(record["dynamodb"]["SequenceNumber"])
             if self.mapping.takes(record):
@@ -86,7 +86,7 @@ class Buffer:
         return [] if self.wait_s(now_s) else batch
 
     def wait_s(self, now_s: float) -> float:
-        """Returns the time until the window of the waiting records ends. 0: it has ended, or no record waits."""
+        """Returns the time until the batch window of the waiting records ends. 0: the window is over, or empty."""
         return max(0.0, self._window_began_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
     def mark_done(self, count: int, now_s: float) -> None:

@@ -155,7 +155,7 @@ class ShardReader:
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
         self._caught_up = self._should_pause = False
-        self._seen: object = None
+        self._last_stamp: object = None
         self._read_at_s = 0.0
 
     async def run(self) -> None:
@@ -179,8 +179,8 @@ class ShardReader:
 
     async def _read_stream(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
-        seen, now_s = self._pump.engine_stamp(), time.monotonic()
-        idle = seen is not None and seen == self._seen and now_s - self._read_at_s < LOOK_ANYWAY_S
+        stamp, now_s = self._pump.engine_stamp(), time.monotonic()
+        idle = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < LOOK_ANYWAY_S
         if self._buffer.is_full or (self._caught_up and idle):
             return
         self._read_at_s = now_s
@@ -198,7 +198,7 @@ class ShardReader:
         self._buffer.add((to_lambda_record(record, self._arn) for record in records), time.time())
         self._caught_up = not records
         self._should_pause = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
-        self._seen = seen if not records else None
+        self._last_stamp = stamp if not records else None
         self._iterator = answer.get("NextShardIterator")
         if self._iterator is None:  # the shard is closed, and this was its end: deliver the rest
             while batch := self._buffer.next_batch(float("inf")):

@@ -29,5 +29,5 @@ READERS = Counter(
 
 COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, USAGE, STOCK, CONTEST, TICKET, CALLS, MEMBERS, HEARTS, READERS])
 
-# The parts of a URL that do not name its page. A change here renames pages; docs/visits.md says what their tallies do.
+# The parts of a URL that do not name its page. A change here renames pages: docs/visits.md says what follows.
 PAGES = Pages(drop=(*TRACKING, *CREDENTIALS), trailing_slash="keep", index=("index.html",))

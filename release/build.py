@@ -64,17 +64,17 @@ def build(out: Path) -> Path:
     from tally.cdk.bundling import BundlingError, install_packages  # imported here: `make npm` works without the CDK
 
     with tempfile.TemporaryDirectory() as folder:
-        stage, made = Path(folder, "stage"), Path(folder, "made")
+        stage, built = Path(folder, "stage"), Path(folder, "made")
         lay_out(git_files(), stage)
         try:
             install_packages(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
         except BundlingError as error:
             raise BuildError(str(error)) from None
-        command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(made)]
+        command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(built)]
         run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
             raise BuildError(f"uv could not build the wheel: {' '.join(run.stderr.split())}")
-        [wheel] = made.glob("*.whl")
+        [wheel] = built.glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, out / wheel.name))
 

@@ -42,7 +42,7 @@ ABOUT = {
     "Problems": "Answers of the type `application/problem+json` (RFC 9457). `type` is `urn:problem-type:tally:` and the"
     " type below. A request that got 503 may be sent again unchanged, with the same key, after `Retry-After`.",
 }  # fmt: skip
-OF_NO_CALLER = (errors.RetryableError, errors.AlreadyCountedError, errors.HotTallyError, errors.ChangeRefusedError)
+NEVER_ANSWERED = (errors.RetryableError, errors.AlreadyCountedError, errors.HotTallyError, errors.ChangeRefusedError)
 DEFAULT_CHARACTERS_MAX = 24
 
 
@@ -92,7 +92,7 @@ def of_options() -> str:
     rows = []
     texts = {name: text for name, _, text in fields_of(options.Options)}
     for field in fields(options.Options):
-        in_prod, in_dev = (_shown(getattr(one, field.name)) for one in (prod, dev))
+        in_prod, in_dev = (_default_text(getattr(one, field.name)) for one in (prod, dev))
         differs = in_prod != in_dev and field.name != "stage"
         default = f"{in_prod}; in `dev` {in_dev}" if differs else in_dev
         text = re.sub(r"`(\w+_\w+)`", lambda found: f"`{_context_name(found[1])}`", texts[field.name])
@@ -105,7 +105,7 @@ def _context_name(name: str) -> str:
     return found
 
 
-def _shown(value: Any) -> str:
+def _default_text(value: Any) -> str:
     value = getattr(value, "value", value)
     if value in ("", None, ()):
         return "none"
@@ -160,18 +160,18 @@ def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type
     """Yields the kinds of problems that a caller may get."""
     for each in kind.__subclasses__():
         if each.__module__ == errors.__name__:
-            if "slug" in vars(each) and each not in OF_NO_CALLER:
+            if "slug" in vars(each) and each not in NEVER_ANSWERED:
                 yield each
             yield from problems(each)
 
 
 def of_problems() -> str:
     """Returns the table of the problem types, by status."""
-    rows = [(str(each.status), f"`{each.slug}`", each.title, _text(each)) for each in problems()]
+    rows = [(str(each.status), f"`{each.slug}`", each.title, _docstring(each)) for each in problems()]
     return table(("status", "type", "title", "when"), sorted(rows))
 
 
-def _text(cls: type) -> str:
+def _docstring(cls: type) -> str:
     return " ".join((vars(cls)["__doc__"] or "").split())
 
 
@@ -193,7 +193,7 @@ def undocumented() -> list[str]:
     """Returns the fields, options, metrics and problems that lack a docstring."""
     classes = [*(cls for cls, _, _ in CLASSES), options.Options]
     texts = {f"{cls.__name__}.{name}": text for cls in classes for name, _, text in fields_of(cls)}
-    texts |= dict(metrics()) | {each.__name__: _text(each) for each in problems()}
+    texts |= dict(metrics()) | {each.__name__: _docstring(each) for each in problems()}
     return [name for name, text in texts.items() if not text]
 
 

@@ -25,11 +25,11 @@ CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # The same texts as API Gateway's, which itself refuses bodies over 10 MB.
 CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
 BODY_BYTES_MAX = Operation.body_bytes_max
-"""The longest body, except on paths that take more. AWS WAF reads only so much of a body."""
+"""The longest body, except on paths that take longer bodies. AWS WAF reads no more than this of a body."""
 
 
 class Edge(Stack):
-    """CloudFront and AWS WAF in front of the API of one stage. Both have to be in us-east-1.
+    """CloudFront and AWS WAF in front of the API of one stage. CloudFront and AWS WAF must be in us-east-1.
 
     The stack refers to nothing in Tally's stack. CloudFront finds the API by the name that the options give the API.
     """
@@ -50,7 +50,7 @@ class Edge(Stack):
         )
         caching = _origin_cache_policy(self)
         logs = _create_log_bucket(self, options.edge_logs) if options.edge_logs else None
-        paths = _patterns(route for route in routes if route.is_cacheable)
+        paths = _path_patterns(route for route in routes if route.is_cacheable)
         zero = Duration.seconds(0)
         distribution = cloudfront.Distribution(
             self,
@@ -101,14 +101,14 @@ def _create_log_bucket(scope: Construct, days: int) -> s3.Bucket:
     return bucket
 
 
-def _patterns(routes: Iterable[Route]) -> list[str]:
+def _path_patterns(routes: Iterable[Route]) -> list[str]:
     """Returns the fewest patterns for these routes, such as `/videos/*` for `/videos/{id}/plays`. A distribution takes
     few patterns, so no pattern covers another one."""
     patterns = {
         f"/{route.path.split('/')[1]}/*" if "{" in route.path or route.fixed_fields else route.path for route in routes
     }
-    wide = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("/*"))
-    return sorted(pattern for pattern in patterns if pattern.endswith("/*") or not pattern.startswith(wide))
+    folders = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("/*"))
+    return sorted(pattern for pattern in patterns if pattern.endswith("/*") or not pattern.startswith(folders))
 
 
 def _origin_cache_policy(scope: Construct) -> cloudfront.CachePolicy:
@@ -206,10 +206,10 @@ def _rule(
 
 
 def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
-    """Matches long bodies, except on the paths of operations that take more. These operations need a token."""
+    """Returns a statement that matches long bodies, except on the paths of operations that take them, with a token."""
     field = waf.CfnWebACL.FieldToMatchProperty
     plain = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
-    longer = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
+    exempt_paths = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
     too_long = waf.CfnWebACL.StatementProperty(
         size_constraint_statement=waf.CfnWebACL.SizeConstraintStatementProperty(
             comparison_operator="GT",
@@ -218,7 +218,7 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
             text_transformations=plain,
         )
     )
-    elsewhere = [
+    on_other_paths = [
         waf.CfnWebACL.StatementProperty(
             not_statement=waf.CfnWebACL.NotStatementProperty(
                 statement=waf.CfnWebACL.StatementProperty(
@@ -231,11 +231,11 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
                 )
             )
         )
-        for path in longer
+        for path in exempt_paths
     ]
-    if not elsewhere:
+    if not on_other_paths:
         return too_long
-    both = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *elsewhere])
+    both = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *on_other_paths])
     return waf.CfnWebACL.StatementProperty(and_statement=both)
 
 

@@ -46,9 +46,9 @@ class Alarm:
 
 
 # Missing data. IGNORE: the alarm keeps its state, because silence of the sweep or of a consumer does not mean that all
-# is well: `sweep` or `iterator-age` reports the silence. These two are MISSING: the heartbeat keeps each function busy,
-# so silence turns the alarm to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in this state and
-# notifies nobody; with BREACHING it would. `drift` is a query: if a counter has no data left, AWS sets its line to OK.
+# is well. `sweep` and `iterator-age` report this silence. They are MISSING: the heartbeat keeps each function busy, so
+# silence turns the alarm to INSUFFICIENT_DATA, which also notifies the topic. A new stack begins in this state and
+# notifies nobody; BREACHING would notify. `drift` is a query: AWS sets the line of a counter without data to OK.
 DRIFT = Alarm(
     "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
@@ -114,7 +114,7 @@ WRITE_UNITS = Alarm(
 FAILED_EVENTS = Alarm(
     "failed-events", "Lambda has given up asynchronous events: they may not be counted", TODAY, 0, 1, _Missing.IGNORE
 )
-# If the front door blocks every request, the API gets no request that could fail. MISSING as for `sweep`: silence
+# If the front door blocks every request, the API gets no request that could fail. MISSING is as for `sweep`: silence
 # notifies, and a new stack notifies nobody.
 SILENCE = Alarm("silence", "No request has reached the API for six hours", AT_ONCE, 1, 6, _Missing.MISSING, BELOW)
 EDGE_FAILING = Alarm(
@@ -124,7 +124,7 @@ EDGE_REFUSING = Alarm("edge-4xx", "CloudFront has refused over half of the reque
 EDGE_BLOCKING = Alarm(
     "edge-blocked", "AWS WAF has refused over 10,000 requests in 5 minutes, twice in a row", TODAY, 10_000, 2
 )
-# Of the new code alone: otherwise failing old code would stop the deployment of its correction.
+# The metric is of the new code alone. Otherwise failing old code would stop the deployment of its correction.
 NEW_CODE = Alarm("new-code", "Newly deployed code fails: at least two calls in a minute", AT_ONCE, 1, 1)
 ALARMS = tuple(value for value in list(vars().values()) if isinstance(value, Alarm))
 

@@ -22,7 +22,7 @@ from .names import Names, camel
 from .options import Options
 from .users import Users
 
-DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of routes without a throttle, which should not exist
+DEFAULT_RATE_PER_S, DEFAULT_BURST = 10, 20  # of a route without a throttle; there should be none
 ACCESS_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 
 
@@ -55,7 +55,7 @@ class Api(Construct):
             "Http",
             api_name=names.base,
             create_default_stage=False,
-            disable_execute_api_endpoint=bool(options.domain_name),  # or callers could go around what guards the domain
+            disable_execute_api_endpoint=bool(options.domain_name),  # or callers could bypass what guards the domain
             cors_preflight=http.CorsPreflightOptions(
                 allow_origins=list(options.cors_origins),
                 allow_methods=[http.CorsHttpMethod[method] for method in cors_methods(routes)],
@@ -66,7 +66,7 @@ class Api(Construct):
         )
         authorizer = self._authorizer()
         targets = {
-            # One permission for all routes of a function: one for each would be a quarter of the stack's 500 resources.
+            # One permission for all routes of a function: one for each route would be a quarter of 500 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }
@@ -97,9 +97,9 @@ class Api(Construct):
         client = self.users.console_client.user_pool_client_id
         return {"kind": "pkce", "domain": self.users.domain_url, "client_id": client, "redirect": self.console_url}
 
-    def busiest_per_s(self, *, writes: bool = False) -> int:
-        """Returns the highest throttle of a route, in requests a second. `writes`: of the routes that write, or 0."""
-        routes = [route for route in self._deployed_routes if route.operation.writes or not writes]
+    def busiest_per_s(self, *, only_writes: bool = False) -> int:
+        """Returns the highest throttle of a route, in requests a second. `only_writes`: 0 if no route writes."""
+        routes = [route for route in self._deployed_routes if route.operation.writes or not only_writes]
         return max((route.throttle.scaled_by(self._options.throttle).rate_per_s for route in routes), default=0)
 
     def _authorizer(self) -> http.IHttpRouteAuthorizer:

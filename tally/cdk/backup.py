@@ -1,4 +1,4 @@
-"""Copies of the three tables in a vault of another region or account. They survive the loss of this one.
+"""Copies of the three tables in a vault of another region or account. The copies survive the loss of this region.
 
 Global tables do not fit. If two regions write one item, the last writer wins, and the other change is lost without a
 trace. A transaction is atomic only in its own region, so another region may see a receipt without its count. Global
@@ -24,7 +24,7 @@ from .names import Names
 from .tables import Tables
 
 DAILY = "cron(0 3 * * ? *)"  # UTC
-# AWS's lowest. AWS Backup gives up a copy that begins later, so the copies of a day are at most so far apart.
+# AWS's lowest. AWS Backup gives up a copy that begins later, so the copies of a day begin within this time.
 START_WINDOW_MIN = 60
 LOCAL_RETENTION_DAYS = 3  # a large table takes hours on its way to the other vault
 REMOTE_RETENTION_DAYS = 7
@@ -46,8 +46,8 @@ class Backup(Construct):
         super().__init__(scope, id)
         copied_tables = [tables.by_name[table].table_arn for table in TABLES]
         vault = backup.CfnBackupVault(self, "Vault", backup_vault_name=names.vault)
-        vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # a rolled-back deploy deletes it
-        copied = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
+        vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # a rolled-back deploy deletes the vault
+        copy_action = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
             destination_backup_vault_arn=vault_arn, lifecycle=_delete_after(REMOTE_RETENTION_DAYS)
         )
         rule = backup.CfnBackupPlan.BackupRuleResourceTypeProperty(
@@ -56,7 +56,7 @@ class Backup(Construct):
             start_window_minutes=START_WINDOW_MIN,
             target_backup_vault=vault.ref,
             lifecycle=_delete_after(LOCAL_RETENTION_DAYS),
-            copy_actions=[copied],
+            copy_actions=[copy_action],
         )
         contents = backup.CfnBackupPlan.BackupPlanResourceTypeProperty(
             backup_plan_name=names.vault, backup_plan_rule=[rule]
@@ -94,7 +94,7 @@ class Backup(Construct):
         paths = "$.detail-type", "$.detail.resourceArn", "$.detail.state"
         job, table, state = map(events.EventField.from_path, paths)
         message = events.RuleTargetInput.from_text(f"{job} of {table}: {state}. {help}")
-        # The target adds no statement to an imported topic. Its own statement would admit the rules of every account.
+        # CDK's target adds no statement to an imported topic. Its own statement would admit rules of every account.
         target = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         rule = events.Rule(
             self,
@@ -107,7 +107,7 @@ class Backup(Construct):
             ),
             targets=[targets.SnsTopic(target, message=message)],
         )
-        # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-conditions.html: aws:SourceArn is the rule's.
+        # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-conditions.html: aws:SourceArn is the rule.
         topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="FailedCopies",

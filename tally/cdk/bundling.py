@@ -43,9 +43,9 @@ class Bundle:
     lambdas: Path
     """The folder of the sources, with their `requirements.txt`."""
     declarations: Declarations
-    """Their file replaces the `counters.py` of the sources."""
+    """The file of these declarations replaces the `counters.py` of the sources."""
     likers: UserVisibility
-    """Who may see which users like a post. The API document says it."""
+    """Who may see which users like a post. The API document says this."""
     cache_folder: Path
     """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
 
@@ -105,7 +105,7 @@ class Bundle:
             try:
                 bundle.rename(target)
             except OSError:
-                if not target.exists():  # otherwise another synth has just made it
+                if not target.exists():  # otherwise another synth has just made the folder
                     raise
         for old in self.cache_folder.glob("lambdas-*"):
             if old != target:

@@ -1,4 +1,4 @@
-"""New code of the busy functions first serves a tenth of the calls. If it fails, it serves none."""
+"""New code of the busy functions first serves a tenth of the calls. If the new code fails, it serves no calls."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONFIG = codedeploy.LambdaDeploymentConfig.CANARY_10_PERCENT_5_MINUTES
 class Canary(Construct):
     """CodeDeploy's deployments of the functions, and the alarms that roll a deployment back.
 
-    An alarm sees the answers of the new code, so it needs callers: docs/operate.md has the odds. A hook could call the
+    An alarm judges answers of the new code, so callers are needed (docs/operate.md). A hook could call the
     new version before callers do. But it needs a function and a role of its own, and an event that every busy function
     answers without counting: over a hundred lines.
 
-    The consumers move first and at once (`deploy_before`): they must know what new code writes. Records that
-    they miss wait in the streams.
+    The consumers move first and at once (`deploy_before`): they must know what new code writes. Until then, records
+    wait in the streams.
     """
 
     def __init__(

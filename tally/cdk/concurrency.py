@@ -1,4 +1,4 @@
-"""Ceilings for the concurrency of functions that serve strangers, so that the account has some left.
+"""Ceilings for the concurrency of functions that serve strangers, so that the account has concurrency left.
 
 A throttle bounds the requests of a second, but not their duration. While DynamoDB is slow, strangers could use the
 whole concurrency of the account. Lambda has no ceiling for several functions together, so each function has its own.
@@ -18,7 +18,7 @@ CONCURRENCY_MIN = 10  # a page of the console asks for as many files at once
 
 
 def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
-    """Returns the ceiling of each function that has a route for anyone; empty if there are none.
+    """Returns the ceiling of each function that has a route for anyone, by the function's name.
 
     A ceiling fits the function's busiest route at its full throttle. If the options give a number for all functions,
     each function gets its share.

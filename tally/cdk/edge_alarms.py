@@ -14,7 +14,7 @@ from .options import Options
 
 CLIENT_RATE, BODY_SIZE = "ClientRate", "BodySize"  # the rules of the web ACL
 REQUESTS_MIN = 100
-"""Up to so many requests in five minutes, the share of refusals means nothing: strangers try wrong paths."""
+"""With fewer requests in five minutes, the share of refusals means nothing, because strangers try wrong paths."""
 
 
 class EdgeAlarms(Construct):
@@ -42,7 +42,7 @@ class EdgeAlarms(Construct):
             period=FIVE_MINUTES,
             label="refused",
         )
-        # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: CloudFront's have no region.
+        # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: no region for CloudFront.
         acl = {"WebACL": names.stack, "Rule": CLIENT_RATE}
         for id_, metric, kind in (
             ("Failing", of_distribution("5xxErrorRate", "Average"), alarms.EDGE_FAILING),

@@ -12,7 +12,7 @@ from .names import Names
 
 
 class EventBus(Construct):
-    """A bus of Tally's own, or the one with this ARN."""
+    """A bus of Tally's own, or the bus with this ARN."""
 
     arn: str
 

@@ -47,7 +47,7 @@ class FailedEvents(Construct):
                 reason="This is the queue of failed events itself: only a person reads it, after its alarm",
             )
         )
-        # The construct's own destination would grant a function more than sending.
+        # CDK's own destination would grant a function more than sending.
         on_failure = lambda_.CfnEventInvokeConfig.OnFailureProperty(destination=self.queue.queue_arn)
         destination = lambda_.CfnEventInvokeConfig.DestinationConfigProperty(on_failure=on_failure)
         for module, routes in functions.items():

@@ -32,8 +32,8 @@ from .team_tables import TeamTables
 # 1,769 MB is a whole CPU. If a million tallies change in a minute, the judge takes seconds and up to 500 MB. In dev,
 # fewer tallies change, and the sweep mostly waits.
 SCHEDULED_MEMORY_MB, SCHEDULED_MEMORY_DEV_MB = 1769, 512
-SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; the next run is due by the end
-# A route with at least this throttle is busy: visitors wait for it. Operators and programs rarely call the others.
+SCHEDULED_AGE_MAX = Duration.seconds(60)  # the least that Lambda takes; then the next run is due
+# A route with at least this throttle is busy: visitors wait for it. Operators and programs rarely call other routes.
 BUSY_PER_S = 500
 LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 ALIAS = "live"
@@ -197,7 +197,7 @@ class Functions(Construct):
         snapshot: bool = False,
         traced: bool | None = None,
     ) -> lambda_.Alias:
-        """`traced`: None if no caller waits for the function. It is then traced if the option `tracing` is `all`."""
+        """`traced`: None if no caller waits for the function, which is traced if the option `tracing` is `all`."""
         traced = self._options.tracing == "all" if traced is None else traced
         scope = Construct(self, camel(module))
         log_group = logs.LogGroup(
@@ -262,16 +262,18 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
     for need in needs:
         prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
     actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
-    for (table, action), found in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
-        actions.setdefault((table, tuple(sorted(found))), []).append(f"dynamodb:{action}")
+    for (table, action), prefixes_of_action in sorted(
+        prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])
+    ):
+        actions.setdefault((table, tuple(sorted(prefixes_of_action))), []).append(f"dynamodb:{action}")
     return [
         iam.PolicyStatement(
-            actions=named,
+            actions=names,
             resources=[tables.by_name[table].table_arn],
             # A prefix that does not end in the separator is a whole key.
-            conditions=leading_keys_condition(f"{one}*" if one.endswith("#") else one for one in found_prefixes),
+            conditions=leading_keys_condition(f"{one}*" if one.endswith("#") else one for one in shared_prefixes),
         )
-        for (table, found_prefixes), named in actions.items()
+        for (table, shared_prefixes), names in actions.items()
     ]
 
 

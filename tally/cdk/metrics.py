@@ -58,12 +58,12 @@ class TallyMetrics:
         return self._metric(name, {observe.VERSION: version}, "Sum", MINUTE, version)
 
     def _metric(
-        self, name: str, of: Mapping[str, str], statistic: str, period: Duration, label: str
+        self, name: str, dimensions: Mapping[str, str], statistic: str, period: Duration, label: str
     ) -> cloudwatch.Metric:
         return cloudwatch.Metric(
             namespace=observe.NAMESPACE,
             metric_name=name,
-            dimensions_map={"service": self.names.base, **of},
+            dimensions_map={"service": self.names.base, **dimensions},
             statistic=statistic,
             period=period,
             label=label,
@@ -91,7 +91,7 @@ def aws_metric(
 
 
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
-    """Returns the calls of a function's newest version that failed by its fault; 0 up to a tenth of the calls.
+    """Returns the calls of a function's newest version that failed by its fault; 0 if at most a tenth failed.
 
     While the store is busy, any code has a few failures a minute. `failed`: the failed answers. Lambda's `Errors` are
     the calls without an answer, as of code that does not load. FILL: a metric has no data if nothing happened.
@@ -131,7 +131,7 @@ def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpressi
 def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
     """Returns the writes that DynamoDB throttled in a minute; 0 if it sends no data.
 
-    An alarm on a metric of DynamoDB may ignore missing data, whatever its setting, and would then stay on.
+    An alarm on a metric of DynamoDB may ignore missing data, whatever its setting. Without FILL it would stay on.
     """
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",

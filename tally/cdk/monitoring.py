@@ -103,11 +103,13 @@ class Monitoring(Construct):
 
     def _add_dashboard(self, sections: Sequence[Monitored]) -> None:
         """Adds the dashboard: the state of every alarm, then the sections."""
-        shown = Duration.hours(1)  # at first, so a legend has the sum of an hour
+        shown = Duration.hours(1)  # the time that it shows at first, so a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
-        on = [created.alarm for created in self._facade.created_alarms()]
-        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="State of each alarm", width=24, height=4))
+        every = [created.alarm for created in self._facade.created_alarms()]
+        dashboard.add_widgets(
+            cloudwatch.AlarmStatusWidget(alarms=every, title="State of each alarm", width=24, height=4)
+        )
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 
@@ -134,11 +136,11 @@ class Monitoring(Construct):
             self._with_alarm(requests, replace(alarms.TRAFFIC, threshold=seconds * api.busiest_per_s())),
             self._with_alarm(refused, alarms.REFUSING),
         ]
-        units = seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(writes=True)
+        units = seconds * WRITE_UNITS_PER_CHANGE * api.busiest_per_s(only_writes=True)
         if units:  # without a route that writes, Tally counts only the items of the team's tables
             written = metrics.write_units(self._tables)
             groups["Costly"].append(self._with_alarm(written, replace(alarms.WRITE_UNITS, threshold=units)))
-        if self._options.domain_name:  # in front of the API is something that can block every request
+        if self._options.domain_name:  # the domain may have a front door, which can block every request
             hourly = metrics.aws_metric(api.api, "Count", period=Duration.hours(1), label="requests")
             groups["Costly"].append(self._with_alarm(hourly, alarms.SILENCE))
         for id, with_alarms in groups.items():

@@ -13,7 +13,7 @@ from constructs import Construct
 
 from .option_parsers import RESERVED_BY_COGNITO, OptionsError
 
-BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 for the name of a vault, which has nine more
+BASE_CHARACTERS_MAX = 41  # AWS Backup takes 50 for a vault's name, which is the base and nine more
 HIDDEN_ID = "Default"  # CDK leaves a construct with this id out of logical ids
 
 
@@ -74,7 +74,7 @@ class Names:
         """The log group of the API: `/aws/vendedlogs/Tally-prod-1a2b3c4d`.
 
         API Gateway writes the name of each access log into one policy of the region, which has 5,120 characters. A name
-        that begins with `/aws/vendedlogs/` is not. A stack that is created again has another id, as has its log group.
+        that begins with `/aws/vendedlogs/` is not in the policy. A stack that is created again has another id here.
         """
         return f"/aws/vendedlogs/{self._base_with_stack_id}"
 
@@ -119,5 +119,5 @@ def stack_name(stage: str) -> str:
 
 
 def edge_stack_name(stage: str, region: str) -> str:
-    """The stack of a stage's front door, with the region of the stage: all of them are in us-east-1."""
+    """The stack of a stage's front door, with the region of the stage, because each front door is in us-east-1."""
     return f"{stack_name(stage)}-edge-{region}"

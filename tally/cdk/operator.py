@@ -77,7 +77,7 @@ def operator_needs(counters: Mapping[str, Counter]) -> Needs:
     watched = [counter for counter in every if counter.watch]
     if watched:
         on_ledger["WATCHED#"] = ("Query", "GetItem", "UpdateItem", "DeleteItem")
-    # BatchGetItem reads overrides and children; with all prefixes it needs no statement of its own.
+    # BatchGetItem reads overrides and children. With all prefixes, BatchGetItem needs no statement of its own.
     repair = need.on_counts(every, "Query", "BatchGetItem", "UpdateItem", "ConditionCheckItem")
     repair |= need.on_counts(watched, "GetItem")
     forget = need.on_counts(users, "GetItem", "PutItem", "DeleteItem")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-# Lambda takes 4,096 bytes of variables for a function: these, and up to 900 of others (tests/infra/rules.py).
+# Lambda takes 4,096 bytes of variables for a function: the hosts, and 900 bytes for the rest (tests/infra/rules.py).
 PAGE_HOSTS_BYTES_MAX = 3200
 _STAGE_PATTERN = "[a-z][a-z0-9-]{0,15}"
-RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # not in the domain of a user pool, which has the stage
+RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # the domain of a user pool may not have them, and it has the stage
 _HOST_PATTERN = "[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9_])?"  # without a port, as tally/fields.py compares it
 # As a browser sends it: without the default port of its scheme. API Gateway compares origins as text.
 _ORIGIN_PATTERN = rf"(?!http:.*:80$|https:.*:443$)https?://(\*|\[[0-9a-f:]+\]|{_HOST_PATTERN})(:[1-9][0-9]{{0,4}})?"
@@ -112,7 +112,7 @@ def hosts(text: str) -> tuple[str, ...] | None:
     names: tuple[str, ...] | None = list_of(re.compile(_HOST_PATTERN).fullmatch, "hosts like example.com")(text.lower())
     length = len(",".join(names or ()))
     if names and length > PAGE_HOSTS_BYTES_MAX:
-        why = f"Lambda takes {PAGE_HOSTS_BYTES_MAX}; give * alone, and refuse others in front of the API"
+        why = f"Lambda takes {PAGE_HOSTS_BYTES_MAX}; give * alone, and refuse other hosts in front of the API"
         raise OptionsError(f"has {len(names)} hosts of {length} bytes together: {why}")
     return names
 

@@ -31,7 +31,7 @@ REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 
 
 def _option(read: parse.Parser, default: Any, of: str = "", name: str = "") -> Any:
-    """Declares an option. `of`: STAGE, EDGE or "". `name`: in the context, if not the field's name in camel case."""
+    """Declares an option. `of`: STAGE, EDGE or "". `name`: the name in the context, if not in camel case."""
     return field(default=default, metadata={"read": read, "of": of, "name": name})
 
 
@@ -93,7 +93,7 @@ class Options:
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option(parse.whole(4000, 10**7), None)
     """Write units a second that counts and receipts, each, take from the first moment; 4,000 to 10,000,000. AWS bills
-    this once. It cannot be lowered."""
+    this once. A deploy cannot lower this."""
     warm_reads: int | None = _option(parse.whole(12_000, 10**7), None)
     """Read units a second that counts and receipts, each, take from the first moment; 12,000 to 10,000,000."""
     max_writes: int | None = _option(parse.whole(100, 10**7), None)
@@ -195,17 +195,17 @@ class Options:
             )
         if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:
             raise OptionsError(
-                f"context backupTo is in {region} of account {account}, where this deploys to: what is lost with it"
-                " would be lost with its copies; give a vault of another region or account"
+                f"context backupTo is in {region} of account {account}, where this deploys to: the copies would be"
+                " lost with the tables; give a vault of another region or account"
             )
 
     @classmethod
     def from_context(cls, context: Mapping[str, object]) -> Options:
         """Read and check the context. CDK's own keys have `:` or `@`. Raises OptionsError."""
         given = {name: value for name, value in context.items() if ":" not in name and "@" not in name}
-        called = {each.name: _context_name(each) for each in fields(cls)}
+        given_names = {each.name: _context_name(each) for each in fields(cls)}
         try:
-            return cls._parse(given, called, "{!r} is unknown: there are")
+            return cls._parse(given, given_names, "{!r} is unknown: there are")
         except OptionsError as error:
             raise OptionsError(f"context {error}") from None
 
@@ -213,10 +213,10 @@ class Options:
     def from_arguments(cls, given: Mapping[str, object], *, keep_data: bool) -> Options:
         """Read and check the arguments of a construct. Raises OptionsError."""
         stage = PROD_STAGE if keep_data else DEV
-        called = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
+        given_names = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
         if given.get("restored"):  # in a context each stage has a moment of its own
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
-        return cls._parse(given, called, "{} is not an option of Tally: there are keep_data,", stage=stage)
+        return cls._parse(given, given_names, "{} is not an option of Tally: there are keep_data,", stage=stage)
 
     @classmethod
     def _parse(
@@ -252,7 +252,7 @@ class Options:
 
 
 def _context_name(option: Field[Any]) -> str:
-    """`pageHosts` of `page_hosts`."""
+    """Returns the option's name in the context: `pageHosts` for `page_hosts`."""
     first, *others = option.name.split("_")
     return option.metadata["name"] or "".join((first, *(word.capitalize() for word in others)))
 

@@ -70,7 +70,7 @@ ARNS = {
     "AWS::SNS::Topic": "sns:{place}:{name}",
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
-ARN_BY_REF = ("lambda:{place}:function:{name}:live", "sns:")
+REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # `Ref` of other resources is a name
 STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 
@@ -171,12 +171,12 @@ class _Template(NamedTuple):
         resource = self.resources.get(id_, {"Type": ""})
         generated_name = f"{self.stack}-{id_}"[: NAME_MAX - len(SUFFIX)] + SUFFIX
         name = str(resource.get("Properties", {}).get("TableName", generated_name))
-        form = ARNS.get(resource["Type"])
-        if form is None or not (attribute or form.startswith(ARN_BY_REF)):
+        arn = ARNS.get(resource["Type"])
+        if arn is None or not (attribute or arn.startswith(REF_IS_ARN)):
             return name
         place = f"{PSEUDO_PARAMETERS['AWS::Region']}:{PSEUDO_PARAMETERS['AWS::AccountId']}"
         suffix = STREAM_ARN_SUFFIX if attribute == "StreamArn" else ""
-        return f"arn:aws:{form.format(place=place, name=name)}{suffix}"
+        return f"arn:aws:{arn.format(place=place, name=name)}{suffix}"
 
 
 def _function_usage(body: _Template) -> Iterator[tuple[str, str, int]]:

@@ -56,7 +56,8 @@ class Streams(Construct):
     def deploy_before(self, writers: Iterable[lambda_.Alias | lambda_.Function]) -> None:
         """Let the functions that write go live after the consumers.
 
-        If a consumer does not know a new counter, it makes dead letters of the counter's records, or books one half.
+        If a consumer does not know a new counter, the consumer makes dead letters of the counter's
+        records, or books only half of a change.
         """
         for writer in writers:
             for mapping in self.mappings:
@@ -65,12 +66,12 @@ class Streams(Construct):
                 _resource(writer).add_resource_dependency(_resource(consumer))
 
     def _mapping(
-        self, consumer: StreamReader, alias: lambda_.Alias, of: str, stream: str | None, patterns: Iterable[Any]
+        self, consumer: StreamReader, alias: lambda_.Alias, id_end: str, stream: str | None, patterns: Iterable[Any]
     ) -> lambda_.CfnEventSourceMapping:
         filters = [lambda_.FilterCriteria.filter(pattern) for pattern in patterns]
         mapping = lambda_.EventSourceMapping(
             self,
-            f"{consumer.function.capitalize()}{of}",
+            f"{consumer.function.capitalize()}{id_end}",
             target=alias,
             event_source_arn=stream,
             starting_position=lambda_.StartingPosition[DELIVERY.begins],

@@ -35,14 +35,14 @@ class TeamTables:
             if why := _why_uncountable(given[name], counters):
                 raise OptionsError(f"the items of the table {name!r} cannot be counted: {why}")
         for name in given.keys() - declarations.team_tables.keys():
-            unused = f"tables has {name!r}: no counter counts items of it"
+            unused = f"tables has {name!r}: no counter counts items of this table"
             Annotations.of(scope).add_warning_v2(f"tally:table-{name}", unused)
         self.by_name = {name: given[name] for name in declarations.team_tables}
         streams: dict[str, str] = {}
         for name, counted in self.by_name.items():
             other = streams.setdefault(json.dumps(Stack.of(scope).resolve(counted.table_stream_arn)), name)
             if other != name:
-                raise OptionsError(f"tables has one table as {other!r} and as {name!r}: call it by one name")
+                raise OptionsError(f"tables has one table as {other!r} and as {name!r}: give the table one name")
         of_items = [counter.items for counter in declarations.counters.values() if counter.items is not None]
         self._heartbeat_tables = {of.table for of in of_items if of.heartbeats}
 
@@ -85,7 +85,7 @@ def _why_uncountable(table: dynamodb.ITable, counters: KeysByCounter) -> str:
     """Returns why the items of a table cannot be counted; empty if they can, or if an imported table does not say."""
     resource = table.node.default_child
     if not isinstance(resource, CfnResource):
-        return "" if table.table_stream_arn else "it has no stream: import it with table_stream_arn"
+        return "" if table.table_stream_arn else "the table has no stream: import the table with table_stream_arn"
     properties = Stack.of(table).resolve(resource._cfn_properties)
     schema = [{"AttributeName": key["attributeName"], "KeyType": key["keyType"]} for key in properties["keySchema"]]
     stream = properties.get("streamSpecification") or {}

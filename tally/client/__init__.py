@@ -6,8 +6,8 @@
     tally.increment("plays", "9f3a")
     results = tally.batch([requests.increment("plays", "9f3a"), requests.increment("stock", "mug", amount=-1)])
 
-It needs boto3, which Lambda's runtime has, and of `tally` only `client/`, `errors.py` and `ids.py`. Bundle these files,
-or make a layer of them (docs/functions.md).
+The client needs boto3, which Lambda's runtime has, and of `tally` only `client/`, `errors.py` and `ids.py`. Bundle
+these files, or make a layer of them (docs/functions.md).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ATTEMPTS_MAX = 6
 PAUSE_FIRST_S = 0.2  # the longest first pause; doubles with each attempt; full jitter
 PAUSE_MAX_S = 2.0
 CONNECT_S_MAX = 1.0
-# After these errors of Lambda, a retry can succeed. After a 5xx, too.
+# After these errors of Lambda, and after a 5xx, a retry can succeed.
 _BUSY_CODES = frozenset(
     {"TooManyRequestsException", "ThrottlingException", "ResourceConflictException", "SnapStartNotReadyException"}
 )
@@ -151,7 +151,7 @@ class Tally(Methods):
         entries, refused = self._entries(requests)
         results: dict[int, T | TallyError] = {**refused}
         for function, chunk in _chunks(entries):
-            results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this.")))
+            results.update(dict.fromkeys(chunk, StoreBusyError("No time was left to send this request.")))
             budget, left = _RetryBudget(end_s, self._attempt_s), dict(chunk)
             while left and budget.has_time():
                 chunk_results = self._send_once(function, left)
@@ -164,7 +164,7 @@ class Tally(Methods):
     def _with_retries(self, attempt: Callable[[], T], end_s: float) -> T:
         budget = _RetryBudget(end_s, self._attempt_s)
         if not budget.has_time():
-            raise StoreBusyError("No time was left to send this.")
+            raise StoreBusyError("No time was left to send this request.")
         while True:
             try:
                 return attempt()
@@ -269,9 +269,9 @@ def _chunks(entries: Mapping[int, _Entry[T]]) -> Iterator[tuple[str, Mapping[int
         yield function, chunk
 
 
-def _batch_event(entries: Mapping[int, _Entry[Any]], more: bytes = b"") -> bytes:
+def _batch_event(entries: Mapping[int, _Entry[Any]], more_members: bytes = b"") -> bytes:
     """Returns one event with all entries."""
-    return b'{"batch": [' + b", ".join(entry.event for entry in entries.values()) + b"]" + more + b"}"
+    return b'{"batch": [' + b", ".join(entry.event for entry in entries.values()) + b"]" + more_members + b"}"
 
 
 def _reply(answer: Any) -> Reply:

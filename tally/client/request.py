@@ -47,12 +47,12 @@ class Request(Generic[T_co]):
         If the operation takes a key, makes a missing key. An id that is not text stays, and the function refuses it.
         """
         given = {name.rstrip("_"): plain(value) for name, value in arguments.items() if value is not None}
-        spell = dict[str, Callable[[str], str]](of=tally_of)
+        spellings = dict[str, Callable[[str], str]](of=tally_of)
         if given.get("counter") not in PAGE_COUNTERS:
-            spell["id"] = id_of
+            spellings["id"] = id_of
         if given.get("of") != "visit":  # the target is a page
-            spell["target"] = target_of
-        given |= {name: _map_texts(given[name], by) for name, by in spell.items() if name in given}
+            spellings["target"] = target_of
+        given |= {name: _map_texts(given[name], spelling) for name, spelling in spellings.items() if name in given}
         if isinstance(given.get("changes"), list):
             given["changes"] = [
                 {**one, "id": _map_texts(one["id"], id_of)} if isinstance(one, Mapping) and "id" in one else one
@@ -74,7 +74,7 @@ class Request(Generic[T_co]):
 
 
 def _map_texts(value: Any, spell: Callable[[str], str]) -> Any:
-    """Returns a text spelled, or a list with each text spelled."""
+    """Applies `spell` to a text, or to each text of a list."""
     if isinstance(value, list):
         return [spell(one) if isinstance(one, str) else one for one in value]
     return spell(value) if isinstance(value, str) else value
@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value.adjusted() < DIGITS_MAX and value == int(value) else value
-    if isinstance(value, Integral) and not isinstance(value, int):  # NumPy's
+    if isinstance(value, Integral) and not isinstance(value, int):  # of NumPy
         return int(value)
     try:
         if isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
     """Returns the event in JSON. If JSON cannot write it, raises InvalidInputError. Raises PayloadTooLargeError."""
     try:
         payload = json.dumps(event, default=_default, allow_nan=False, ensure_ascii=False).encode()
-    except Exception as error:  # a date; NaN, a circle, half a surrogate; deep nesting; an object's own
+    except Exception as error:  # a date, NaN, a circle, half a surrogate pair, deep nesting, or an error of an object
         raise InvalidInputError(f"The request cannot be sent as JSON: {error}") from None
     if len(payload) > EVENT_BYTES_MAX:
         raise PayloadTooLargeError(f"The request is larger than {EVENT_BYTES_MAX} bytes.")

@@ -36,13 +36,16 @@ from .request import Request, sends
 
 def source(operations: Iterable[Operation]) -> str:
     """Returns the text of the file."""
-    called = client_operations(operations)
-    keyed = {answer.__name__ for one in called if one.leaves_receipt for answer in typed_dicts_in(one.answer)}
-    answers = {answer.__name__: answer for operation in called for answer in typed_dicts_in(operation.answer)}
-    classes = [_answer_class(answer, name in keyed) for name, answer in answers.items()]
-    methods = "".join(f"    {operation.name} = sends({operation.name})\n" for operation in called)
+    operations = client_operations(operations)
+    with_receipt = [operation for operation in operations if operation.leaves_receipt]
+    replayable = {answer.__name__ for operation in with_receipt for answer in typed_dicts_in(operation.answer)}
+    answers = {answer.__name__: answer for operation in operations for answer in typed_dicts_in(operation.answer)}
+    classes = [_answer_class(answer, has_replayed=name in replayable) for name, answer in answers.items()]
+    methods = "".join(f"    {operation.name} = sends({operation.name})\n" for operation in operations)
     about = "A method for each request above: it makes the request and sends it."
-    return "\n\n".join([_HEAD, *classes, *map(_function, called), f'class Methods:\n    """{about}"""\n\n{methods}'])
+    return "\n\n".join(
+        [_HEAD, *classes, *map(_function, operations), f'class Methods:\n    """{about}"""\n\n{methods}']
+    )
 
 
 def client_operations(operations: Iterable[Operation]) -> list[Operation]:
@@ -52,7 +55,7 @@ def client_operations(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def typed_dicts_in(kind: Any) -> list[Any]:
-    """Returns the TypedDicts in a type. Each comes after those that it refers to."""
+    """Returns the TypedDicts in a type. Each TypedDict comes after the TypedDicts that it refers to."""
     dicts: dict[Any, None] = {}
     if typing.is_typeddict(kind):
         for hint in typing.get_type_hints(kind).values():
@@ -63,9 +66,9 @@ def typed_dicts_in(kind: Any) -> list[Any]:
     return list(dicts)
 
 
-def _answer_class(kind: Any, keyed: bool) -> str:
+def _answer_class(kind: Any, *, has_replayed: bool) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
-    members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if keyed else {})
+    members = {name: _hint(hint) for name, hint in hints.items()} | ({"replayed": "bool"} if has_replayed else {})
     about = inspect.getdoc(kind) or ""
     if any(keyword.iskeyword(name) for name in members):
         listed = ", ".join(f'"{name}": {hint}' for name, hint in members.items())

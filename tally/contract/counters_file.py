@@ -39,10 +39,10 @@ class CountersFile:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the file may raise anything, also SystemExit
-            raise ConfigurationError(_why(path, error)) from error
+            raise ConfigurationError(_failure_line(path, error)) from error
         value = module.get("COUNTERS")
         if not isinstance(value, Mapping) or not value or not all(isinstance(one, Counter) for one in value.values()):
-            raise ConfigurationError(f"{path} declares no COUNTERS: end it with COUNTERS = declared([…])")
+            raise ConfigurationError(f"{path} declares no COUNTERS: end the file with COUNTERS = declared([…])")
         counters = declared(value.values())
         if counters != dict(value):
             names = ", ".join(value)
@@ -52,9 +52,9 @@ class CountersFile:
             for name, one in module.items()
             if isinstance(one, Counter) and one != counters.get(one.name) and one not in BUILTIN
         ]
-        found = cls(path, counters, pages.declared_pages(module), tuple(undeclared))
-        found.check()
-        return found
+        file = cls(path, counters, pages.declared_pages(module), tuple(undeclared))
+        file.check()
+        return file
 
     @property
     def warnings(self) -> list[str]:
@@ -66,7 +66,7 @@ class CountersFile:
         ]
 
     def check(self) -> None:
-        """Raises ConfigurationError in two cases: a counter has the name of a built-in one and differs in more than
+        """Raises ConfigurationError in two cases: a counter has the name of a built-in counter and differs in more than
         `notify` and `lists`, or a built-in counter needs another counter that is not listed."""
         for counter in BUILTIN:
             listed = self.counters.get(counter.name, counter)
@@ -81,10 +81,10 @@ class CountersFile:
             raise ConfigurationError(f"counter {PAGE_VISITORS.name!r}: {self.path} {must}")
 
 
-def _why(path: Path, error: BaseException) -> str:
+def _failure_line(path: Path, error: BaseException) -> str:
     """Returns in one line why the file does not run: the place, and the error."""
     line: int | None = None
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:  # of this file, or of one that it imports
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:  # in this file, or in a file that it imports
         path, line = Path(error.filename), error.lineno
     else:
         frames = traceback.extract_tb(error.__traceback__)

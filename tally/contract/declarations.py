@@ -53,7 +53,7 @@ class Declarations(CountersFile):
 
     @cached_property
     def routes_by_function(self) -> dict[str, list[Route]]:
-        """The routes of each function that serves some, by its name."""
+        """The routes of each function that has routes, by the function's name."""
         return routes_by_function(self.operations, self.counters)
 
     @cached_property

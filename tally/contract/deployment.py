@@ -33,7 +33,7 @@ class TableSchema(NamedTuple):
 
 
 # The ledger has no stream: consumers write there, and would get their own writes.
-# Old images of receipts too: they distinguish a receipt that was edited by hand from a new one (both MODIFY).
+# Receipts have old images, too: they distinguish a receipt that was edited by hand from a new receipt (both MODIFY).
 TABLES: Mapping[Table, TableSchema] = {
     Table.COUNTS: TableSchema("PK", "SK", has_stream=True),
     Table.RECEIPTS: TableSchema("id", None, has_stream=True),
@@ -63,13 +63,13 @@ class Delivery(NamedTuple):
 
     batch_records: int = 1000  # the more records are folded into one transaction, the fewer write units they take
     batch_window_s: int = 1  # of a reader that does not say otherwise (`window_s`)
-    # Without a window, an event lacks the id of its stream shard. This is the longest window that Lambda takes: it
-    # invokes the consumer once more at the end of each. At 60 s this was half of an idle stack's invocations.
+    # Without a window, an event lacks the id of its stream shard. Lambda invokes the consumer once more at the end of
+    # each window: with 60 s, half of an idle stack's invocations. So this is the longest window that Lambda takes.
     tumbling_window_s: int = 15 * 60
     bisects: bool = True
     reports_failures: bool = True
     parallel: int = 1  # two invocations would share the checkpoint of one stream shard
-    # Lambda never gives up a record: the consumer keeps those that fail as dead letters.
+    # Lambda never gives up a record: the consumer keeps each record that fails as a dead letter.
     retries: int = UNLIMITED
     age_s: int = UNLIMITED
     begins: str = "TRIM_HORIZON"  # includes changes from before the mapping
@@ -154,7 +154,7 @@ def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
-    """Returns more variables of a function that serves callers. The list of hosts may be long: few functions get it."""
+    """Returns more variables of a function that serves callers. The hosts may be many, so few functions get them."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
     return {

@@ -67,7 +67,7 @@ def _functions(declared: Declarations, place: Surroundings, config: str, client:
 
 
 def _mappings(declared: Declarations, place: Surroundings) -> Iterator[Document]:
-    """The mappings of Tally's tables; then the mappings of the team's tables, which name what counts their items."""
+    """Yields the mappings of Tally's tables, then the mappings of the team's tables with their counters."""
     for one in declared.readers:
         delivery = DELIVERY._replace(batch_window_s=one.window_s)._asdict()
         for table in one.streams:

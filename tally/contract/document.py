@@ -18,7 +18,7 @@ from ..api.operation import Field, Operation, Route, UserVisibility
 from ..api.texts import Text
 from . import error_responses, schemas
 
-API_VERSION = "1.0.0"  # of the HTTP contract, not of a deployment: that is in `GET /health`
+API_VERSION = "1.0.0"  # of the HTTP contract; `GET /health` has the version of a deployment
 Schema = dict[str, Any]
 _SECURITY = "token"
 _API_DESCRIPTION = f"""\
@@ -76,7 +76,7 @@ def document_json(
 def document(
     operations: Sequence[Operation], counters: Mapping[str, Counter], likers: UserVisibility = UserVisibility.ANYONE
 ) -> Schema:
-    """Returns the OpenAPI 3.1 document of these operations, without those that work on no declared counter."""
+    """Returns the OpenAPI 3.1 document of these operations, without operations that work on no declared counter."""
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": dict(error_responses.SCHEMAS), "headers": _HEADERS, "responses": {}}
     routes = [route for one in operations for route in one.routes(counters)]

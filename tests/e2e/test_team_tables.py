@@ -68,10 +68,12 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     dev = start(app=counters.parent, TALLY_TABLES="shop, crates", **variables).wait_until_ready()
     engine = client(dev.endpoint)
     wait_for(lambda: "tally: orders: the table shop is not read: it does not exist yet\n" in dev.text)
-    assert "tally: TALLY_TABLES has crates: no counter counts items of it\n" in dev.text
+    assert "tally: TALLY_TABLES has crates: no counter counts items of this table\n" in dev.text
     assert "tally count orders" not in dev.text, "callers cannot increment this counter"
     make(engine, "KEYS_ONLY")
-    wait_for(lambda: "shop is not read: its stream has KEYS_ONLY, and counter 'orders' needs NEW_AND_OLD" in dev.text)
+    wait_for(
+        lambda: "shop is not read: the table's stream has KEYS_ONLY, and counter 'orders' needs NEW_AND_OLD" in dev.text
+    )
     engine.delete_table(TableName="shop")
     make(engine, "NEW_AND_OLD_IMAGES")
     wait_for(lambda: "tally: your own tables changed: shop is read now\n" in dev.text)

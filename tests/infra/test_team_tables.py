@@ -72,36 +72,39 @@ UNUSABLE_TABLES: dict[str, tuple[Any, str]] = {
         lambda stack: {"store": table(stack, "Store")},
         r"counter 'orders' counts items of the table 'shop': give the construct tables=\{'shop': …\}",
     ),
-    "no stream": (lambda stack: {"shop": table(stack, "Orders", None)}, "it has no stream: give it one with NEW_AND_"),
+    "no stream": (
+        lambda stack: {"shop": table(stack, "Orders", None)},
+        "the table has no stream: give it a stream with NEW_AND_",
+    ),
     "no stream of a global table": (
         lambda stack: {"shop": dynamodb.TableV2(stack, "Orders", partition_key=PK, sort_key=SK)},
-        "the table 'shop' cannot be counted: it has no stream",
+        "the table 'shop' cannot be counted: the table has no stream",
     ),
     "new images alone": (
         lambda stack: {"shop": table(stack, "Orders", NEW)},
-        "its stream has NEW_IMAGE, and counter 'orders' needs NEW_AND_OLD_IMAGES",
+        "the table's stream has NEW_IMAGE, and counter 'orders' needs NEW_AND_OLD_IMAGES",
     ),
     "keys alone": (
         lambda stack: {
             "shop": dynamodb.TableV2(stack, "Orders", partition_key=PK, sort_key=SK, dynamo_stream=KEYS),
         },
-        "its stream has KEYS_ONLY, and counter 'orders' needs",
+        "the table's stream has KEYS_ONLY, and counter 'orders' needs",
     ),
     "another key": (
         lambda stack: {"shop": table(stack, "Orders", partition_key=SK, sort_key=PK)},
-        "counter 'orders' names the keys PK and SK, but its keys are SK and PK",
+        "counter 'orders' names the keys PK and SK, but the table's keys are SK and PK",
     ),
     "no sort key": (
         lambda stack: {"shop": dynamodb.Table(stack, "Orders", partition_key=PK, stream=IMAGES)},
-        "counter 'orders' names the keys PK and SK, but its keys are PK",
+        "counter 'orders' names the keys PK and SK, but the table's keys are PK",
     ),
     "one table twice": (
         lambda stack: dict.fromkeys(("shop", "store"), table(stack, "Orders")),
-        "tables has one table as 'shop' and as 'store': call it by one name",
+        "tables has one table as 'shop' and as 'store': give the table one name",
     ),
     "imported without its stream": (
         lambda stack: {"shop": dynamodb.Table.from_table_arn(stack, "Orders", IMPORTED)},
-        "it has no stream: import it with table_stream_arn",
+        "the table has no stream: import the table with table_stream_arn",
     ),
 }
 
@@ -124,7 +127,9 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
     tables = {"shop": shop, "store": table(stack, "Store"), "other": table(stack, "Other")}
     Tally(stack, "Tally", counters=counters, tables=tables)
     warnings = Annotations.from_stack(stack)
-    warnings.has_warning("/Shop/Tally", "tables has 'other': no counter counts items of it [ack: tally:table-other]")
+    warnings.has_warning(
+        "/Shop/Tally", "tables has 'other': no counter counts items of this table [ack: tally:table-other]"
+    )
     app = stack.node.root
     assert isinstance(app, App)
     app.synth()

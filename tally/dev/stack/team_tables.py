@@ -63,7 +63,7 @@ def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[
             mappings.append(replace(mapping, stream=stream))
             read_tables[mapping.table] = {"name": mapping.table, "stream": stream}
     counted = {mapping.table for mapping in template.mappings if mapping.counters is not None}
-    warnings += [f"TALLY_TABLES has {name}: no counter counts items of it" for name in tables if name not in counted]
+    warnings += [f"TALLY_TABLES has {name}: no counter counts its items" for name in tables if name not in counted]
     template = template.with_variables(arns, json.dumps(read_tables))
     warnings = [*template.warnings, *warnings]
     return replace(template, mappings=tuple(mappings), team_tables=read_tables, warnings=tuple(warnings))

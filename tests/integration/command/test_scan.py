@@ -34,7 +34,7 @@ NOT_COUNTED = (
     "tally: orders counts items of the table shop, and the items in the table are not counted yet: run"
     " `tally scan orders`.\n"
 )
-MOVES = "orders counts items of the table shop: it moves when one is written there."
+MOVES = "orders counts items of the table shop: it moves when an item is written there."
 
 
 @pytest.fixture
@@ -189,14 +189,14 @@ KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer",
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}}, "its stream has NEW_IMAGE"),
-        ({"StreamSpecification": {"StreamEnabled": False}}, "it has no stream"),
+        ({"StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}}, "stream has NEW_IMAGE"),
+        ({"StreamSpecification": {"StreamEnabled": False}}, "the table has no stream"),
         ({"LatestStreamArn": "arn:aws:dynamodb:eu-west-1:1:table/shop/stream/2"}, "deploy the stack with this stream"),
         (
             {"KeySchema": KEYS, "AttributeDefinitions": [
                 {"AttributeName": name, "AttributeType": "S"} for name in ("customer", "SK")
             ]},
-            "counter 'orders' names the keys PK and SK, but its keys are customer and SK",
+            "counter 'orders' names the keys PK and SK, but the table's keys are customer and SK",
         ),
         ({"AttributeDefinitions": [{"AttributeName": name, "AttributeType": "B"} for name in ("PK", "SK")]}, "binary"),
     ],

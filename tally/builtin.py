@@ -64,10 +64,10 @@ PAGE_VISITORS = Counter(
     pages=True,
     read=ANYONE,
 )
-"""Visitors of a page in a day. Nothing is stored of them. A stack that counts them has one more table."""
+"""Visitors of a page in a day. Tally stores nothing of a visitor. A stack that counts them has one more table."""
 BUILTIN = (PLAYS, LIKES, VISITS, BOT_VISITS, PAGE_VISITORS)
 
 
 def is_listed(counters: Iterable[Counter], builtin: Counter) -> bool:
-    """Returns whether the built-in counter is among these. A team may give it thresholds, so the name is compared."""
+    """Returns whether the built-in counter is among these. A team may give it thresholds, so names are compared."""
     return any(counter.name == builtin.name for counter in counters)

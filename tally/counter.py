@@ -30,9 +30,9 @@ NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
 CHANGES, CHILDREN, VISITORS, ITEMS = "changes", "children", "visitors", "items"
 KINDS = {
-    CHANGES: "POST …/increments moves it", CHILDREN: "put or delete one to move it", "pages": "POST /visits moves it",
-    "page visitors": "POST /visits moves it", VISITORS: "POST …/visitors moves it",
-    ITEMS: "it moves when one is written there",
+    CHANGES: "POST …/increments moves it", CHILDREN: "put or delete a child to move it",
+    "pages": "POST /visits moves it", "page visitors": "POST /visits moves it", VISITORS: "POST …/visitors moves it",
+    ITEMS: "it moves when an item is written there",
 }  # fmt: skip
 """What a counter may count, and what moves its number."""
 MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
@@ -86,7 +86,8 @@ class Counter:
     """How far a used amount may take the number beyond its limit: in commits of holds, and increments that say `used`.
     New holds keep the limit."""
     limit_overrides: bool = False
-    """Whether `PUT …/limit` may set another floor or ceiling for one id. An id without one has the declared limit."""
+    """Whether `PUT …/limit` may set another floor or ceiling for one id. Without an override, an id has the declared
+    limit."""
     numbered: bool = False
     """Whether each change returns the number that it took. No number is given out twice, and none is missing."""
     max_shards: int = MAX_SHARDS_AUTOMATIC
@@ -116,7 +117,7 @@ class Counter:
     """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, and its own `start`, `floor` and
     `ceiling`. None: one tally for good. With a period a counter is not numbered or set, and has no children."""
     keep_periods: int | None = None
-    """For how many periods more the tally of a period is kept, 1 to 5,000. Then DynamoDB removes it, and reads answer
+    """For how many periods after its own a tally is kept, 1 to 5,000. Then DynamoDB removes the tally, and reads answer
     404. None: for good."""
     timezone: str | None = None
     """The place where its days, weeks, months and years begin: `Europe/Paris`. None: UTC. Hours and minutes are UTC."""
@@ -129,15 +130,15 @@ class Counter:
     notify: Notify | None = None
     """The thresholds whose crossing is an event. None: there are no events."""
     parent_required: ClassVar[bool] = False
-    """Whether an item with the counter's own sort key must be there before a child is put. Posts alone have that."""
+    """Whether an item with the counter's own sort key must be there before a child is put, as for posts alone."""
 
     def __post_init__(self) -> None:
-        for field, form in _PATTERNS.items():
+        for field, pattern in _PATTERNS.items():
             value = getattr(self, field)
             if value is None and field in ("child", "path"):
                 continue
-            if not isinstance(value, str) or not form.fullmatch(value):
-                raise self._error(field, f"must have the form {form.pattern}")
+            if not isinstance(value, str) or not pattern.fullmatch(value):
+                raise self._error(field, f"must have the form {pattern.pattern}")
         if self.attribute in _RESERVED_ATTRIBUTES:
             raise self._error("attribute", "is an attribute of Tally itself")
         if self.prefix in _RESERVED_PREFIXES:
@@ -293,7 +294,7 @@ class Counter:
     def _low_and_high(self) -> tuple[int | None, int | None]:
         """Returns the least and the greatest number that changes can lead to; None: there is no bound. A sum counts up
         from 0, and children are never less. A `delta` counts one way from the start, unless callers set the number.
-        They set a numbered counter in its own direction only, by any step."""
+        Callers set a numbered counter in its own direction only, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
         # An override replaces the ceiling, or the floor of a counter without a ceiling.
@@ -401,7 +402,7 @@ class Counter:
 
     @property
     def watched(self) -> str | None:
-        """The attribute that has this number."""
+        """The attribute that has the number of the team's code."""
         return self.watch.attribute if self.watch else None
 
     @cached_property
@@ -422,7 +423,7 @@ class Counter:
 
     @cached_property
     def child_range(self) -> tuple[str, str]:
-        """The first and last sort key of the items that it counts. Raises ConfigurationError if it counts no items."""
+        """The first sort key of the items that it counts, and the next after the last. Raises ConfigurationError."""
         if self.child is None:
             raise self._error("child", "is needed for its items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
@@ -465,8 +466,8 @@ def Watched(
         )
 
     The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
-    key is `at`. Nothing but the team writes this item, and it does not count. The number may be `within_s` seconds
-    behind its items, or ahead of them. `same_transaction`: the number is always written with them, in one transaction.
+    key is `at`. Only the team writes this item, and the item does not count. The number may be `within_s` seconds
+    behind its items, or ahead of them. `same_transaction`: one transaction always writes the number and the items.
     """
     if not (isinstance(name, str) and isinstance(items, Items)):
         raise ConfigurationError(f"counter {name!r}: items is {items!r}, but must be Items(…), and the name a text")
@@ -511,12 +512,12 @@ def _check_tables(counters: Iterable[Counter]) -> None:
     for counter in counters:
         if counter.items is None:
             continue
-        table, beats = counter.items.table, counter.items.heartbeats
+        table, has_heartbeats = counter.items.table, counter.items.heartbeats
         others = by_table.setdefault(table, [])
-        if any(other.heartbeats is not beats for other in others):
+        if any(other.heartbeats is not has_heartbeats for other in others):
             must = f"must be the same in all counters of the table {table!r}"
             why = "a counter without heartbeats would count them"
-            raise ConfigurationError(f"counter {counter.name!r}: heartbeats is {beats}, but {must}: {why}")
+            raise ConfigurationError(f"counter {counter.name!r}: heartbeats is {has_heartbeats}, but {must}: {why}")
         others.append(counter.items)
         if sum(WATCHED_WRITES if other.watch else WRITES for other in others) > RECORD_WRITES_MAX:
             why = f"too many counters count items of the table {table!r}. One record moves all of their numbers in one"

@@ -148,7 +148,7 @@ class LimitReachedError(CallerError):
 
 class WriteRefusedError(CallerError):
     """The condition of a write of your own (`tally.transact`) failed. `write` is the place of the write, from 0. `item`
-    is the item that was there, in DynamoDB's wire form; None if there was none."""
+    is the item that was there, in DynamoDB's wire form; None if there was no item."""
 
     slug, status, title = "write-refused", 409, "The condition of a write failed"
 
@@ -201,7 +201,7 @@ class PreconditionRequiredError(CallerError):
 
 
 class PayloadTooLargeError(CallerError):
-    """The body is larger than the operation takes, or a batch has too many entries. Send a smaller one."""
+    """The body is larger than the operation takes, or a batch has too many entries. Send a smaller body."""
 
     slug, status, title = "payload-too-large", 413, "The body is too large"
 
@@ -303,8 +303,7 @@ UNREACHABLE_CODES = frozenset({
 
 
 def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
-    """Returns the error to raise for an error of botocore. An error that it does not know is the deployment's fault,
-    and retryable."""
+    """Returns the error to raise for an error of botocore. Unknown errors are the deployment's fault, and retryable."""
     if isinstance(error, HTTPClientError | BotoConnectionError | ChecksumError):
         return StoreUnreachableError("The store gave no answer in time.")
     if isinstance(error, ClientError):
@@ -319,7 +318,7 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
     """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
     detail = error.detail if error.status != 500 else "Tally failed and logged the error."
-    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # a client's error has it
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # an error in a client ends with it
         detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

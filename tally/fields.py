@@ -66,7 +66,7 @@ def counts_otherwise(counter: Counter, *kinds: str) -> InvalidInputError | None:
 
 
 def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "bytes") -> str:
-    """Returns a text that is not empty and has at most `maximum` bytes in UTF-8, or characters."""
+    """Returns a text that is not empty and has at most `maximum` bytes in UTF-8, or characters (`unit`)."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} must be a string.", field=field)
     if not value:
@@ -99,7 +99,7 @@ def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> s
 
 
 def read_id(value: object, field: str) -> str:
-    """Returns an id whose number is read. The id of a group of items may be longer than others."""
+    """Returns an id whose number is read. The id of a group of items may be longer than other ids."""
     return identifier(value, field, GROUP_ID_CHARACTERS_MAX)
 
 
@@ -139,7 +139,7 @@ def decoded_user(quoted: str) -> str:
 
 
 def page(value: object, field: str, pages: Pages) -> str:
-    """Returns a page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user.
+    """Returns a page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user name.
 
     `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, except
     for what `pages` drops; at most 1,024 bytes may be left. Every address of a page passes this check.
@@ -175,7 +175,7 @@ def page_of_listed_host(value: object, field: str, pages: Pages, page_hosts: fro
 def counted_id(
     counter: Counter, value: object, field: str, pages: Pages, page_hosts: frozenset[str] | None = None
 ) -> str:
-    """Returns what this counter counts, as it names it: an id, or a page that is normalised.
+    """Returns the id of what this counter counts: an id, or the normalised URL of a page.
 
     `page_hosts`: the hosts that the page must be of; None: any.
     """
@@ -208,11 +208,11 @@ def amount(value: object, field: str) -> int:
     return integer_between(value, field, -AMOUNT_MAX, AMOUNT_MAX)
 
 
-def amount_or_step(counter: Counter, given: int | None, field: str) -> int:
-    """Returns by how much a change moves the counter: its own step, or the amount that is given."""
-    if counter.delta is not None and given not in (None, counter.delta):
+def amount_or_step(counter: Counter, amount: int | None, field: str) -> int:
+    """Returns by how much a change moves the counter: its own step, or `amount`."""
+    if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
-    by = counter.delta if given is None else given
+    by = counter.delta if amount is None else amount
     if by is None:
         raise InvalidInputError(f"{field} is missing.", field=field)
     return by
@@ -281,7 +281,7 @@ def refusal_of_listing(counter: Counter) -> ForbiddenError | None:
 
 
 def split_tally(value: object, field: str) -> tuple[str, str]:
-    """Returns the counter and the id in `counter:id`. Neither is checked: each has its own refusal."""
+    """Returns the counter and the id in `counter:id`. The callers check both, because each has its own refusal."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
 

@@ -16,26 +16,26 @@ ID_PATTERN = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
 """Counters of pages: Tally itself normalises the address."""
 # `#` is between an id and its period: `acme#2026-11` must not become another id. The other characters are mistakes.
-_NEVER = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
 # What a browser writes for a letter, a space or one of "<>^`{} in the path of an address.
 _ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.IGNORECASE)
 
 
 def id_of(name: str) -> str:
-    """Returns the id of what a person names. An id is itself, so a caller may send an id from an answer.
+    """Returns the id of what a person names. Text that is an id is returned unchanged, so a caller may send an id back.
 
-    In other text, percent-encoded letters become letters, as in a browser, and Unicode gets the form NFC. So a letter
-    that is newer than the Unicode version of one client may get another id there. Each character that an id cannot have
-    becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a surrogate pair
+    In other text, percent-encoded letters become letters, as in a browser, and Unicode gets the form NFC. If a letter
+    is newer than the Unicode version of a client, that client may make another id. Each character that an id cannot
+    have becomes `~` and its code. Returns `.`, `..`, and text with `#`, control characters or half a surrogate pair
     unchanged: `fields.identifier` refuses them.
     """
-    if ID_PATTERN.fullmatch(name) or _NEVER.search(name) or name in (".", ".."):
+    if ID_PATTERN.fullmatch(name) or _UNUSABLE.search(name) or name in (".", ".."):
         return name
     return encode_id(unicodedata.normalize("NFC", _ENCODED.sub(_letters, name)))
 
 
 def group_of(name: str) -> str:
-    """Returns the id of the group of a team's items that a person names: an id is itself, other text is encoded."""
+    """Returns the id of the group of a team's items that a person names. An id stays, and other text is encoded."""
     return name if ID_PATTERN.fullmatch(name) else encode_id(name)
 
 

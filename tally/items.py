@@ -17,7 +17,7 @@ from .ids import encode_id
 from .images import Image
 
 AMOUNT_LIMIT = 10**15
-"""The amount of an item is less than this, up or down, in units of its scale."""
+"""The amount of an item, without its sign, is less than this, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
 RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
@@ -125,7 +125,7 @@ class Items:
     """How many decimals amounts have, 0 to 6. With 2 the number of 12.50 is 1250."""
     heartbeats: bool = False
     """Whether Tally may write heartbeats into the table, a few items whose partition keys begin with `HEARTBEAT#`. Then
-    `as_of` is proven, not estimated. All counters of a table say the same."""
+    `as_of` is proven, not estimated. All counters of a table must agree."""
     watch: Watch | None = None
     """The number of your own code that is compared with the count (`Watched`)."""
 
@@ -200,8 +200,8 @@ class Items:
         """Returns the contribution of an item, or its fault; None if it does not count. An item that lacks an attribute
         does not count, as with NULL in SQL."""
         if self.may_have_team_number(image):
-            kept = self._team_number_or_fault(image)
-            return Contribution(TEAM_NUMBERS_GROUP, 1) if isinstance(kept, Contribution) else kept
+            number = self._team_number_or_fault(image)
+            return Contribution(TEAM_NUMBERS_GROUP, 1) if isinstance(number, Contribution) else number
         if not self.may_count(image):
             return None
         for name, wanted in self.where.items():
@@ -219,8 +219,8 @@ class Items:
 
     def team_number(self, image: Image) -> Contribution | None:
         """Returns the team's number of a group; None if this item does not have it, or Tally cannot read it."""
-        found = self._team_number_or_fault(image) if self.may_have_team_number(image) else None
-        return found if isinstance(found, Contribution) else None
+        number = self._team_number_or_fault(image) if self.may_have_team_number(image) else None
+        return number if isinstance(number, Contribution) else None
 
     def may_have_team_number(self, keys: Image) -> bool:
         """Returns whether an item of these keys may have the team's number. Such an item does not count."""

@@ -25,7 +25,7 @@ class Notify:
     """
 
     percent: tuple[int, ...] = ()
-    """Percentages of the ceiling, rounded up. If an id has an override, they are percentages of that."""
+    """Percentages of the ceiling, rounded up. If an id has an override, they are percentages of the override."""
     at: tuple[int, ...] = ()
     """Numbers. A tally crosses 10 upwards when it reaches 10, and downwards when it falls to 9."""
     every: int | None = None
@@ -51,8 +51,8 @@ class Notify:
         and the greatest number that a tally can have; None if there is no such bound.
         """
         of_ceiling = [] if ceiling is None else [share_of_ceiling(ceiling, percent) for percent in self.percent]
-        last = [] if self.every is None or high is None else [high // self.every * self.every]
-        for threshold in (*self.at, *of_ceiling, *last):
+        last_multiple = [] if self.every is None or high is None else [high // self.every * self.every]
+        for threshold in (*self.at, *of_ceiling, *last_multiple):
             if low is not None and threshold <= low:
                 return f"no number falls below {threshold}, because {low} is the least: give {low + 1} or more"
             if high is not None and threshold > high:

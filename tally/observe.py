@@ -1,8 +1,8 @@
 """Logs and metrics: structured JSON lines and EMF, both through Powertools.
 
 An invocation gathers its metrics and writes them at its end, one line for each set of dimensions. Two stages of an
-account must not share a metric, so `service` is the name of their stack. A dimension is never an item, because
-CloudWatch bills each one, and no metric has more dimensions than an alarm or a widget looks at.
+account must not share a metric, so `service` is the name of their stack. A dimension is never an id, because
+CloudWatch bills each dimension. No metric has more dimensions than an alarm or a widget shows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ deleted, without imports. If the bookkeeper stands still, so does this metric: s
 DRIFT_CONFIRMED = "DriftConfirmed"
 """By counter: tallies whose drift has stood for five judged minutes; 0 only after a sweep has looked at all of them."""
 UNCOUNTED = "UncountedItems"
-"""By counter with `items`: items that count for nothing because of a fault. The log and `tally status` name one of each
-fault. There is no data while there are no such items."""
+"""By counter with `items`: items that count for nothing because of a fault. The log and `tally status` name one item of
+each fault. There is no data while there are no such items."""
 WATERMARK_AGE = "WatermarkAgeSeconds"
 """By consumer: the age of the watermark, up to which the consumer has provably passed every stream shard. Of `rollup`
 it is the age of `as_of`. Of `bookkeeper` it says how far judging is behind: two to four minutes."""
@@ -47,13 +47,13 @@ CONFLICTS = "Conflicts"
 SPILLED = "Spilled"
 """Changes of a hot tally that spilled: they count at once, and are visible when the rollup has added them."""
 DRIFTING_TALLIES = "DriftingTallies"
-"""While some drift: tallies that differ from the accepted changes. It is a minimum if the log says `more may drift`,
-because a sweep reads about 100,000 of them. A short bump without an alarm is a change that was committed late."""
+"""While tallies drift: how many differ from the accepted changes. If the log says `more may drift`, this is a minimum,
+because a sweep reads about 100,000. A short bump without an alarm is a change that was committed late."""
 DRIFT_ABSOLUTE = "DriftAbsolute"
-"""While some drift: the sum of their drifts without the sign. With `DriftingTallies` it tells one tally that is off by
-1,000 from a thousand that are off by one."""
+"""While tallies drift: the sum of their drifts without the sign. With `DriftingTallies`, it distinguishes one drift of
+1,000 from a thousand drifts of 1."""
 OLDEST_DRIFT = "OldestDriftSeconds"
-"""While some drift: the age of the oldest drift, from the minute in which it began."""
+"""While tallies drift: the age of the oldest drift, from the minute in which it began."""
 SWEEP_UNFINISHED = "SweepUnfinished"
 """1 if the sweep had no time to judge all that it could."""
 JUDGED_AGE = "JudgedAgeSeconds"

@@ -61,7 +61,8 @@ TRACKING = tuple(_TRACKING.split())
 
 @dataclass(frozen=True)
 class Pages:
-    """The parts of an address that do not say what the page shows: two addresses that differ in them only are one page.
+    """The parts of an address that do not say what the page shows. If addresses differ only in these parts, they are
+    one page.
 
     A wrong field raises ConfigurationError.
     """
@@ -76,13 +77,13 @@ class Pages:
     """Files that mean their folder. With `index.html`, `/a/index.html` is `/a/`."""
 
     def __post_init__(self) -> None:
-        for field, form in (("drop", _PARAMETER_PATTERN), ("index", _FILE_PATTERN)):
+        for field, pattern in (("drop", _PARAMETER_PATTERN), ("index", _FILE_PATTERN)):
             names = getattr(self, field)
             if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
                 raise ConfigurationError(f"PAGES: {field} is {names!r}, but must be a tuple of names")
             for name in names:
-                if not form.fullmatch(name):
-                    raise ConfigurationError(f"PAGES: {field} has {name!r}, but a name has the form {form.pattern}")
+                if not pattern.fullmatch(name):
+                    raise ConfigurationError(f"PAGES: {field} has {name!r}, but a name has the form {pattern.pattern}")
         if self.trailing_slash not in (KEEP, DROP):
             raise ConfigurationError(f"PAGES: trailing_slash is {self.trailing_slash!r}, but must be {KEEP} or {DROP}")
 
@@ -140,7 +141,7 @@ class Pages:
         becomes `/x`, even if it is percent-encoded many times. The rest is kept, because it may be what the page shows,
         such as a search."""
         first, *others = _INNER_SEPARATOR.split(value)
-        parts = [("", first), *zip(others[::2], others[1::2], strict=True)]
+        parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
         paired = self._dropped_pairs({_inner_name(part) for _, part in parts})
         kept, first_separator = "", None
         for separator, part in parts:

@@ -9,7 +9,7 @@ _BUNDLED_LAMBDAS = PACKAGE / "cdk/lambdas"
 IS_WHEEL = _BUNDLED_LAMBDAS.is_dir()
 LAMBDAS = _BUNDLED_LAMBDAS if IS_WHEEL else PACKAGE.parent / "lambdas"
 PACKAGES = PACKAGE / "cdk/packages"
-"""The packages that a wheel brings for the deployed functions. A checkout installs pinned ones."""
+"""The packages that a wheel brings for the deployed functions. A checkout installs the pinned packages."""
 
 
 def page(section: str) -> str:
@@ -21,7 +21,7 @@ def version() -> str:
     """Returns the version of this package. A checkout reads it from the file that the package is built with."""
     file = PACKAGE.parent / "pyproject.toml"
     if file.is_file():
-        import tomllib  # it takes a tenth of a second, as the metadata do, and every command imports this module
+        import tomllib  # 0.1 s, like `metadata`, and every command imports this module
 
         return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
     from importlib import metadata

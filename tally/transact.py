@@ -15,13 +15,13 @@ For a function in a team's stack, which `tally.grant_transact(function, ["stock"
 The receipt is the first write, then come the tallies, then the writes of the team. DynamoDB gives a reason for each
 write. counting/batch.py judges the reasons in this order:
 
-    1. a receipt: a replay, whatever else failed. So a condition that this key's own first commit makes fail is not
-       reported
+    1. a receipt: a replay, whatever else failed. So a replay does not report a condition that fails because of the
+       first commit
     2. a conflict or throttling: nothing is judged, and the transaction is sent again, up to 12 times in 3 s
     3. a condition of a team's write, then a team's write that DynamoDB rejects
     4. a limit: expired holds are released; if that is not enough, the change is refused
 
-DynamoDB bills a transaction that it cancels, as a replay's is.
+DynamoDB bills a transaction that it cancels, such as the transaction of a replay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from . import fields
 from .counter import Counter, declared
-from .counting import batch as changes_
+from .counting import batch
 from .counting.batch import TeamWrites
 from .dynamo import clock
 from .dynamo.client import ANSWER_RESERVE_S, CALL_TIME_DEFAULT_S, Call, Store, dynamodb_client
@@ -61,7 +61,7 @@ class Committed(NamedTuple):
     """The `answer` of the call that committed, as JSON has it: of this call, or of an earlier call with the same
     key."""
     replayed: bool
-    """Whether an earlier call with the same key committed. Then this one wrote nothing."""
+    """Whether an earlier call with the same key committed. Then this call wrote nothing."""
     visible: str
     """When reads show the changes: `now`, or `soon` if one of them waits for the rollup."""
 
@@ -78,7 +78,7 @@ class Transactions:
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, *, caller: str, variable: str = "TALLY_TRANSACT"
     ) -> Transactions:
-        """Makes it from what `grant_transact` put into the variable: the tables, and the counters as they are deployed.
+        """Makes the object from what `grant_transact` put into the variable: the tables, and the deployed counters.
 
         Raises ConfigurationError: a function that would count otherwise than Tally does must not start.
         """
@@ -91,14 +91,14 @@ class Transactions:
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{variable} is not what tally.grant_transact(function, …) sets: {error!r}"
             raise ConfigurationError(detail) from None
-        same = f"install tallystick {package} beside this function, as in the app that deploys it"
+        hint = f"install tallystick {package} beside this function, as in the app that deploys it"
         if its_format != FORMAT:
-            raise ConfigurationError(f"{variable}: Tally stores format {its_format}, and this package {FORMAT}: {same}")
+            raise ConfigurationError(f"{variable}: Tally stores format {its_format}, and this package {FORMAT}: {hint}")
         try:
             settings = Settings.from_environment(variables)
             counters = declared(Counter(**one) for one in declarations)
         except (ConfigurationError, TypeError) as error:  # a field, or a value, of another version
-            raise ConfigurationError(f"{variable}: {error}: {same}") from error
+            raise ConfigurationError(f"{variable}: {error}: {hint}") from error
         return cls(Store(dynamodb_client(), settings), counters, caller)
 
     def commit(
@@ -124,17 +124,17 @@ class Transactions:
         key. StoreRefusedError says which right or table is missing.
         """
         key = fields.idempotency_key(key, "key", anonymous=False)
-        wanted = changes_.parse_batch(self._entries(changes), self._counters, clock.now_s(), soon=False)
+        parsed = batch.parse_batch(self._entries(changes), self._counters, clock.now_s(), soon=False)
         settings = self._store.settings
         tables = settings.counts_table, settings.receipts_table, settings.ledger_table
         own_writes = check_team_writes(self._store.client, writes, tables)
-        items = 1 + len(wanted.sums) + len(own_writes)
+        items = 1 + len(parsed.sums) + len(own_writes)  # 1: the receipt
         if items > TRANSACTION_ITEMS_MAX:
-            parts = f"A receipt, {len(wanted.sums)} tallies and {len(own_writes)} writes are {items} items"
+            parts = f"A receipt, {len(parsed.sums)} tallies and {len(own_writes)} writes are {items} items"
             raise PayloadTooLargeError(f"{parts}: a transaction has at most {TRANSACTION_ITEMS_MAX}.", field="writes")
-        wanted.team = TeamWrites(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
+        parsed.team = TeamWrites(own_writes, _as_json(answer, "answer", ANSWER_BYTES_MAX), _as_json(payload, "payload"))
         try:
-            body, replayed = changes_.count(self._call(context), wanted, operation=OPERATION, key=key, soon=False)
+            body, replayed = batch.count(self._call(context), parsed, operation=OPERATION, key=key, soon=False)
         except StoreRefusedError as refused:  # DynamoDB says which right or table is missing
             detail = f"{refused.detail} DynamoDB: {str(refused.__cause__)[:DYNAMODB_MESSAGE_CHARACTERS_MAX]}"
             raise StoreRefusedError(detail) from refused.__cause__
@@ -146,13 +146,13 @@ class Transactions:
             raise InvalidInputError("changes must be a list of (counter, id, amount).", field="changes")
         entries: list[dict[str, object]] = []
         for index, change in enumerate(changes):
-            at = f"changes[{index}]"
+            place = f"changes[{index}]"
             if not isinstance(change, list | tuple) or len(change) not in (2, 3):
-                raise InvalidInputError(f"{at} must be (counter, id), or (counter, id, amount).", field=at)
+                raise InvalidInputError(f"{place} must be (counter, id), or (counter, id, amount).", field=place)
             name, *rest = change
             if not isinstance(name, str) or name not in self._counters:
-                may = ", ".join(self._counters)
-                raise InvalidInputError(f"{at}: this function may change {may}, and not {name!r:.64}.", field=at)
+                own = ", ".join(self._counters)
+                raise InvalidInputError(f"{place}: this function may change {own}, and not {name!r:.64}.", field=place)
             entries.append(dict(zip(("counter", "id", "amount"), (name, *map(_as_int, rest)), strict=False)))
         return fields.changes(entries, "changes")
 
@@ -180,7 +180,7 @@ def _as_json(value: Any, field: str, bytes_max: int | None = None) -> Any:
     """
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:  # a Decimal; NaN, a circle; deep nesting
+    except (TypeError, ValueError, RecursionError) as error:  # such as a Decimal, NaN, a circle, deep nesting
         raise InvalidInputError(f"{field} cannot be written as JSON: {error}.", field=field) from None
     if bytes_max is not None and len(text) > bytes_max:
         raise PayloadTooLargeError(f"{field} has {len(text)} bytes as JSON: at most {bytes_max} fit.", field=field)

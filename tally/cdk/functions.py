@@ -262,10 +262,8 @@ def policy_statements(tables: Tables, needs: Iterable[Need]) -> list[iam.PolicyS
     for need in needs:
         prefixes.setdefault((need.table, need.action), set()).add(need.prefix)
     actions: dict[tuple[Table, tuple[str, ...]], list[str]] = {}
-    for (table, action), prefixes_of_action in sorted(
-        prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])
-    ):
-        actions.setdefault((table, tuple(sorted(prefixes_of_action))), []).append(f"dynamodb:{action}")
+    for (table, action), its_prefixes in sorted(prefixes.items(), key=lambda entry: (entry[0][0].value, entry[0][1])):
+        actions.setdefault((table, tuple(sorted(its_prefixes))), []).append(f"dynamodb:{action}")
     return [
         iam.PolicyStatement(
             actions=names,

@@ -106,10 +106,8 @@ class Monitoring(Construct):
         shown = Duration.hours(1)  # the time that it shows at first, so a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
-        every = [created.alarm for created in self._facade.created_alarms()]
-        dashboard.add_widgets(
-            cloudwatch.AlarmStatusWidget(alarms=every, title="State of each alarm", width=24, height=4)
-        )
+        on = [created.alarm for created in self._facade.created_alarms()]
+        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="State of each alarm", width=24, height=4))
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 

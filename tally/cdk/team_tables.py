@@ -35,7 +35,7 @@ class TeamTables:
             if why := _why_uncountable(given[name], counters):
                 raise OptionsError(f"the items of the table {name!r} cannot be counted: {why}")
         for name in given.keys() - declarations.team_tables.keys():
-            unused = f"tables has {name!r}: no counter counts items of this table"
+            unused = f"tables has {name!r}: no counter counts its items"
             Annotations.of(scope).add_warning_v2(f"tally:table-{name}", unused)
         self.by_name = {name: given[name] for name in declarations.team_tables}
         streams: dict[str, str] = {}

@@ -29,9 +29,8 @@ def files(counters: Mapping[str, Counter]) -> dict[Path, str]:
     texts[EVENTS / "bus" / "threshold-crossed.json"] = json.dumps(samples.threshold_event(), indent=2) + "\n"
     for operation in OPERATIONS:
         routes = operation.routes(counters)
-        shown = [
-            route for place, route in enumerate(routes) if place == 0 or route.is_short
-        ]  # the first route is the general one
+        # The first route is the general route.
+        shown = [route for place, route in enumerate(routes) if place == 0 or route.is_short]
         events = {f"http_{route.id}": samples.http_event(route, counters) for route in shown}
         if routes:
             events[f"direct_{operation.name}"] = samples.direct_event(routes[0], counters)

@@ -36,16 +36,14 @@ from .request import Request, sends
 
 def source(operations: Iterable[Operation]) -> str:
     """Returns the text of the file."""
-    operations = client_operations(operations)
-    with_receipt = [operation for operation in operations if operation.leaves_receipt]
+    listed = client_operations(operations)
+    with_receipt = [operation for operation in listed if operation.leaves_receipt]
     replayable = {answer.__name__ for operation in with_receipt for answer in typed_dicts_in(operation.answer)}
-    answers = {answer.__name__: answer for operation in operations for answer in typed_dicts_in(operation.answer)}
+    answers = {answer.__name__: answer for operation in listed for answer in typed_dicts_in(operation.answer)}
     classes = [_answer_class(answer, has_replayed=name in replayable) for name, answer in answers.items()]
-    methods = "".join(f"    {operation.name} = sends({operation.name})\n" for operation in operations)
+    methods = "".join(f"    {operation.name} = sends({operation.name})\n" for operation in listed)
     about = "A method for each request above: it makes the request and sends it."
-    return "\n\n".join(
-        [_HEAD, *classes, *map(_function, operations), f'class Methods:\n    """{about}"""\n\n{methods}']
-    )
+    return "\n\n".join([_HEAD, *classes, *map(_function, listed), f'class Methods:\n    """{about}"""\n\n{methods}'])
 
 
 def client_operations(operations: Iterable[Operation]) -> list[Operation]:

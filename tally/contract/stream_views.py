@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 NEW_AND_OLD_IMAGES = "NEW_AND_OLD_IMAGES"
 KeysByCounter = Mapping[str, tuple[str, str | None, bool]]
-"""`partition_key`, `sort_key` and `needs_images` of `Items`, by the counter's name. `needs_images`: the
-keys do not say what an item contributes, so the number moves by the difference between the old and the new image."""
+"""`partition_key`, `sort_key` and `needs_images` of `Items`, by the counter's name. `needs_images`: the keys
+do not say what an item contributes, so the number moves by the difference between the old and the new image."""
 
 
 def why_uncountable(keys: Sequence[str], view: str | None, counters: KeysByCounter) -> str:
@@ -18,9 +18,7 @@ def why_uncountable(keys: Sequence[str], view: str | None, counters: KeysByCount
     for name, (key, sort, _) in counters.items():
         named = [key, *([sort] if sort else [])]
         if named != list(keys[: len(named)]):
-            return (
-                f"counter {name!r} names the keys {' and '.join(named)}, but the table's keys are {' and '.join(keys)}"
-            )
+            return f"counter {name!r} names the keys {' and '.join(named)}, but the table has {' and '.join(keys)}"
     if view is None:
         return f"the table has no stream: give it a stream with {NEW_AND_OLD_IMAGES}"
     needing = [name for name, (*_, images) in counters.items() if images]

@@ -20,7 +20,7 @@ from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
     int | None,
-    {"minimum": 0, "description": "Seconds since 1970. All earlier changes are judged. Null: no change is judged."},
+    {"minimum": 0, "description": "Seconds since 1970. Earlier changes are judged. Null: nothing is judged."},
 ]
 
 
@@ -112,7 +112,7 @@ class Declared(TypedDict):
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: Annotated[
         str | None,
-        {"description": "The attribute with the team's own number. `drift` is by how much this number is too high."},
+        {"description": "The attribute with the team's number. `drift` is how much too high this number is."},
     ]
     retired: bool
     numbered: bool
@@ -158,9 +158,7 @@ class Crossed(TypedDict):
     every: NotRequired[Annotated[int, {"description": "The threshold is a multiple of this."}]]
     direction: Literal["up", "down"]
     value: int
-    before: NotRequired[
-        Annotated[int, {"description": "The number before the change. A sum of shards has no such number."}]
-    ]
+    before: NotRequired[Annotated[int, {"description": "The number before the change; left out for a sum of shards."}]]
     by: NotRequired[Literal["change", "edit", "limit", "removal", "repair"]]
     at: Seconds
     sequence: Annotated[str, {"description": "Sorts the events of one number."}]

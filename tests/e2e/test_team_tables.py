@@ -68,7 +68,7 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     dev = start(app=counters.parent, TALLY_TABLES="shop, crates", **variables).wait_until_ready()
     engine = client(dev.endpoint)
     wait_for(lambda: "tally: orders: the table shop is not read: it does not exist yet\n" in dev.text)
-    assert "tally: TALLY_TABLES has crates: no counter counts items of this table\n" in dev.text
+    assert "tally: TALLY_TABLES has crates: no counter counts its items\n" in dev.text
     assert "tally count orders" not in dev.text, "callers cannot increment this counter"
     make(engine, "KEYS_ONLY")
     wait_for(

@@ -92,11 +92,11 @@ UNUSABLE_TABLES: dict[str, tuple[Any, str]] = {
     ),
     "another key": (
         lambda stack: {"shop": table(stack, "Orders", partition_key=SK, sort_key=PK)},
-        "counter 'orders' names the keys PK and SK, but the table's keys are SK and PK",
+        "counter 'orders' names the keys PK and SK, but the table has SK and PK",
     ),
     "no sort key": (
         lambda stack: {"shop": dynamodb.Table(stack, "Orders", partition_key=PK, stream=IMAGES)},
-        "counter 'orders' names the keys PK and SK, but the table's keys are PK",
+        "counter 'orders' names the keys PK and SK, but the table has PK",
     ),
     "one table twice": (
         lambda stack: dict.fromkeys(("shop", "store"), table(stack, "Orders")),
@@ -127,9 +127,7 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
     tables = {"shop": shop, "store": table(stack, "Store"), "other": table(stack, "Other")}
     Tally(stack, "Tally", counters=counters, tables=tables)
     warnings = Annotations.from_stack(stack)
-    warnings.has_warning(
-        "/Shop/Tally", "tables has 'other': no counter counts items of this table [ack: tally:table-other]"
-    )
+    warnings.has_warning("/Shop/Tally", "tables has 'other': no counter counts its items [ack: tally:table-other]")
     app = stack.node.root
     assert isinstance(app, App)
     app.synth()

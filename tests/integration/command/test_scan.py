@@ -196,7 +196,7 @@ KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer",
             {"KeySchema": KEYS, "AttributeDefinitions": [
                 {"AttributeName": name, "AttributeType": "S"} for name in ("customer", "SK")
             ]},
-            "counter 'orders' names the keys PK and SK, but the table's keys are customer and SK",
+            "counter 'orders' names the keys PK and SK, but the table has customer and SK",
         ),
         ({"AttributeDefinitions": [{"AttributeName": name, "AttributeType": "B"} for name in ("PK", "SK")]}, "binary"),
     ],

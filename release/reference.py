@@ -52,7 +52,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", "".join(f"| {line} |\n" for line in lines))
 
 
-def documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
+def assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
     """Yields name, value and docstring of each assignment. A missing docstring is ""."""
     for node, after in zip(body, [*body[1:], None], strict=True):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -63,14 +63,14 @@ def documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str
 
 
 def fields_of(cls: type) -> list[tuple[str, ast.expr | None, str]]:
-    """Returns the fields of a dataclass, as `documented` yields them."""
+    """Returns the fields of a dataclass, as `assignments` yields them."""
     [node] = ast.parse(inspect.getsource(cls)).body
     assert isinstance(node, ast.ClassDef)
     names = {field.name for field in fields(cls)}
-    return [one for one in documented(node.body) if one[0] in names]
+    return [one for one in assignments(node.body) if one[0] in names]
 
 
-def of_class(cls: type, module: ModuleType) -> str:
+def class_table(cls: type, module: ModuleType) -> str:
     """Returns the table of a declaration."""
     rows = [(f"`{name}`", _default(value, module), text) for name, value, text in fields_of(cls)]
     return table(("field", "default", "meaning"), rows)
@@ -86,7 +86,7 @@ def _default(value: ast.expr | None, module: ModuleType) -> str:
     return f"`{known if len(known) <= DEFAULT_CHARACTERS_MAX else text}`"
 
 
-def of_options() -> str:
+def options_table() -> str:
     """Returns the table of the options of a deployment."""
     prod, dev = options.Options(stage=options.PROD_STAGE), options.Options()
     rows = []
@@ -115,7 +115,7 @@ def _default_text(value: Any) -> str:
     return f"`{text.lower() if text.isupper() or isinstance(value, bool) else text}`"
 
 
-def of_alarms() -> str:
+def alarms_table() -> str:
     """Returns the table of the alarms, in the order of the runbook."""
     rows = []
     for alarm in alarms.ALARMS:
@@ -128,7 +128,7 @@ def of_alarms() -> str:
 
 def metrics() -> list[tuple[str, str]]:
     """Returns the metrics that the functions write, and their docstrings."""
-    written = documented(ast.parse(inspect.getsource(observe)).body)
+    written = assignments(ast.parse(inspect.getsource(observe)).body)
     texts = [(value.value, text) for _, value, text in written if isinstance(value, ast.Constant)]
     return [(str(name), text) for name, text in texts if str(name)[:1].isupper() and name != observe.NAMESPACE]
 
@@ -148,7 +148,7 @@ def widgets() -> list[tuple[str, str]]:
     return found
 
 
-def of_widgets() -> str:
+def widgets_table() -> str:
     """Returns the table of the dashboard's widgets, a row for each section."""
     by_section: dict[str, list[str]] = {}
     for section, title in widgets():
@@ -165,7 +165,7 @@ def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type
             yield from problems(each)
 
 
-def of_problems() -> str:
+def problems_table() -> str:
     """Returns the table of the problem types, by status."""
     rows = [(str(each.status), f"`{each.slug}`", each.title, _docstring(each)) for each in problems()]
     return table(("status", "type", "title", "when"), sorted(rows))
@@ -177,13 +177,13 @@ def _docstring(cls: type) -> str:
 
 def page() -> str:
     """Returns the text of docs/reference.md."""
-    parts = {cls.__name__: f"{about}\n\n{of_class(cls, module)}" for cls, module, about in CLASSES}
+    parts = {cls.__name__: f"{about}\n\n{class_table(cls, module)}" for cls, module, about in CLASSES}
     tables = {
-        "Options": of_options(),
-        "Alarms": of_alarms(),
+        "Options": options_table(),
+        "Alarms": alarms_table(),
         "Metrics": table(("metric", "meaning"), [(f"`{name}`", text) for name, text in metrics()]),
-        "Widgets": of_widgets(),
-        "Problems": of_problems(),
+        "Widgets": widgets_table(),
+        "Problems": problems_table(),
     }
     parts |= {name: f"{ABOUT[name]}\n\n{text}" for name, text in tables.items()}
     return HEAD + "".join(f"\n## {title}\n\n{text}" for title, text in parts.items())

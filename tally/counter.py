@@ -293,7 +293,7 @@ class Counter:
 
     def _low_and_high(self) -> tuple[int | None, int | None]:
         """Returns the least and the greatest number that changes can lead to; None: there is no bound. A sum counts up
-        from 0, and children are never less. A `delta` counts one way from the start, unless callers set the number.
+        from 0, and children do, too. A `delta` counts one way from the start, unless callers set the number.
         Callers set a numbered counter in its own direction only, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
@@ -305,7 +305,7 @@ class Counter:
             return low, high
         step = 1 if self.numbered else abs(self.delta)
         if self.delta > 0:
-            return self.start, high if high is None else high - (high - self.start) % step
+            return self.start, high if high is None else high - (high - self.start) % step  # whole steps from start
         return low if low is None else low + (self.start - low) % step, self.start
 
     def _error(self, field: str, why: str) -> ConfigurationError:

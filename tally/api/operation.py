@@ -136,7 +136,7 @@ class OperationFacts:
     takes_any_query: bool = False
     """Whether HTTP requests may have any query string, which Tally then does not read."""
     body_bytes_max: int = 16 * 1024  # of an HTTP request
-    names_users: bool = False
+    names_users: bool = False  # then `UserVisibility` says who may call it
     smoke_statuses: Sequence[int] = ()
     """The statuses that the smoke test expects of its sample. Empty: `success_statuses`."""
 
@@ -336,11 +336,12 @@ class Route:
             return [counter for counter in served if counter.name == self.fixed_fields["counter"]]
         return [counter for counter in served if not self.operation.is_opened_by(counter)]
 
-    def as_deployed(self, likers: UserVisibility) -> Route | None:
+    def as_deployed(self, likers_visible: UserVisibility) -> Route | None:
         """Returns the route as a deployment serves it; None if the deployment does not serve it."""
-        if not self.operation.names_users or self.access is not Access.ANYONE or likers is UserVisibility.ANYONE:
+        is_open = likers_visible is UserVisibility.ANYONE
+        if not self.operation.names_users or self.access is not Access.ANYONE or is_open:
             return self
-        return replace(self, access=Access.SIGNED_IN) if likers is UserVisibility.SIGNED_IN else None
+        return replace(self, access=Access.SIGNED_IN) if likers_visible is UserVisibility.SIGNED_IN else None
 
 
 def _kind(hint: Any) -> Kind | None:

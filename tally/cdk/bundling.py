@@ -44,7 +44,7 @@ class Bundle:
     """The folder of the sources, with their `requirements.txt`."""
     declarations: Declarations
     """The file of these declarations replaces the `counters.py` of the sources."""
-    likers: UserVisibility
+    likers_visible: UserVisibility
     """Who may see which users like a post. The API document says this."""
     cache_folder: Path
     """The folder that keeps built bundles, by their digest: a synth without a change installs nothing."""
@@ -71,7 +71,7 @@ class Bundle:
         """A hash of the sources, the pins and how they are installed: equal on every machine. Raises BundlingError."""
         if not all(path.exists() for path in UPLOT_FILES.values()):
             raise BundlingError("node_modules/uplot is missing: run `make setup`")
-        digest = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers}\n".encode())
+        digest = hashlib.sha256(f"{PYTHON_VERSION} {PLATFORM} {INSTALLER_FILES} {self.likers_visible}\n".encode())
         for name, path in {self.requirements.name: self.requirements, **self.sources}.items():
             content = path.read_bytes()
             digest.update(f"{name} {len(content)}\n".encode() + content)
@@ -129,7 +129,8 @@ class Bundle:
         """Returns the OpenAPI document. The import is here because it loads the core, which few synths need."""
         from tally.contract.document import document_json
 
-        return document_json(self.declarations.operations, self.declarations.counters, likers=self.likers)
+        declared = self.declarations
+        return document_json(declared.operations, declared.counters, likers_visible=self.likers_visible)
 
 
 def install_packages(requirements: Path, target: Path) -> None:

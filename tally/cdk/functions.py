@@ -91,7 +91,7 @@ class Functions(Construct):
             },
             dead_letters=dead_letters.bucket.bucket_name,
             page_hosts=",".join(options.page_hosts),
-            likers=options.likers_visible,
+            likers_visible=options.likers_visible,
             receipt_ttl_hours=options.receipt_ttl_hours,
             series_days=options.series_days,
             team_tables=team_tables.names_and_streams,

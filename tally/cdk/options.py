@@ -30,9 +30,9 @@ CLIENT_RATE_WINDOW_S = 300
 REGIONS_WITHOUT_SNAP_START = ("ap-east-2", "ap-southeast-6")
 
 
-def _option(read: parse.Parser, default: Any, of: str = "", name: str = "") -> Any:
-    """Declares an option. `of`: STAGE, EDGE or "". `name`: the name in the context, if not in camel case."""
-    return field(default=default, metadata={"read": read, "of": of, "name": name})
+def _option(read: parse.Parser, default: Any, belongs_to: str = "", name: str = "") -> Any:
+    """Declares an option. `belongs_to`: STAGE, EDGE or "". `name`: the name in the context, if not in camel case."""
+    return field(default=default, metadata={"read": read, "belongs_to": belongs_to, "name": name})
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Options:
                 f"context certificateArn is of {self.region}, and this deploys to {region}: "
                 "API Gateway takes only certificates of its own region"
             )
-        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:
+        if self.backup_to and self.backup_to.split(":")[3:5] == [region, account]:  # of the ARN
             raise OptionsError(
                 f"context backupTo is in {region} of account {account}, where this deploys to: the copies would be"
                 " lost with the tables; give a vault of another region or account"
@@ -213,7 +213,7 @@ class Options:
     def from_arguments(cls, given: Mapping[str, object], *, keep_data: bool) -> Options:
         """Read and check the arguments of a construct. Raises OptionsError."""
         stage = PROD_STAGE if keep_data else DEV
-        given_names = {each.name: each.name for each in fields(cls) if not each.metadata["of"]}
+        given_names = {each.name: each.name for each in fields(cls) if not each.metadata["belongs_to"]}
         if given.get("restored"):  # in a context each stage has a moment of its own
             given = {**given, "restored": f"Tally-{stage}-{given['restored']}"}
         return cls._parse(given, given_names, "{} is not an option of Tally: there are keep_data,", stage=stage)
@@ -229,7 +229,7 @@ class Options:
         # A misspelt `Stage` would deploy without protection.
         for name in sorted(given.keys() - set(given_names.values())):
             raise OptionsError(f"{unknown_message.format(name)} {', '.join(given_names.values())}")
-        texts = fixed | {of: text for of, name in given_names.items() if (text := _text(name, given.get(name)))}
+        texts = fixed | {option: text for option, name in given_names.items() if (text := _text(name, given.get(name)))}
         _check_combinations(texts, given_names)
         values: dict[str, Any] = {}
         for option in fields(cls):
@@ -239,7 +239,7 @@ class Options:
             except OptionsError as error:
                 raise OptionsError(f"{given_names[option.name]} {error}") from None
         values["restored"] = values.get("restored", {}).get(values.get("stage", DEV))
-        options = cls(**{of: value for of, value in values.items() if value is not None})
+        options = cls(**{name: value for name, value in values.items() if value is not None})
         for warm, most in (("warm_writes", "max_writes"), ("warm_reads", "max_reads")):
             if (values.get(warm) or 0) > (values.get(most) or 10**7):
                 raise OptionsError(
@@ -278,10 +278,10 @@ def _text(name: str, value: object) -> str:
 def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]) -> None:
     """Refuse an option without the option that it needs. `given`: the text of each option."""
     pairs = (("issuer", "audience", "neither for a Cognito user pool"), ("domain_name", "certificate_arn", "neither"))
-    for of in ("mfa", "users_plan", "one_user_per_mailbox"):
-        if of in given and "issuer" in given:
+    for name in ("mfa", "users_plan", "one_user_per_mailbox"):
+        if name in given and "issuer" in given:
             why = "is for the stack's own user pool, which a stack with issuer does not have"
-            raise OptionsError(f"{given_names[of]} {why}")
+            raise OptionsError(f"{given_names[name]} {why}")
     for one, other, or_ in pairs:
         if (one in given) != (other in given):
             raise OptionsError(f"{given_names[one]} and {given_names[other]} go together: give both, or {or_}")
@@ -292,13 +292,13 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
         )
     if given.get("cdn") != "true":
         for option in fields(Options):
-            if option.metadata["of"] == EDGE and option.name in given:
+            if option.metadata["belongs_to"] == EDGE and option.name in given:
                 raise OptionsError(f"{given_names[option.name]} is for CloudFront: it needs cdn=true")
         return
-    for of in ("domain_name", "origin_name"):
-        if of not in given:
+    for name in ("domain_name", "origin_name"):
+        if name not in given:
             why = "without names of its own the API can be called around CloudFront"
-            raise OptionsError(f"cdn needs {given_names[of]}: {why}")
+            raise OptionsError(f"cdn needs {given_names[name]}: {why}")
     if given["origin_name"] == given["domain_name"]:
         equal = f"{given_names['origin_name']} is {given_names['domain_name']}"
         raise OptionsError(f"{equal}: the API needs a name that callers do not know")
@@ -306,12 +306,12 @@ def _check_combinations(given: Mapping[str, str], given_names: Mapping[str, str]
 
 def _check_edge(options: Options, given_names: Mapping[str, str]) -> None:
     """Refuse certificates that CloudFront refuses."""
-    of_name = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
-    of_client = options.cdn_client_certificate_arn or options.edge_certificate_arn
-    for of, arn in ((of_name, options.edge_certificate_arn), ("cdn_client_certificate_arn", of_client)):
-        name, partition, region = given_names[of], arn.split(":")[1], arn.split(":")[3]
+    server_option = "cdn_certificate_arn" if options.cdn_certificate_arn else "certificate_arn"
+    client_arn = options.cdn_client_certificate_arn or options.edge_certificate_arn
+    for option, arn in ((server_option, options.edge_certificate_arn), ("cdn_client_certificate_arn", client_arn)):
+        name, partition, region = given_names[option], arn.split(":")[1], arn.split(":")[3]
         if partition != "aws":
             raise OptionsError(f"cdn is true, and {name} is of the partition {partition}: cdn=true needs aws")
         if region != EDGE_REGION:
-            instead = f"; give one as {given_names['cdn_certificate_arn']}" if of == "certificate_arn" else ""
+            instead = f"; give one as {given_names['cdn_certificate_arn']}" if option == "certificate_arn" else ""
             raise OptionsError(f"{name} is of {region}: CloudFront takes only certificates of {EDGE_REGION}{instead}")

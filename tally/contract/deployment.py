@@ -108,7 +108,7 @@ class Surroundings(NamedTuple):
     """The ARNs of the tables' streams."""
     dead_letters: str
     page_hosts: str = ""
-    likers: UserVisibility = UserVisibility.ANYONE
+    likers_visible: UserVisibility = UserVisibility.ANYONE
     receipt_ttl_hours: int | None = None
     series_days: int | None = None
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
@@ -122,6 +122,7 @@ class Surroundings(NamedTuple):
 
 def common_variables(place: Surroundings) -> dict[str, str]:
     """Returns the variables of every function."""
+    likers = place.likers_visible
     return {
         **_storage_variables(place),
         "TALLY_VERSION": place.version,
@@ -129,7 +130,7 @@ def common_variables(place: Surroundings) -> dict[str, str]:
         "POWERTOOLS_METRICS_NAMESPACE": "Tally",
         "POWERTOOLS_LOG_LEVEL": "INFO",
         **({"TALLY_SERIES_DAYS": str(place.series_days)} if place.series_days else {}),
-        **({} if place.likers is UserVisibility.ANYONE else {"TALLY_LIKERS_VISIBLE": place.likers.value}),
+        **({} if likers is UserVisibility.ANYONE else {"TALLY_LIKERS_VISIBLE": likers.value}),
     }
 
 

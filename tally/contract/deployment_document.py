@@ -30,7 +30,7 @@ def deployment_document(declared: Declarations, place: Surroundings, config: str
                 "scope": route.scope, "throttle": [route.throttle.rate_per_s, route.throttle.burst],
             }
             for name, routes in declared.routes_by_function.items()
-            for route in filter(None, (one.as_deployed(place.likers) for one in routes))
+            for route in filter(None, (one.as_deployed(place.likers_visible) for one in routes))
             for method in route.methods
         ],
         "cors": {

@@ -66,22 +66,24 @@ def document_json(
     operations: Sequence[Operation],
     counters: Mapping[str, Counter],
     indent: int | None = None,
-    likers: UserVisibility = UserVisibility.ANYONE,
+    likers_visible: UserVisibility = UserVisibility.ANYONE,
 ) -> str:
-    """Returns the document as JSON. `likers`: who sees which users a counter counts."""
-    openapi = document(operations, counters, likers)
+    """Returns the document as JSON. `likers_visible`: who sees which users a counter counts."""
+    openapi = document(operations, counters, likers_visible)
     return json.dumps(openapi, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
 
 
 def document(
-    operations: Sequence[Operation], counters: Mapping[str, Counter], likers: UserVisibility = UserVisibility.ANYONE
+    operations: Sequence[Operation],
+    counters: Mapping[str, Counter],
+    likers_visible: UserVisibility = UserVisibility.ANYONE,
 ) -> Schema:
     """Returns the OpenAPI 3.1 document of these operations, without operations that work on no declared counter."""
     paths: dict[str, Schema] = {}
     components: dict[str, Schema] = {"schemas": dict(error_responses.SCHEMAS), "headers": _HEADERS, "responses": {}}
     routes = [route for one in operations for route in one.routes(counters)]
     for route in routes:
-        if shown := route.as_deployed(likers):
+        if shown := route.as_deployed(likers_visible):
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(shown, counters, components)
     token = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     token["description"] = "A JWT of the deployment's issuer. Its `sub` names the caller; some operations need a scope."
@@ -122,7 +124,7 @@ def _operation(route: Route, counters: Mapping[str, Counter], components: dict[s
         name = next((name for name, other in shared.items() if other == response), "")
         if not name:  # no operation before this one has an equal response
             variants = sum(other.partition("_")[0] == str(status) for other in shared)
-            name = f"{status}_{variants + 1}" if variants else str(status)
+            name = f"{status}_{variants + 1}" if variants else str(status)  # `409`, then `409_2`
             shared[name] = response
         responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
     schema["responses"] = responses

@@ -261,7 +261,7 @@ def test_options_come_from_the_command_line_then_the_environment() -> None:
     assert DevOptions.read(["--port", "82", "--data", "x", "--verbose"], environment, app) == DevOptions(
         app, 82, Path("x"), "http://e", "h", verbose=True
     )
-    assert DevOptions.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).likers == "nobody"
+    assert DevOptions.read([], {"TALLY_LIKERS_VISIBLE": "nobody"}, app).likers_visible == "nobody"
     assert DevOptions.read([], {"PORT": "", "AWS_ENDPOINT_URL_DYNAMODB": ""}, app) == DevOptions(
         app, 8080, Path(".tally"), None, "*"
     )

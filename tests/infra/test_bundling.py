@@ -53,7 +53,7 @@ def test_the_bundle_has_handlers_core_console_and_packages(bundle: Path) -> None
     for name in ("index.html", "app.js", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
         assert (bundle / "tally" / "console" / name).is_file()
     openapi = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
-    assert openapi == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers)
+    assert openapi == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers_visible)
     assert not [name for name in NOT_DEPLOYED if (bundle / "tally" / name).exists()]
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
@@ -124,7 +124,7 @@ def test_the_bundle_has_the_openapi_document_of_its_stack(tmp_path: Path) -> Non
         "LIKES = replace(LIKES, lists=ANYONE)\nCOUNTERS = declared([LIKES])\n"
     )
     shown = replace(BUNDLE, declarations=Declarations.load(team_file))
-    hidden = replace(shown, likers=UserVisibility.NOBODY)
+    hidden = replace(shown, likers_visible=UserVisibility.NOBODY)
     assert hidden.digest() != shown.digest()
     path = "/counters/likes/{id}/children"
     assert path in json.loads(shown.openapi())["paths"].keys() - json.loads(hidden.openapi())["paths"].keys()

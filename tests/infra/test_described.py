@@ -50,7 +50,7 @@ def test_the_described_functions_have_the_variables_and_timeouts_of_the_stack(
     dev: Template, behind_cdn: Template
 ) -> None:
     hosts = "example.com,blog.example.org"
-    with_options = description(page_hosts=hosts, likers=UserVisibility.NOBODY, receipt_ttl_hours=48)
+    with_options = description(page_hosts=hosts, likers_visible=UserVisibility.NOBODY, receipt_ttl_hours=48)
     for stack, described in ((dev, description()["functions"]), (behind_cdn, with_options["functions"])):
         assert described.keys() == stack.functions().keys()
         for module, name in stack.functions().items():

@@ -57,9 +57,9 @@ def test_the_document_says_who_may_list_likers() -> None:
     for_anyone = document(OPERATIONS, listed)
     assert for_anyone["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
     assert for_anyone["paths"][path]["get"]["security"] == []
-    for_nobody = document(OPERATIONS, listed, likers=UserVisibility.NOBODY)
+    for_nobody = document(OPERATIONS, listed, likers_visible=UserVisibility.NOBODY)
     assert for_anyone["paths"].keys() - for_nobody["paths"].keys() == {path}
-    for_users = document(OPERATIONS, listed, likers=UserVisibility.SIGNED_IN)
+    for_users = document(OPERATIONS, listed, likers_visible=UserVisibility.SIGNED_IN)
     assert for_users["paths"].keys() == for_anyone["paths"].keys()
     listing = for_users["paths"][path]["get"]
     assert (listing["security"], "401" in listing["responses"]) == ([{"token": []}], True)

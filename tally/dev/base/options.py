@@ -48,7 +48,7 @@ class DevOptions:
     """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
-    likers: str = "anyone"
+    likers_visible: str = "anyone"
     """Who may see the users that like a post: `likersVisible` of a deployment."""
     team_tables: tuple[str, ...] = ()
     """The person's own tables, whose streams are read. A counter names a table as the engine does."""
@@ -96,7 +96,7 @@ class DevOptions:
             verbose=args.verbose,
             minute_s=int(minute_s),
             streams_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS") or None,
-            likers=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
+            likers_visible=environment.get("TALLY_LIKERS_VISIBLE") or "anyone",
             team_tables=tuple(filter(None, map(str.strip, environment.get("TALLY_TABLES", "").split(",")))),
             engine=engine,
         )

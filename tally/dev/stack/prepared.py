@@ -129,7 +129,7 @@ class PreparedStack:
                 "dead_letters": BUCKET,
                 "event_bus": BUS,
                 "page_hosts": self.options.page_hosts,
-                "likers": self.options.likers,
+                "likers_visible": self.options.likers_visible,
             },
             "console": json.dumps(console),
             "console_client": CONSOLE_CLIENT,

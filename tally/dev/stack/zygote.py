@@ -106,17 +106,17 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     from tally.settings import TeamTable
 
     kinds = [one.value for one in UserVisibility]
-    if (likers := surroundings["place"]["likers"]) not in kinds:
+    if (likers := surroundings["place"]["likers_visible"]) not in kinds:
         raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
     declared = Declarations.load(Path("counters.py").resolve())
     schemas = deployment.table_schemas(declared.counters.values())
     names = surroundings["place"]
     tables, streams = ({one: names[kind][one.value] for one in schemas} for kind in ("tables", "streams"))
     place = deployment.Surroundings(
-        **{**surroundings["place"], "tables": tables, "streams": streams, "likers": UserVisibility(likers)},
+        **{**names, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
         team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which ones exist
     )
-    openapi = document_json(declared.operations, declared.counters, likers=place.likers)
+    openapi = document_json(declared.operations, declared.counters, likers_visible=place.likers_visible)
     health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")
     return declared, deployment_document(declared, place, surroundings["console"], surroundings["console_client"])
 

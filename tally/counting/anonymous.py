@@ -1,7 +1,7 @@
 """Children without a user: the likes of browsers whose people do not sign in.
 
 A browser keeps a secret. The name of its child is a hash of the secret and the parent's id. So a reader of the table
-cannot tell which likes come from one browser. In all else such a child is like the child of a user.
+cannot tell which likes come from one browser. Otherwise such a child is like the child of a user.
 """
 
 from __future__ import annotations

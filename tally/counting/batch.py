@@ -1,11 +1,11 @@
-"""Many changes under one key: all of them count, or none does.
+"""Many changes under one key: all changes count, or no change counts.
 
 The changes of one tally are folded to their sum, and one write adds the sum. Limits judge the sum. One transaction has
 the receipt first, and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its
-caller asks for `soon`, or it spills (spilling.py). The receipt lists the tallies that moved with it apart from those
-that wait. If all of them wait, the receipt is written alone.
+caller asks for `soon`, or it spills (spilling.py). The receipt has one list of the tallies that move with the receipt,
+and one list of the tallies that wait. If all tallies wait, the receipt is written alone.
 
-A team's function may add writes of its own (tally/transact.py). They follow the tallies in the same transaction.
+A team's function may add writes (tally/transact.py), which follow the tallies in the same transaction.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
 
 def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
     """Releases expired holds for each change that its limit refused. If a change still does not fit, raises
-    LimitReachedError for the first one. Returns False if no hold was released because the cached limits were stale: the
-    next attempt has new ones."""
+    LimitReachedError for the first one. Returns False if no hold was released because the cached limits were stale. The
+    next attempt reads the limits again."""
     has_released = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]

@@ -76,7 +76,7 @@ class _ChildRequest:
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
-        """Commits one write beside the tally, with the receipt if there is one."""
+        """Commits one write and no move of the tally, with the receipt if the call has a key."""
         commit_change(self.call, self.counter, self.parent, lambda _: [write], self.receipt(body))
         return body
 

@@ -98,7 +98,8 @@ def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing:
 
 
 def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
-    """Marks shards of a removed parent, one at a time: all at once would conflict with every change of a child.
+    """Marks shards of a removed parent, one at a time, because a transaction of all shards would conflict with every
+    change of a child.
 
     A mark makes a missing shard. So the marks stop after MARKS_S_MAX: a shard that is made after the end of the removal
     would refuse children of a new parent.

@@ -1,7 +1,7 @@
 """Changes one counter: counts, gives numbers out, spills, or sets.
 
-A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next one, on
-condition that the number has not moved. Each write increments the version (`ETag`), so a number that moved and moved
+A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next number,
+on condition that the number has not moved. Each write increments the version (`ETag`), so a number that moved and moved
 back has another version. These counters have one shard, and their callers take turns.
 """
 
@@ -38,9 +38,7 @@ from .receipts import (
 )
 from .tallies import State, minute_now
 
-NUMBER_ATTEMPTS_MAX = (
-    64  # callers take numbers one by one, so if 50 callers begin at once the last caller fails 49 times
-)
+NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so the last of 50 callers at once fails 49 times
 NUMBER_BACKOFF_MAX_S = 0.080
 
 

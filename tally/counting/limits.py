@@ -1,4 +1,4 @@
-"""The limits of a tally: those that its counter declares, or the override of its id.
+"""The limits of a tally: the limits that its counter declares, or the override of its id.
 
 A DynamoDB condition has no arithmetic: it cannot say `number + amount <= ceiling` if the ceiling is an attribute. So
 each process caches the override of a tally and compares with the cached limit. The write also expects that the item

@@ -77,7 +77,7 @@ def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     """Returns the post; `{TOMBSTONE: True}` for a deleted post; None if there is no post.
 
     A Query is not a snapshot. While a post is created or deleted, the Query may find `META` and not the text. If so,
-    reads once more. A post whose text somebody removed manually is missing.
+    reads once more. If somebody removed the text manually, the post counts as missing.
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):

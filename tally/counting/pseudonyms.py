@@ -36,7 +36,7 @@ def stack_secret(call: Call) -> str:
     """Returns the secret of the stack. The first call that needs the secret makes it. Raises StoreBusyError.
 
     It is in the ledger, so a stack that is restored from its backups recognises its visitors. A stack that loses the
-    secret counts the visitors of the running periods once more.
+    secret counts the visitors of the current periods a second time.
     """
     return _read_or_create(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 

@@ -24,7 +24,7 @@ from ..dynamo.transactions import Write
 from ..errors import AlreadyCountedError, CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError
 
 KEY_PREFIX = "tally"
-"""Constant. With Powertools' default, a function's name, one key through two functions would count twice."""
+"""Constant. Powertools' default is a function's name, so one key through two functions would count twice."""
 
 Body = dict[str, Any]
 """The JSON that an operation answers."""

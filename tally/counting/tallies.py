@@ -116,8 +116,8 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the answer to a change with `value`: the number by a strongly consistent read after the change, 1 RCU.
 
-    The number is that of the period that the answer names: a replay after midnight reads the period of its change.
-    Changes that wait for the rollup are missing. Changes that race with the read may be missing, too.
+    The number is of the period that the answer names: a replay after midnight reads the period of its change. Changes
+    that wait for the rollup are missing. Changes that race with the read may be missing, too.
 
     The change is counted before the read begins, so no error here fails it. The answer has no `value` if the change is
     visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
@@ -141,7 +141,7 @@ def minute_now(call: Call) -> int:
 def add_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, nonce_prefix: str = "", debt: int = 0
 ) -> Write:
-    """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond them by a `debt`.
+    """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond the limits by `debt`.
 
     It writes the minute `at`, and a nonce that distinguishes the write from a manual edit. The nonce begins with
     `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, `removal_nonce(pair)`, or nothing. The nonce of a repair
@@ -290,9 +290,8 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 
 
 def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
-    """Returns the update that moves an unsharded counter to `value`, on condition that its version is the one that was
-    `seen`. The version changes with the number and with the override, so the limits are those that the value is
-    `within`."""
+    """Returns the update that moves an unsharded counter to `value`, on condition that its version is as in `seen`. The
+    version changes with the number and with the override, so the limits are still `within`."""
     assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - seen.value, at)

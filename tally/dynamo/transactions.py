@@ -53,7 +53,7 @@ class ConditionFailedError(TallyError):
 
 
 class WriteRejectedError(TallyError):
-    """DynamoDB does not accept one of the writes, or so many bytes at once. The message is DynamoDB's."""
+    """DynamoDB does not accept a write, or so many bytes at once. The message is DynamoDB's."""
 
 
 class Reason(NamedTuple):
@@ -119,7 +119,7 @@ def send(
 
     For ten minutes, the same writes with the same `token` take effect once. None: a new token. "In progress" means that
     an earlier copy of the request is at work, and says nothing of its result. So the same request is sent again, until
-    DynamoDB answers otherwise, or `retries` are used up: then raises StoreUnreachableError.
+    DynamoDB answers otherwise, or `retries` are used up. After the last retry, raises StoreUnreachableError.
     """
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
@@ -223,7 +223,7 @@ def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
     """Returns whether the receipt has a condition, and its amount, if any, is the sum of the updates."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
     if (amount := put["Item"].get("amount")) and int(amount["N"]) != sum(int(move[":amount"]["N"]) for move in moves):
-        return False  # a receipt without an amount may go with updates without one, such as an override's
+        return False  # neither the receipt nor the updates of an override have an amount
     return "ConditionExpression" in put
 
 

@@ -5,8 +5,8 @@ Receipts live for 8 days. Each tally notes by how much the rollup moved it for t
 day's receipts is larger, the rest was lost. Receipts and notes use the day of the receipt, so late commits and redrives
 make no difference.
 
-A rebuild reads a day when the day after it is judged, too: then no stream delivers the day's receipts any more. The
-rebuild adds and notes what is missing, on condition that the notes are as it read them, so a second rebuild finds
+A rebuild reads a day when the day after it is judged, too, because no stream delivers the day's receipts after that.
+The rebuild adds and notes what is missing, on condition that the notes are as it read them, so a second rebuild finds
 nothing. Drift is repaired first, and not added again. If the ledger may have lost records of the same days, a past
 repair may already have added the receipts, and the rebuild adds nothing. Lost children are found by a recount
 (recount.py).
@@ -107,7 +107,7 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
     """Returns what one tally lacks. `days`: its receipts by day.
 
     From an hour before its TTL, the tally of a period counts as complete: DynamoDB may have removed the notes, and
-    clocks differ. The receipts live longer, but nobody reads the tally any more.
+    clocks differ. The receipts live longer, but nobody reads the tally after its TTL.
     """
     if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}

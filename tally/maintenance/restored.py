@@ -111,8 +111,8 @@ def repair_restored(
 
     `restored_s`: the moment that the tables were restored to. `moments_differ`: the tables are of different moments, so
     all drift is deleted. `without_dead_letters`: deletes the dead letters. Otherwise, if there are dead letters, raises
-    RepairNotReadyError: a redrive would add once more what is added here. If somebody writes to the tables, raises
-    TablesInUseError.
+    RepairNotReadyError, because a redrive would add the same amounts a second time. If somebody writes to the tables,
+    raises TablesInUseError.
     """
     if is_repaired(store, restored_s):
         return

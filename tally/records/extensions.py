@@ -44,7 +44,7 @@ class WriteModification:
 
 
 class Extension(Protocol):
-    """Any object with this hook. It must not keep state: one instance serves all threads."""
+    """Any object with this hook. The object must not keep state, because one instance serves all threads."""
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
         """Returns the changes to this write; None for no change."""

@@ -53,7 +53,7 @@ class RecordChangedError(CallerError):
 
 
 class Records(Generic[R]):
-    """The records of one class in one table. Make it once; threads may share it.
+    """The records of one class in one table. Make the object once; threads may share it.
 
     `extensions` run in order. If the list lacks AtomicCounterExtension, that extension runs first.
 

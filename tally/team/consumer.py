@@ -5,7 +5,7 @@ contribution of its new image, less the contribution of its old image. So the nu
 `SUM … WHERE … GROUP BY`, whatever happens to the items. A scan counts the items that were there before the stream
 (scan_state.py). While a scan is open, the recount beside the number moves by the rules of first_seen.py.
 
-A tally moves as by a repair: the journal expects no other half, and an edit by hand is drift.
+The consumer moves a tally as a repair does, so the journal expects no other half. An edit by hand is drift.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from ..streams.record import (
 from . import faults, first_seen, scan_state
 from .first_seen import Marker, moves_between
 from .scan_state import CLOCK_SLACK, Scan
-from .team_numbers import NO_NUMBER, TeamNumberNote
-from .team_numbers import watch_write as listed_group
+from .team_numbers import NO_NUMBER, TeamNumberNote, watch_write
 
 NAME = "items"
 ITEMS_MAX = RECORD_WRITES_MAX
-KEYS_MAX = 100  # in one read of many items
+KEYS_MAX = 100  # of one BatchGetItem
 
 
 class ItemChange(NamedTuple):
     """The change of one counter by a record.
 
-    `scan`: the open scan whose recount moves. `needs_marker`: the scan may have read the item after the record.
+    `old`, `new`: what the item contributes before and after the record. `scan`: the open scan whose recount moves.
+    `marker`: the key of the item's marker as JSON. `needs_marker`: the scan may have read the item after the record.
     `is_near_scan_end`: the record is newer than the scan's end, but the stamps of one item may go back by CLOCK_SLACK.
     `team_number`: the team's own number after the record. `pair`: always empty, because one record has both halves.
     `example`: the item that cannot be counted, and why.
@@ -76,13 +76,16 @@ def counters_of_table(counters: Mapping[str, Counter], table: str) -> dict[str, 
     return {name: one for name, one in counters.items() if one.items is not None and one.items.table == table}
 
 
-def items_consumer(counters: Mapping[str, Counter], open_: Mapping[str, Scan | None] | None = None) -> StreamConsumer:
+def items_consumer(
+    counters: Mapping[str, Counter], open_scans: Mapping[str, Scan | None] | None = None
+) -> StreamConsumer:
     """Returns the consumer.
 
-    `open_`: the counters that count now, by name, each with its open scan; None: all count, and no scan is open.
+    `open_scans`: by name, each counter that counts now, with its open scan, or None. If `open_scans` is None, every
+    counter counts, and no scan is open.
     """
     tables = {one.items.table for one in counters.values() if one.items is not None}
-    scans: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_ is None else open_
+    scans: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_scans is None else open_scans
     reads = {table: partial(_item_changes, counters_of_table(counters, table), scans) for table in tables}
     return StreamConsumer(NAME, reads, ItemsRun)
 
@@ -109,27 +112,27 @@ class ItemsBatch(Batch):
     handler: ItemsHandler
 
     def _prefetch(self, records: Iterable[Record]) -> None:
-        open_ = dict(self._open_scans())
-        read = partial(_item_changes, counters_of_table(self.handler.counters, self.table), open_)
+        open_scans = dict(self._open_scans())
+        read = partial(_item_changes, counters_of_table(self.handler.counters, self.table), open_scans)
         marked: set[str] = set()
-        for record in records if any(open_.values()) else ():  # without an open scan, no effect depends on a marker
+        for record in records if any(open_scans.values()) else ():  # only open scans need markers
             try:
                 changes = read(self.handler.declared, record)
             except (PoisonRecordError, *MALFORMED_ERRORS):
                 continue
             marked |= {change.marker for change in changes if change.needs_marker}
-        wanted, markers = sorted(marked), dict[str, Marker]()  # by the marker's key as JSON
-        for first in range(0, len(wanted), KEYS_MAX):
-            some = {text: json.loads(text) for text in wanted[first : first + KEYS_MAX]}
-            found = queries.get_many(self.call, self.call.store.settings.ledger_table, list(some.values()))
-            stored = {_key_pair(item): item for item in found}
-            markers |= {text: first_seen.parse_marker(stored.get(_key_pair(key), {})) for text, key in some.items()}
+        marker_keys, markers = sorted(marked), dict[str, Marker]()  # the keys are JSON
+        for first in range(0, len(marker_keys), KEYS_MAX):
+            chunk = {text: json.loads(text) for text in marker_keys[first : first + KEYS_MAX]}
+            read_items = queries.get_many(self.call, self.call.store.settings.ledger_table, list(chunk.values()))
+            stored = {_key_pair(item): item for item in read_items}
+            markers |= {text: first_seen.parse_marker(stored.get(_key_pair(key), {})) for text, key in chunk.items()}
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
         """Yields the counters that count now, each with its open scan, or None if it counts without a scan.
 
-        Any other counter skips the records: its next scan reads the items as they are then.
+        Any other counter skips the records, because its next scan reads the items.
         """
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
@@ -145,8 +148,9 @@ class ItemsRun(Run):
     """A run that adds to numbers, and to the recounts of open scans."""
 
     markers_before: dict[str, Marker] = field(default_factory=dict)
-    """By key, the markers as they were read. After a commit, the next run has the committed markers."""
+    """The markers as they were read, by key. After a commit, the next run has the committed markers."""
     markers_after: dict[str, Marker] = field(default_factory=dict)
+    """The markers after the records of this run, by key."""
     recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """By counter and group: the attribute of the recount, and the amount to add."""
     team_number_notes: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
@@ -178,7 +182,7 @@ class ItemsRun(Run):
                 self._note_team_number(change)
 
     def _note_team_number(self, change: ItemChange) -> None:
-        """Notes the team's number as it is now, and the changes that it may not include yet."""
+        """Notes the team's number after the record, and the changes that the number may not include yet."""
         for value, sign in moves_between(change.old, change.new):
             if not value.is_reserved:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
@@ -209,13 +213,13 @@ class ItemsRun(Run):
             self.markers_after[key] = first_seen.STREAM_MARKER
         for value, sign in moves:
             self._move(change, value, 0)
-            at = counter.name, value.group
-            _, amount = self.recounts.get(at, ("", 0))
-            self.recounts[at] = scan.recount_attribute, amount + sign * value.amount
+            tally = counter.name, value.group
+            _, amount = self.recounts.get(tally, ("", 0))
+            self.recounts[tally] = scan.recount_attribute, amount + sign * value.amount
 
     def _move(self, change: ItemChange, value: Contribution, amount: int) -> None:
-        at = change.counter.name, value.group
-        self._add(at, Effect(*at, self.place.minute, amount))
+        tally = change.counter.name, value.group
+        self._add(tally, Effect(*tally, self.place.minute, amount))
 
     @property
     def _items(self) -> int:
@@ -228,19 +232,19 @@ class ItemsRun(Run):
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         writes: list[Write] = []
         table, now_s = call.store.settings.ledger_table, clock.now_s()
-        for at, effect in self.sums.items():
+        for tally, effect in self.sums.items():
             counter = declared.by_name[effect.counter]
-            attribute, recount = self.recounts.get(at, ("", 0))
-            noted = self.team_number_notes.get(at)
-            if not effect.expected and not recount and not noted and at not in self.examples:
+            attribute, recount = self.recounts.get(tally, ("", 0))
+            noted = self.team_number_notes.get(tally)
+            if not effect.expected and not recount and not noted and tally not in self.examples:
                 continue
             moved = self.place.bucket % counter.max_shards, effect.expected, self.place.minute
             add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
-            add = items.extend_update(add, sets={EXAMPLE: self.examples[at]}) if at in self.examples else add
-            writes.append({"Update": noted.beside(add) if noted else add})
+            add = items.extend_update(add, sets={EXAMPLE: self.examples[tally]}) if tally in self.examples else add
+            writes.append({"Update": noted.extend(add) if noted else add})
             if noted:
-                writes.append(listed_group(table, effect.counter, effect.id, noted.at_s))
+                writes.append(watch_write(table, effect.counter, effect.id, noted.at_s))
         for text, marker in self.markers_after.items():
             if text not in self.markers_before:
                 writes.append(first_seen.stream_marker_write(table, json.loads(text), now_s))
@@ -253,16 +257,16 @@ class ItemsRun(Run):
 
 
 def _item_changes(
-    counters: Mapping[str, Counter], open_: Mapping[str, Scan | None], declared: CounterIndex, record: Record
+    counters: Mapping[str, Counter], open_scans: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
-    """Returns what a record changes for the counters that count now. A removal by TTL is a removal.
+    """Returns what a record changes for the counters that count now. A removal by TTL counts as a removal.
 
-    Raises PoisonRecordError, or one of MALFORMED_ERRORS. An amount is never a reason: if an amount cannot be added, the
-    item counts in the group of its fault.
+    Raises PoisonRecordError, or one of MALFORMED_ERRORS, but never because of an amount. If an amount cannot be added,
+    the item counts in the group of its fault.
     """
     changes = []
     for name, counter in counters.items():
-        if name not in open_:
+        if name not in open_scans:
             continue  # the counter's next scan reads the item as the record left it
         old, new = _contributions(counter, record)
         assert counter.items is not None
@@ -270,7 +274,7 @@ def _item_changes(
         before, now = map(counter.items.team_number, images)
         if old == new and before == now:
             continue
-        scan, made_s = open_[name], created_s(record)
+        scan, made_s = open_scans[name], created_s(record)
         example = _example(counter, record) if new and new.is_reserved and new != old else ""
         numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
         change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)

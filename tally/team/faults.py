@@ -1,7 +1,7 @@
 """Faults: how many items of a counter have each fault, and an example of each. Each fault is a group of the counter.
 
-So the numbers are exact, whatever happens to the items: a corrected item moves from the group of its fault to its own
-group in one step. An amount never makes a record a dead letter, and never stops a scan.
+The numbers are exact, because a corrected item moves from the group of its fault to its own group in one step. An
+amount never makes a record a dead letter, and never stops a scan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ EXAMPLE_CHARACTERS_MAX = 300
 
 
 class FaultCount(NamedTuple):
-    """How many items of a counter have one fault. `example`: the newest of them; it may be corrected since."""
+    """How many items of a counter have one fault. `example`: the newest item, which may be
+    corrected since."""
 
     kind: str
     items: int
@@ -37,15 +38,15 @@ def example(declaration: Items, image: Image, keys: Iterable[str]) -> str:
     result = declaration.contribution_or_fault(image)
     if not isinstance(result, Fault):
         return ""
-    named = ", ".join(str(next(iter(image[name].values()))) for name in keys)
-    return f"{named}: {result.why}"[:EXAMPLE_CHARACTERS_MAX]
+    key_values = ", ".join(str(next(iter(image[name].values()))) for name in keys)
+    return f"{key_values}: {result.why}"[:EXAMPLE_CHARACTERS_MAX]
 
 
 def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -> Iterator[FaultCount]:
     """Yields the faults that items of a counter have now.
 
-    `remove_stale`: removes the example of a fault that no item has. While a scan counts such items, it has their
-    examples already, and sets the numbers when it ends.
+    `remove_stale`: removes the example of a fault that no item has, unless an open scan counts such items, because a
+    scan stores examples before it sets the numbers.
     """
     scan = scan_state.read_scan(store, counter.name) if remove_stale else None
     for kind in FAULT_KINDS:

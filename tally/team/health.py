@@ -1,5 +1,5 @@
-"""The health check of the counters of items: whether their items are counted, which items are not, and whether the
-team keeps a number. `GET /status` and `tally status` show it."""
+"""The health check of the counters of items: whether their items are counted, which items cannot be counted, and
+whether the team's numbers can be compared. `GET /status` and `tally status` show it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .scan_state import Scan
 
 
 def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """Returns the check. It is wrong if the items of a counter are not counted.
+    """Checks the counters of items. The result is wrong if the items of a counter are not counted.
 
-    It is unknown if no group of a counter has the team's number that the counter is compared with.
+    The result is unknown if no group of a counter has the team's number that the counter is compared with.
     """
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
@@ -35,9 +35,9 @@ def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
         }
         if counted and counter.watch:
             facts[name]["numbers"] = count_team_numbers(store, counter)
-        word = "counted" if counted else f"not counted: `tally scan {name}`"
-        reading = "" if scan.closed else f", a scan is open, {scan.items:,} items read"
-        lines += [f"{name} {word}{reading}", *(f"{name} does not count {one}" for one in uncounted)]
+        word = "counted" if counted else f"not counted: run `tally scan {name}`"
+        open_scan = "" if scan.closed else f", a scan is open, {scan.items:,} items read"
+        lines += [f"{name} {word}{open_scan}", *(f"{name} does not count {one}" for one in uncounted)]
         lines += [f"{name}: {missing}"] * bool(missing)
         wrong.add(not counted or (None if missing else False))
     return Check("; ".join(lines), facts, True if True in wrong else None if None in wrong else False)
@@ -49,16 +49,15 @@ def count_team_numbers(store: Store, counter: Counter) -> int:
 
 
 def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None) -> str:
-    """Returns why the team's numbers cannot be compared: no item has one. Empty if an item has one, or if the items are
-    not counted."""
+    """Returns why the team's numbers cannot be compared; empty if an item has one, or the items are not counted."""
     watch, scan = counter.watch, scan or scan_state.read_scan(store, counter.name)
     if watch is None or scan.counted_by != counter.items_digest or count_team_numbers(store, counter):
         return ""
-    at = f"item with the sort key {watch.at}"
+    item = f"item with the sort key {watch.at}"
     if unread := tallies.sum_of_shards(
         counter, tallies.read_shards(Call(store), counter, f"{RESERVED_GROUP_PREFIX}kept")
     ):
-        why, do = f"{unread:,} times an {at} has it, and Tally cannot read it", "Store it as a number"
+        why, do = f"{unread:,} times an {item} has it, and Tally cannot read it", "Store it as a number"
     else:
-        why, do = f"no {at} has it", "Correct `attribute` or `at`"
+        why, do = f"no {item} has it", "Correct `attribute` or `at`"
     return f"0 of {scan.groups_found:,} groups have {watch.attribute}: {why}, so nothing is compared. {do}."

@@ -30,29 +30,39 @@ from .consumer import counters_of_table
 def note_progress(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> None:
-    """Notes up to when the consumer has passed a table.
+    """Notes the time up to which the consumer has passed a table.
 
-    A dead letter is not passed and not lost: `seen` is the time of the records after it. Noted times never decrease.
-    Losses are reported first, because the stream may be gone, too.
+    A dead letter is not passed, and is not lost. So `seen` is noted, too: the time up to which each record was applied
+    or became a dead letter. Noted times never decrease. Losses are reported first, because the read of the stream may
+    fail.
     """
     settings, of_table = store.settings, counters_of_table(counters, table)
     ledger, key, stream = settings.ledger_table, scan_state.passed_key(table), settings.team_tables[table].stream
     before = queries.get(store.client, ledger, key)
-    before_s, other = items.int_attribute(before, "passed"), before.get("stream", {"S": stream}) != {"S": stream}
+    before_s, is_new_stream = (
+        items.int_attribute(before, "passed"),
+        before.get("stream", {"S": stream}) != {"S": stream},
+    )
     seen_s = max(before_s, items.int_attribute(before, "seen"))
     kept_since_s = now_s - STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
-    if other or (0 < seen_s < kept_since_s and not settings.local_port):
-        _report_lost(store, of_table, table, "another stream" if other else "of more than a day ago", seen_s)
-    beats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
-    streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not beats)
-    if beats:
+    if is_new_stream or (0 < seen_s < kept_since_s and not settings.local_port):
+        _report_lost(
+            store,
+            of_table,
+            table,
+            "the table has a new stream" if is_new_stream else "the consumer is more than a day behind",
+            seen_s,
+        )
+    sends_heartbeats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
+    streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not sends_heartbeats)
+    if sends_heartbeats:
         watermark.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
-    if shards.is_disabled(table):  # after `read_streams`: what it found was written while the stream was on
-        _report_lost(store, of_table, table, "the stream is off", seen_s)
+    if shards.is_disabled(table):  # asked last: if the stream is on now, it was on before
+        _report_lost(store, of_table, table, "the stream is disabled", seen_s)
         return
     through_s = max(seen_s, int(streams.passed_s(ITEMS, table)))
     passed_s = max(before_s, min(through_s, watermark.oldest_dead_letter_s(store, ITEMS, table)))
-    if through_s > seen_s or passed_s > before_s or other:
+    if through_s > seen_s or passed_s > before_s or is_new_stream:
         values: items.Values = {"passed": passed_s, "seen": through_s, "stream": stream}
         try_commit(store, [items.update_write(ledger, key, values, expected={"passed": before_s or None})])
 

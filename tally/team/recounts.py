@@ -90,7 +90,7 @@ class Recount(ScanReader):
         # If the team has a number, the drift row has the excess of that number, so the row stays.
         first = difference.first_item.get(self.scan.team_number_attribute)
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
-        add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).beside(add)
+        add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).extend(add)
         listed = team_numbers.watch_write(
             self.store.settings.ledger_table, self.counter.name, difference.group, int(now_s)
         )

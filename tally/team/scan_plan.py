@@ -1,6 +1,7 @@
 """Predicts from a sample what a scan of a team's table costs, and which items will not count.
 
-The sample costs some read units. It has items from random places, and is fair if the parts of the table are alike.
+The sample costs some read units. Its items are from random places, so the estimate is good if the parts of the table
+are alike.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .spot_checks import random_items
 SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100
 UNIT_BYTES = 4096  # of a strongly consistent read
 TRANSACTION_S, MB_S = 0.03, 0.15  # about the time of DynamoDB for a transaction of many writes, and to read 1 MB
-SET_UNITS, SET_WATCHED_UNITS = 2, 6  # to set a number; with a team's number, each is a transaction of its own
+SET_UNITS, SET_WATCHED_UNITS = 2, 6  # to set a number; beside a team's number, each takes a transaction of its own
 
 
 @dataclass
@@ -27,7 +28,7 @@ class ScanPlan:
 
     recount: Recount
     only_groups: tuple[str, ...] = ()
-    """The only groups that the scan counts; empty: all."""
+    """The only groups that the scan counts; empty: all groups."""
     sets_numbers: bool = False
     """Whether the scan sets the numbers."""
     units_per_s_max: int = 0
@@ -36,8 +37,9 @@ class ScanPlan:
     items_counting: int = 0
     writes: int = 0
     packs: int = 0
+    """How many transactions the sample takes."""
     items_lacking: int = 0
-    """Items whose keys may count, but that lack an attribute, or have another value of `where`."""
+    """Items that do not count although their keys fit: they lack an attribute, or have another value of `where`."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
     examples: dict[str, str] = field(default_factory=dict)
@@ -80,23 +82,23 @@ class ScanPlan:
 
     @property
     def numbers_to_set(self) -> int:
-        """How many numbers the scan sets. If an attribute names the groups, they are few: the sample has most."""
+        """How many numbers the scan sets. If an attribute names the groups, the sample has most of the few groups."""
         if not self.sets_numbers:
             return 0
-        has_few = self.recount.items_declaration.group_by is not None
-        return len(self.groups) if has_few else self.extrapolate(len(self.groups))
+        has_few_groups = self.recount.items_declaration.group_by is not None
+        return len(self.groups) if has_few_groups else self.extrapolate(len(self.groups))
 
     @property
     def write_units(self) -> int:
         """The write units in Tally's tables."""
-        each, numbers = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS, self.numbers_to_set
-        return 2 * self.extrapolate(self.writes) + each * numbers + 2 * -(-numbers // GROUPS_MAX)
+        units_per_number, numbers = SET_WATCHED_UNITS if self.recount.counter.watch else SET_UNITS, self.numbers_to_set
+        return 2 * self.extrapolate(self.writes) + units_per_number * numbers + 2 * -(-numbers // GROUPS_MAX)
 
     @property
     def seconds(self) -> int:
         """About how long the scan takes."""
-        many = 1 if self.recount.counter.watch else GROUPS_MAX
-        transactions = self.extrapolate(self.packs) + -(-self.numbers_to_set // many)
+        numbers_per_transaction = 1 if self.recount.counter.watch else GROUPS_MAX
+        transactions = self.extrapolate(self.packs) + -(-self.numbers_to_set // numbers_per_transaction)
         seconds = self.read_units * UNIT_BYTES / 2**20 * MB_S + transactions * TRANSACTION_S
         capacity = half_of_provisioned_reads(self.recount)
         if self.units_per_s_max:
@@ -130,9 +132,8 @@ class ScanPlan:
 
 
 def half_of_provisioned_reads(recount: Recount) -> int:
-    """Returns half of the read units a second that the team's table has provisioned; 0: on demand.
-
-    The team needs the other half.
+    """Returns half of the read units a second that the team's table has provisioned; 0: on demand. The team needs the
+    other half.
     """
     provisioned = recount.table_description.get("ProvisionedThroughput", {})
     return int(provisioned.get("ReadCapacityUnits", 0)) // 2

@@ -38,7 +38,7 @@ class UncountableError(TallyError):
 
 
 CountedItem = tuple[Item, Contribution, Item]
-"""The key of the marker of an item that counts, what it counts for, and the item."""
+"""The key of the item's marker, the contribution of the item, and the item."""
 
 
 class Step(NamedTuple):
@@ -136,7 +136,7 @@ class ScanReader:
             raise ScanAbandonedError(ABANDONED_MESSAGE)
 
     def is_complete(self) -> bool:
-        """Returns whether `difference` is right: the scan has ended, and the consumer has passed the end.
+        """Returns whether the recount is complete: the scan has ended, and the consumer has passed the end.
 
         Raises ScanAbandonedError.
         """
@@ -159,7 +159,8 @@ class ScanReader:
             yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
-        """Adds the items of a page that neither the stream nor the scan has counted. Returns how many, and units."""
+        """Adds the items of a page that neither the stream nor the scan has counted. Returns how many items it added,
+        and the write units."""
         name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
         values = ((self._if_covered(declaration.contribution(item)), item) for item in page)
         left = [
@@ -219,7 +220,7 @@ class ScanReader:
             add = tallies.add_write(
                 Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
             )
-            # if a record has stored the number since the scan began, the record's number stays
+            # If a record has stored the number since the scan began, the record's number stays.
             read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
             yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, if_missing=read, sets=sets)

@@ -1,7 +1,7 @@
 """Spot checks of counters of items: the sweep recounts random groups.
 
 A sweep chooses groups and recounts their items. When the consumer has passed the recount, a later sweep compares it
-with the numbers. A difference is drift. If groups take more units than the deployment allows, the check stops.
+with the numbers. A difference is drift. If the groups take more units than the deployment allows, the check stops.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..errors import TallyError
 from . import scan_state
 from .recounts import Recount
 
-GROUPS_MAX = 5  # in a check
-SAMPLE_ITEMS = 20  # to find groups
-ABANDON_AFTER_MIN = 60  # minutes until an incomplete check is abandoned: the consumer stalled
+GROUPS_MAX = 5  # in one check
+SAMPLE_ITEMS = 20  # read at a random place to choose groups
+ABANDON_AFTER = 60  # minutes until an incomplete check is abandoned, because the consumer stalls
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
@@ -30,23 +30,26 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 
     Returns how many groups were compared, and how many numbers were wrong.
     """
-    done = {"groups_checked": 0, "groups_off": 0}
+    done = {"groups_checked": 0, "groups_wrong": 0}
     for counter in counters.values():
         if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
-            continue  # if an attribute names the groups, one group takes a scan of the table
+            continue  # if an attribute names the groups, a check of one group scans the table
         if store.clock() >= until_s:
             break
         try:
-            off = list(_check(Recount(store, counter, scan_state.read_scan(store, counter.name), lambda: now_s)))
+            are_wrong = list(_check(Recount(store, counter, scan_state.read_scan(store, counter.name), lambda: now_s)))
         except TallyError as error:
             observe.logger.warning("a spot check failed", exc_info=error, extra={"counter": counter.name})
             continue
-        done = {"groups_checked": done["groups_checked"] + len(off), "groups_off": done["groups_off"] + sum(off)}
+        done = {
+            "groups_checked": done["groups_checked"] + len(are_wrong),
+            "groups_wrong": done["groups_wrong"] + sum(are_wrong),
+        }
     return done
 
 
 def _check(recount: Recount) -> Iterator[bool]:
-    """Yields for each compared group whether its number was wrong."""
+    """Continues or starts a check. Yields for each compared group whether its number was wrong."""
     scan, store, now_s = recount.scan, recount.store, recount.now_s()
     if scan.counted_by != recount.counter.items_digest or not (scan.closed or scan.is_spot_check):
         return  # the items are not counted yet, or a person recounts them
@@ -61,12 +64,12 @@ def _check(recount: Recount) -> Iterator[bool]:
                 recount.remove_stale(group)
             yield difference.excess != 0
         recount.close()
-    elif not scan.ended_s or now_s > scan.began_s + ABANDON_AFTER_MIN * store.settings.minute_s:
+    elif not scan.ended_s or now_s > scan.began_s + ABANDON_AFTER * store.settings.minute_s:
         recount.close()
 
 
 def _begin_check(recount: Recount, now_s: float) -> None:
-    """Chooses groups with items at a random place in the table, and recounts their items, if they are not too many."""
+    """Chooses groups with items at a random place in the table, and recounts their items within the allowed units."""
     store, units = recount.store, 0.0
     values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
     # The items of a group of RESERVED_GROUP_PREFIX may be anywhere in the table.

@@ -1,14 +1,14 @@
 """The consumer stores the number that a team keeps in the tally item of the count, so that one read returns both.
 
-    of a tally item: kept, up#time, down#time
+    tally item -> kept, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
 `kept`: the team's number in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
-without being wrong, because of the changes in one stretch of time. These are changes of items that the number does not
-include yet, and moves of the number before its items. `WATCHED` lists the groups that team/watch.py checks.
+because of the changes in one stretch of time. The number may not include some changes of items yet, and may have moved
+before its items. `WATCHED` lists the groups that team/watch.py checks.
 
-A stretch has the name of its end in seconds. So the names stay right if `within_s` changes, and with it the length of
-a stretch.
+The name of a stretch has its end in seconds. So the name stays right if `within_s`, and with it the length of a
+stretch, changes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..items import TEAM_NUMBER
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
 """The number of a group whose item is gone, or has no number."""
-STRETCHES_PER_WINDOW = 6  # of `within_s`
-STRETCHES_MAX = 200  # of an item, up and down: minutes of a busy group
+STRETCHES_PER_WINDOW = 6  # in the declared `within_s`
+STRETCHES_MAX = 200  # of an item in each direction: minutes of a busy group
 STRETCHES_PER_WRITE_MAX = 100  # an expression has up to 4 KB
 PARTITIONS = 16  # of the listed groups: a partition takes 1,000 write units a second
 
 
 def stretch_s(counter: Counter) -> int:
-    """Returns the length of a stretch of time, seconds."""
+    """Returns the length of a stretch of time, in seconds."""
     assert counter.watch is not None
     return max(1, counter.watch.within_s // STRETCHES_PER_WINDOW)
 
@@ -50,7 +50,7 @@ class TeamNumberNote:
     """By attribute, the amount of its stretch."""
     at_s: int = 0
     recount_attribute: str = ""
-    """The attribute for the number beside the recount of an open scan; empty: no scan is open."""
+    """The attribute of an open scan for the number; empty: no scan is open."""
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
         """Notes by how much the number may be too low (`up`) and too high (`down`) for a while."""
@@ -61,7 +61,7 @@ class TeamNumberNote:
             if amount:
                 self.moves[name] = self.moves.get(name, 0) + amount
 
-    def beside(self, update: dict[str, Any]) -> dict[str, Any]:
+    def extend(self, update: dict[str, Any]) -> dict[str, Any]:
         """Returns the update of a tally item, extended by this note."""
         names = filter(None, (TEAM_NUMBER, self.recount_attribute)) if self.team_number is not None else ()
         return items.extend_update(update, sets=dict.fromkeys(names, self.team_number or NO_NUMBER), adds=self.moves)
@@ -103,7 +103,7 @@ def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
 
 
 def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
-    """If an item has very many stretches, merges the oldest: yields the merged stretch, and the names to remove.
+    """If an item has very many stretches, merges the oldest, and yields the merged stretch and the names to remove.
 
     Merged changes stay in flight for longer. Without a merge, an item grows while a dead letter waits, and DynamoDB
     bills each write by the whole item.
@@ -111,8 +111,8 @@ def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int
     for start in (UP, DOWN):
         names = _stretches(item, start)
         if len(names) > STRETCHES_MAX:
-            *gone, kept = names[:STRETCHES_PER_WRITE_MAX]
-            yield {kept: sum(items.int_attribute(dict(item), name) for name in (*gone, kept))}, gone
+            *merged, newest = names[:STRETCHES_PER_WRITE_MAX]
+            yield {newest: sum(items.int_attribute(dict(item), name) for name in (*merged, newest))}, merged
 
 
 def _stretches(item: Mapping[str, Any], start: str) -> list[str]:

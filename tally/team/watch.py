@@ -2,8 +2,8 @@
 
 The count and the team's number are on one item. The team's number may lag behind its items, or be ahead of them. So one
 check gives a lower and an upper bound of the excess, not the excess itself. A lasting excess lies within the bounds of
-every check, so the checks of ten minutes are intersected. If the intersection does not contain 0, the number is wrong,
-provided that it follows its items within the declared time.
+every check, so the checks of ten minutes are intersected. If the number follows its items within the declared time, and
+the intersection does not contain 0, the number is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
 from . import scan_state, team_numbers
 
-BOUNDS_WINDOW_S = 600  # of checks that are intersected: the lasting excess may change
+BOUNDS_WINDOW_S = 600  # checks of so many seconds are intersected; in more time, the lasting excess may change
 
 
 def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
@@ -37,9 +37,9 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
         if passed.get(name):
             check_group(store, watching[name], listed, passed[name], now_s)
             checked += 1
-        elif name in watching:  # a scan counts the items, for hours perhaps
-            at = tallies.key(watching[name], listed["target"]["S"], 0)
-            _compact(store, at, queries.get(store.client, store.settings.counts_table, at))
+        elif name in watching:  # a scan counts the items, which may take hours
+            tally_key = tallies.key(watching[name], listed["target"]["S"], 0)
+            _compact(store, tally_key, queries.get(store.client, store.settings.counts_table, tally_key))
     return checked
 
 
@@ -50,7 +50,7 @@ def _listed_groups(store: Store) -> Iterator[Item]:
 
 
 def check_group_now(store: Store, counter: Counter, group: str, now_s: float) -> None:
-    """Checks one group now, if it is listed. If it is not, nothing has changed since the last check."""
+    """Checks one group now, if the group is listed. In any other group, nothing has changed since the last check."""
     listed = queries.get(store.client, store.settings.ledger_table, team_numbers.watch_key(counter.name, group))
     passed_s = _passed_s(store, counter)
     if listed and passed_s:
@@ -64,7 +64,8 @@ def team_number(store: Store, counter: Counter, group: str) -> int | None:
 
 
 def unproven_reason(store: Store, counter: Counter, group: str) -> str:
-    """Returns why it is not known now whether the number of a group is right; empty: it is right, or known to be wrong.
+    """Returns why nobody can know now whether the number of a group is right; empty if
+    the number is known to be right or wrong.
 
     Earlier checks prove nothing about later changes.
     """
@@ -78,12 +79,12 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     low, high = bounds
     if low == high or low > 0 or high < 0:
         return ""
-    off = f"its {watch.attribute} may be off by {declaration.shown(low)} to {declaration.shown(high)}"
-    return f"changed within {watch.within_s} s, and {off}: check it again later"
+    excess = f"the excess of its {watch.attribute} may be {declaration.shown(low)} to {declaration.shown(high)}"
+    return f"changed within {watch.within_s} s, and {excess}: check it again later"
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
-    """Returns how many groups of each counter changed lately, so that the lasting excess is not known yet."""
+    """Returns how many groups of each counter changed lately. Their lasting excess is not known yet."""
     return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 
@@ -95,22 +96,22 @@ def _passed_s(store: Store, counter: Counter) -> int:
 
 
 def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
-    """Checks one group, and notes its drift. If another process checks it, or a record moves it, notes nothing."""
+    """Checks one group, and notes its drift. If another process checks it or a record moves it, notes nothing."""
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
-    at = tallies.key(counter, target, 0)
+    tally_key = tallies.key(counter, target, 0)
     row = rows.read_row(store, counter.name, target)
-    item = queries.get(store.client, store.settings.counts_table, at)
-    key, seen = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
+    item = queries.get(store.client, store.settings.counts_table, tally_key)
+    key, expected = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within_s, f"{counter.watch.within_s} {counter.watch.same_transaction}"
     bounds = excess_bounds(counter, item, passed_s)
-    if bounds is None or (seen["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
+    if bounds is None or (expected["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
         low, high = bounds or (0, 0)  # nothing is in flight: the next record lists the group again
-        writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, seen)}]
+        writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, expected)}]
     else:
         low, high, since = intersect_bounds(listed, *bounds, now_s, rule)
         checked: items.Values = {"low": low, "high": high, "since": since, "rule": rule}
-        writes = [items.update_write(table, key, checked, expected=seen)]
+        writes = [items.update_write(table, key, checked, expected=expected)]
     excess = low if low > 0 else high if high < 0 else 0
     minute = store.settings.minute_of(now_s)
     if excess != row.drift:
@@ -119,18 +120,18 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
         elif minute > row.last_minute:  # the number is written with its items, so drift is confirmed some minutes later
             writes.append(rows.drift_write(store, row, excess, now_s, minute))
     if try_commit(store, writes):
-        _compact(store, at, item, team_numbers.expired_stretches(item, since_s))
+        _compact(store, tally_key, item, team_numbers.expired_stretches(item, since_s))
 
 
-def _compact(store: Store, at: Item, item: Item, expired: Sequence[str] = ()) -> None:
+def _compact(store: Store, tally_key: Item, item: Item, expired: Sequence[str] = ()) -> None:
     """Removes expired stretches from a tally item. If none has expired, merges old stretches."""
     table = store.settings.counts_table
     if expired:
-        try_commit(store, [items.remove_attributes_write(table, at, expired)])
+        try_commit(store, [items.remove_attributes_write(table, tally_key, expired)])
         return
-    for values, gone in team_numbers.merged_stretches(item):
-        expected = {name: item[name] for name in (*values, *gone)}
-        try_commit(store, [items.update_write(table, at, values, remove=gone, expected=expected)])
+    for values, merged in team_numbers.merged_stretches(item):
+        expected = {name: item[name] for name in (*values, *merged)}
+        try_commit(store, [items.update_write(table, tally_key, values, remove=merged, expected=expected)])
 
 
 def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
@@ -141,21 +142,25 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
     assert counter.watch is not None
     if "N" not in item.get(TEAM_NUMBER, {}):
         return None
-    above = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
+    excess = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
     if counter.watch.same_transaction:
-        return above, above
+        return excess, excess
     up, down = team_numbers.in_flight(item, passed_s - counter.watch.within_s)
-    return above - down, above + up
+    return excess - down, excess + up
 
 
 def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
     """Returns the intersection of a check's bounds with the noted bounds, and when the first check was (epoch seconds).
 
-    If the intersection is empty, the first check is old, or it had another `rule`, the checks start again.
+    `rule`: the declared times that the check used. If the intersection is empty, or the first check is old or had
+    another `rule`, this check is the new first check.
     """
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < BOUNDS_WINDOW_S:
-        both = max(low, items.int_attribute(listed, "low")), min(high, items.int_attribute(listed, "high"))
-        if both[0] <= both[1]:
-            return (*both, since)
+        low_of_all, high_of_all = (
+            max(low, items.int_attribute(listed, "low")),
+            min(high, items.int_attribute(listed, "high")),
+        )
+        if low_of_all <= high_of_all:
+            return low_of_all, high_of_all, since
     return low, high, int(now_s)

@@ -133,7 +133,7 @@ class TeamStack:
         wait_for(recount.is_complete, every_s=1)
         differences = list(recount.all_differences())
         assert all(recount.set_number(difference) for difference in differences if sets)
-        recount.close(counted=sets)
+        recount.close(has_counted_all=sets)
         return [difference.excess for difference in differences]
 
 

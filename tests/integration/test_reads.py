@@ -262,7 +262,7 @@ def test_the_status_says_which_items_are_not_counted(invoke: Invoke, store: Stor
         parts = invoke.direct("get_status")["body"]["parts"]
         return next((part["state"], part["line"]) for part in parts if part["name"] == "items")
 
-    assert part() == ("wrong", "orders not counted: `tally scan orders`")
+    assert part() == ("wrong", "orders not counted: run `tally scan orders`")
     begun = scan_state.begin(store, ORDERS, time.time())
     assert begun is not None
     scan_state.close(store, begun, ORDERS.items_digest)

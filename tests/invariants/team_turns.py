@@ -182,7 +182,7 @@ class Turns:
             differences = map(recount.difference, groups) if groups else recount.all_differences()
             outcomes = [recount.set_number(difference) for difference in recount.set_many(list(differences))]
             if all(outcomes):
-                recount.close(counted=not groups)
+                recount.close(has_counted_all=not groups)
         except (Crash, ScanAbandonedError):
             return
 

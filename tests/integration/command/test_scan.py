@@ -520,7 +520,7 @@ def test_status_names_counters_that_are_not_counted_and_open_scans(team: Team) -
     assert team("scan spent --yes")[0] == 0
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 3, committed=True))
-    summary = "orders not counted: `tally scan orders`, a scan is open, 120 items read; spent counted"
+    summary = "orders not counted: run `tally scan orders`, a scan is open, 120 items read; spent counted"
     assert line() == f"wrong    items         {summary}"
     part = json.loads(team("status --json")[1])["parts"]["items"]
     assert (part["orders"]["counted"], part["orders"]["scan"], part["state"]) == (False, True, "wrong")

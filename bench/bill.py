@@ -26,11 +26,11 @@ from . import cost
 from .consumers import SEED, Rows
 
 MINUTES = {1: 20, 10: 6, 100: 2, 300: 1}  # by million plays a month
-QUICK = (1, 10)
+QUICK_MILLIONS = (1, 10)
 WARM_UP_S = 40  # of traffic before the measured minutes: longer than any window
 BURST_S = 10.0
 EVEN_ROW, BURST_ROW = "{} million a month, even", "{} million a month, in bursts"
-_METERED = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
+_WRITE_OPERATIONS = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
 
 
 class MeteredWire(TimedWire):
@@ -39,7 +39,7 @@ class MeteredWire(TimedWire):
     units = 0.0
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        if operation not in _METERED:
+        if operation not in _WRITE_OPERATIONS:
             return super()._call(operation, parameters)
         answer = super()._call(operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
         consumed = answer["ConsumedCapacity"]
@@ -106,7 +106,7 @@ def measure(quick: bool) -> Rows:
     """Returns the units a minute, the calculator's units, and their ratio, by volume, even and in bursts."""
     rows = {}
     for millions, minutes in MINUTES.items():
-        if quick and millions not in QUICK:
+        if quick and millions not in QUICK_MILLIONS:
             continue
         for row, spread_s in ((EVEN_ROW, 60.0), (BURST_ROW, BURST_S)):
             billed, modelled = billed_units(millions, minutes, spread_s), modelled_units(millions)

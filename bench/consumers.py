@@ -40,8 +40,8 @@ SHARD = "shardId-00000001700000000000-bench"
 MINUTE = 28_000_000
 MIDNIGHT = MINUTE // MINUTES_PER_DAY * MINUTES_PER_DAY
 EDGES = {
-    f"{PLAYS:,} plays of 1 video, {when}, clocks {apart_s:g} s apart": (minute, apart_s)
-    for when, minute, apart_s in (
+    f"{PLAYS:,} plays of 1 video, {when}, clocks {clocks_apart_s:g} s apart": (minute, clocks_apart_s)
+    for when, minute, clocks_apart_s in (
         ("a minute's edge", MINUTE, 2),
         ("a minute's edge", MINUTE, 0.05),
         ("midnight", MIDNIGHT, 2),
@@ -62,13 +62,13 @@ def measure(quick: bool) -> Rows:
     return {**units, **edges, "the fold alone": _fold_speed(2000 if quick else 50_000)}
 
 
-def edge_cost(minute: int, apart_s: float) -> int:
+def edge_cost(minute: int, clocks_apart_s: float) -> int:
     """Returns the transactions to roll up PLAYS plays of one video, made in the two seconds around a minute's edge."""
     chance, batch = random.Random(SEED), receipts(PLAYS, 1)
     for number, record in enumerate(batch):
         made_s = minute * 60 - 1 + 2 * number / PLAYS
         record["dynamodb"]["ApproximateCreationDateTime"] = made_s
-        stamped_s = made_s + chance.uniform(-apart_s, apart_s) / 2
+        stamped_s = made_s + chance.uniform(-clocks_apart_s, clocks_apart_s) / 2
         record["dynamodb"]["NewImage"]["at"] = {"N": str(int(stamped_s // 60))}
     return _roll_up(batch, 1)[0]
 
@@ -122,13 +122,13 @@ def receipts(number: int, videos: int) -> list[Record]:
 
 def _fold_speed(number: int) -> dict[str, float]:
     """Returns the speed of the fold by its CPU time, which other programs do not change."""
-    declared, place = CounterIndex(counters.COUNTERS), BatchContext("receipts", SHARD)
+    declared, context = CounterIndex(counters.COUNTERS), BatchContext("receipts", SHARD)
     batch = receipts(BATCH_RECORDS, 100)
     content = json.dumps(batch).encode()
-    _fold(declared, place, batch)
+    _fold(declared, context, batch)
     started_s, folded = time.process_time(), 0
     while folded < number:
-        _fold(declared, place, batch)
+        _fold(declared, context, batch)
         folded += len(batch)
     fold_s = (time.process_time() - started_s) / folded
     loop_s = plain.loop_s(content, _target) / len(batch)
@@ -140,11 +140,11 @@ def _target(record: Record) -> tuple[str, int]:
     return image["target"]["S"], int(image["amount"]["N"])
 
 
-def _fold(declared: CounterIndex, place: BatchContext, batch: Sequence[Record]) -> None:
+def _fold(declared: CounterIndex, context: BatchContext, batch: Sequence[Record]) -> None:
     """Fold all runs of a batch, as a consumer does without an interruption."""
     records = list(fold.by_sequence(batch).values())
     while records:
-        records = records[fold.next_run(rollup.CONSUMER, declared, place, records, {}).records :]
+        records = records[fold.next_run(rollup.CONSUMER, declared, context, records, {}).records :]
 
 
 def deliver(
@@ -156,18 +156,20 @@ def deliver(
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
     filtered = [record for record in records if delivery.passes_filters(reader, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics
-        Delivery(handler, f"bench-{table}", shard, filtered).all(LambdaContext(60_000), size)
+        Delivery(handler, f"bench-{table}", shard, filtered).deliver_all(LambdaContext(60_000), size)
 
 
 def deliver_streams(
     clients: Clients, consumer: StreamConsumer, *, size: int = BATCH_RECORDS, tables: Sequence[str] = STREAMED,
-    made_s: float | None = None, skipped: int = 0,
+    made_s: float | None = None, skip_records: int = 0,
 ) -> None:  # fmt: skip
-    """Deliver the engine's stream records, without the first `skipped` of `counts`. `made_s`: as in `stamped`."""
+    """Deliver the engine's stream records without the first `skip_records` of `counts`. `made_s`: as in `with_time`."""
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
-            records = [stamped(record, made_s) for record in stream.read_new()][skipped if table == "counts" else 0 :]
+            records = [with_time(record, made_s) for record in stream.read_new()][
+                skip_records if table == "counts" else 0 :
+            ]
             deliver(clients, consumer, table, records, size=size, shard=stream.shard)
 
 
@@ -176,7 +178,7 @@ def wire_of(clients: Clients) -> SyncWire:
     return SyncWire(urlsplit(clients.endpoint).port or 0)
 
 
-def stamped(record: Record, made_s: float | None) -> Record:
+def with_time(record: Record, made_s: float | None) -> Record:
     """Returns the record as if made at `made_s`, because the engine has its own clock. None: the engine's time."""
     change = record["dynamodb"]
     return {**record, "dynamodb": change | ({} if made_s is None else {"ApproximateCreationDateTime": made_s})}
@@ -190,7 +192,7 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
         yield clients_of(endpoint), clock
 
 
-def metered(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
+def write_units_of(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """Returns the write units of some work, after the last minute is judged and the counters' schemas are stored."""
     FingerprintCache(clients.store).note(
         CounterIndex(counters.COUNTERS), counters.COUNTERS
@@ -207,9 +209,9 @@ def note_judged(store: Store, minute: int) -> None:
     assert try_commit(store, [{"Put": {"TableName": SETTINGS.ledger_table, "Item": item}}])
 
 
-def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
-    """Deliver the records to the bookkeeper, without the first `skipped` of `counts`, and judge their minute."""
-    deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skipped=skipped)
+def track(clients: Clients, clock: WallClock, skip_records: int = 0) -> None:
+    """Deliver the records to the bookkeeper, without the first `skip_records` of `counts`, and judge their minute."""
+    deliver_streams(clients, bookkeeper.CONSUMER, made_s=clock.now_s, skip_records=skip_records)
     minute = SETTINGS.minute_of(clock.now_s)
     complete_s = (minute + 1 + watermark.COMMIT_GRACE + 1) * SETTINGS.minute_s
     watermark_ = Watermark(judged=minute - 1, journal_complete_s=complete_s)
@@ -217,6 +219,6 @@ def track(clients: Clients, clock: WallClock, skipped: int = 0) -> None:
     assert (run.minutes, run.changes) == (1, 0), f"the judge was wrong: {run}"
 
 
-def track_units(clients: Clients, clock: WallClock, skipped: int = 0) -> float:
+def track_units(clients: Clients, clock: WallClock, skip_records: int = 0) -> float:
     """Returns the write units of `track`."""
-    return metered(clients, clock, partial(track, clients, clock, skipped))
+    return write_units_of(clients, clock, partial(track, clients, clock, skip_records))

@@ -37,7 +37,7 @@ class Usage(NamedTuple):
     receipts: int = 0  # records of the table of receipts
     receipt_days: int = 1  # for how long a receipt is kept
     counts: int = 0  # records of the table of counts
-    made: int = 0  # records of new items of counts, which the rollup reads, too
+    new_items: int = 0  # records of new items of counts, which the rollup reads, too
     calls: int = 1
     in_batch: int = 1  # changes in one call; above 1 the caller is a function, not HTTP
     answer: int = 400  # bytes, headers included
@@ -47,8 +47,8 @@ KINDS = {
     "now": Usage(writes=4, receipts=1, counts=1),
     "now, in batches": Usage(writes=4, receipts=1, counts=1, in_batch=90),
     "soon": Usage(writes=1, receipts=1, receipt_days=8),
-    "like": Usage(writes=4, counts=2, made=1),
-    "like with a key": Usage(writes=6, receipts=1, counts=2, made=1),  # as a browser sends it
+    "like": Usage(writes=4, counts=2, new_items=1),
+    "like with a key": Usage(writes=6, receipts=1, counts=2, new_items=1),  # as a browser sends it
     "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # with its commit
     "settled hold": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Usage(reads=1),
@@ -106,9 +106,9 @@ class Month(NamedTuple):
 IDLE_MONTH = Month()
 
 
-def distinct(drawn: float, of: float) -> float:
-    """Returns how many different values to expect from `drawn` draws of `of` equally likely values."""
-    return max(min(drawn, 1.0), of * -math.expm1(-drawn / of))
+def distinct(draws: float, values: float) -> float:
+    """Returns how many different values to expect from `draws` draws of `values` equally likely values."""
+    return max(min(draws, 1.0), values * -math.expm1(-draws / values))
 
 
 def rollup_units(tallies: float) -> float:
@@ -156,8 +156,8 @@ def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = F
 
 def _hot_hours(month: Month) -> float:
     """Returns the share of the hours in which two changes of one tally overlap."""
-    a_second = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / MONTH_S
-    return -math.expm1(-3600 * a_second * a_second / month.ids * CHANGE_MS / 1000)
+    changes_per_s = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / MONTH_S
+    return -math.expm1(-3600 * changes_per_s * changes_per_s / month.ids * CHANGE_MS / 1000)
 
 
 def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
@@ -172,16 +172,16 @@ def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
     days, hours = _moved(month)
     used["write"] += series_writes(month)
-    made = month.sum(lambda takes: takes.made) / DAYS
-    kept = made * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
+    new_items = month.sum(lambda takes: takes.new_items) / DAYS
+    kept = new_items * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
     receipts = month.sum(lambda takes: takes.receipts * takes.receipt_days) / DAYS * RECEIPT_BYTES
     used["stored"] += (receipts + KEPT_DAYS * kept) / GB
 
 
 def _moved(month: Month) -> tuple[float, float]:
     """Returns how many tallies move in a day, and the sum of the tallies that move in each hour of the day."""
-    a_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
-    return distinct(a_day, month.ids), 24 * distinct(a_day / 24, month.ids)
+    changes_per_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
+    return distinct(changes_per_day, month.ids), 24 * distinct(changes_per_day / 24, month.ids)
 
 
 def series_writes(month: Month) -> float:
@@ -212,7 +212,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
     receipts, waiting = month.sum(lambda takes: takes.receipts), month.amounts.get("soon", 0)
     _, updated = consume(waiting, waiting, rollup_units)
     consume(0, 0, rollup_units)
-    for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "made")):
+    for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "new_items")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
@@ -250,7 +250,7 @@ def bill(month: Month = IDLE_MONTH, stage: BilledStage = PROD, free_tier: bool =
 
 
 def million(kind: str, ids: float = 10_000, amount: float = 300 * M, notifies: bool = False) -> float:
-    """Returns the full cost of a million changes or reads in US dollars, if a month has `amount`."""
+    """Returns the full cost of a million changes or reads in US dollars, if a month has `amount` of them."""
     return (bill(Month({kind: amount}, ids, notifies=notifies))["total"] - bill()["total"]) / amount * M
 
 

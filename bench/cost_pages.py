@@ -90,14 +90,14 @@ def _parts() -> str:
 
 def fill_page(page: str) -> str:
     """Returns the page with its tables, the cost of an idle stack, and the worst day of the declared routes."""
-    ways = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]
-    a_day = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]
+    million_rows = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]  # to 5 cents
+    day_rows = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]  # 100 a second: 8.64 million
     tables = {
         "bills": _bills(),
-        "millions": _table(["a million", "about"], ways),
+        "millions": _table(["a million", "about"], million_rows),
         "parts": _parts(),
         "volumes": _by_volume(),
-        "strangers": _table(["a day at 100 requests a second", "about"], a_day),
+        "strangers": _table(["a day at 100 requests a second", "about"], day_rows),
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)
     marked = r"(<!-- make cost: (\w+) -->\n\n)(?:\|.*\n)*\n?"

@@ -29,6 +29,7 @@ from .instruments import Meter
 
 ONE_SHARD, SUM_OF_SHARDS = counters.STOCK, counters.PLAYS
 THRESHOLD = Notify(at=(10,))
+VALUE_BELOW, VALUE_BEYOND = 1, 20  # the threshold is 10
 PLAIN, BELOW, CROSSING, SUM_CROSSING = (
     "a counter without thresholds",
     "a tally that crosses no threshold",
@@ -47,18 +48,21 @@ class _AcceptingBus:
 def measure(quick: bool) -> Rows:
     """Returns the units of each record beyond a batch without thresholds, and the processor time to read a record."""
     records = 100
-    plain, with_threshold = _units(ONE_SHARD, 1, records), replace(ONE_SHARD, notify=THRESHOLD)
-    sums = _units(replace(SUM_OF_SHARDS, notify=THRESHOLD), 20, records), _units(SUM_OF_SHARDS, 20, records)
+    plain, with_threshold = _units(ONE_SHARD, VALUE_BELOW, records), replace(ONE_SHARD, notify=THRESHOLD)
+    sums = (
+        _units(replace(SUM_OF_SHARDS, notify=THRESHOLD), VALUE_BEYOND, records),
+        _units(SUM_OF_SHARDS, VALUE_BEYOND, records),
+    )
     repeats = 2_000 if quick else 50_000
     return {
-        PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE_SHARD, 1, repeats)},
+        PLAIN: {"WCU": 0, "RCU": 0, "µs": _read_us(ONE_SHARD, VALUE_BELOW, repeats)},
         BELOW: {
-            **_extra(_units(with_threshold, 1, records), plain, records),
-            "µs": _read_us(with_threshold, 1, repeats),
+            **_extra(_units(with_threshold, VALUE_BELOW, records), plain, records),
+            "µs": _read_us(with_threshold, VALUE_BELOW, repeats),
         },
         CROSSING: {
-            **_extra(_units(with_threshold, 20, records), plain, records),
-            "µs": _read_us(with_threshold, 20, repeats),
+            **_extra(_units(with_threshold, VALUE_BEYOND, records), plain, records),
+            "µs": _read_us(with_threshold, VALUE_BEYOND, repeats),
         },
         SUM_CROSSING: _extra(*sums, records),
     }

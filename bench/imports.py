@@ -22,7 +22,7 @@ HOT_HANDLERS = ("increments_open", "children_open", "visits")
 HEAVY = ("pydantic", "pydantic_core", "aws_xray_sdk")
 """Modules that the hot path must not import: 130 to 300 ms of cold start."""
 IMPORT_S_MAX = 60.0
-_TIMED = """
+_TIMED_PROGRAM = """
 import time
 started_s = time.process_time()
 {code}
@@ -34,7 +34,7 @@ COMMANDS = {
     "tally --version": ["--version"],
     "tally get --local, without a server": ["get", "plays", "1", "--local", "--port", "1"],
 }
-_COMMAND = """
+_COMMAND_CODE = """
 import contextlib, io
 from tally.cli.__main__ import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
@@ -57,7 +57,7 @@ def measure(quick: bool) -> dict[str, dict[str, float]]:
     back, because caches and clock rates change. If an import fails, raises LocalError with the interpreter's message.
     """
     codes = {"boto3": _BOTO3, "handler": f"import handlers; handlers.{HOT_HANDLERS[0]}"}
-    codes |= {name: _COMMAND.format(arguments=arguments) for name, arguments in COMMANDS.items()}
+    codes |= {name: _COMMAND_CODE.format(arguments=arguments) for name, arguments in COMMANDS.items()}
     taken_s: dict[str, list[float]] = {name: [] for name in codes}
     for number in range((1 if quick else 15) + 1):
         for name in sorted(codes, reverse=number % 2 == 1):
@@ -90,7 +90,7 @@ def time_code(code: str) -> Import:
         "TALLY_LEDGER_TABLE": SETTINGS.ledger_table,
         "TALLY_DEAD_LETTER_BUCKET": "bench",
     }
-    command = [sys.executable, "-c", _TIMED.format(code=code, heavy=HEAVY)]
+    command = [sys.executable, "-c", _TIMED_PROGRAM.format(code=code, heavy=HEAVY)]
     try:
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=IMPORT_S_MAX)
     except subprocess.TimeoutExpired:

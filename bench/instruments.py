@@ -16,7 +16,7 @@ _READS = frozenset({"GetItem", "Query", "Scan", "BatchGetItem"})
 
 
 class CrashError(BaseException):
-    """A simulated death of the process. It is not an Exception, because no handler may catch it."""
+    """A simulated death of the process. This is not an Exception, because no handler may catch it."""
 
 
 class Meter:
@@ -28,7 +28,7 @@ class Meter:
         self._hooks: dict[str, Callable[..., None]] = {
             "provide-client-params.dynamodb": self._ask_for_units,
             "before-send.dynamodb": self._count_request,
-            "after-call.dynamodb": self._answered,
+            "after-call.dynamodb": self._add_units,
         }
         for client in clients:
             for event, hook in self._hooks.items():
@@ -53,7 +53,7 @@ class Meter:
     def _count_request(self, **_: object) -> None:
         self.requests += 1
 
-    def _answered(self, parsed: dict[str, Any], model: Any, **_: object) -> None:
+    def _add_units(self, parsed: dict[str, Any], model: Any, **_: object) -> None:
         consumed = parsed.get("ConsumedCapacity", [])
         units = sum(table["CapacityUnits"] for table in (consumed if isinstance(consumed, list) else [consumed]))
         self.billed.append((model.name, units))
@@ -69,13 +69,13 @@ class Crasher:
     def __init__(self, *clients: DynamoDBClient) -> None:
         self._armed = threading.local()
         for client in clients:
-            client.meta.events.register("after-call.dynamodb", self._answered)
+            client.meta.events.register("after-call.dynamodb", self._crash_after_write)
 
     def arm(self, write: int) -> None:
         """Crash this thread after this many more writes. 0 disarms."""
         self._armed.write = write
 
-    def _answered(self, model: Any, **_: object) -> None:
+    def _crash_after_write(self, model: Any, **_: object) -> None:
         left = getattr(self._armed, "write", 0)
         if left and model.name not in _READS:
             self._armed.write = left - 1

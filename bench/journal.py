@@ -19,7 +19,7 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 from tests.delivery import Stream
 
-from .consumers import SEED, Rows, deliver_streams, metered, one_minute, track, track_units, wire_of
+from .consumers import SEED, Rows, deliver_streams, one_minute, track, track_units, wire_of, write_units_of
 
 POSTS = (1, 10, 100, 1000)
 VISIT = "a visit, each of another page, with rollup and judge"
@@ -74,7 +74,7 @@ def _visits(names: Sequence[str]) -> float:
             deliver_streams(clients, rollup.CONSUMER, made_s=clock.now_s)
             track(clients, clock)
 
-        units = metered(clients, clock, visit_all)
+        units = write_units_of(clients, clock, visit_all)
         counted = sum(tallies.read(Call(clients.store), counters.VISITS, page) for page in pages)
         assert counted == len(pages), f"{counted} of {len(pages)} visits are rolled up"
     return units / len(pages)

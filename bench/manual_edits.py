@@ -20,7 +20,7 @@ from tally.streams import bookkeeper, rollup, watermark
 from tests.delivery import Stream
 
 from .clients import LOCAL, SETTINGS, STREAMED, clients_of, fresh_engine
-from .consumers import SEED, Rows, deliver, stamped, wire_of
+from .consumers import SEED, Rows, deliver, wire_of, with_time
 from .instruments import Meter, WallClock
 
 PHASES = 6
@@ -101,7 +101,7 @@ class _Timeline:
     def _deliver(self, made_s: float) -> bool:
         """Deliver new records after DELIVERY_S. Returns whether there were any."""
         new = {
-            table: [stamped(record, float(int(made_s))) for record in stream.read_new()]
+            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]
             for table, stream in self._streams.items()
         }
         if not any(new.values()):

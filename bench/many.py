@@ -18,7 +18,7 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 
 from .clients import Clients, clients_of, fresh_engine
-from .consumers import Rows, deliver_streams, metered, one_minute, track
+from .consumers import Rows, deliver_streams, one_minute, track, write_units_of
 from .instruments import Meter
 
 PLAYS, VIDEOS = 100, 10
@@ -92,7 +92,7 @@ def _whole_cost(send: Send, sets: int) -> float:
             deliver_streams(clients, rollup.CONSUMER, made_s=clock.now_s)
             track(clients, clock)
 
-        units = metered(clients, clock, count_all)
+        units = write_units_of(clients, clock, count_all)
         counted = sum(clients.counted(f"video-{number}") for number in range(VIDEOS))
         assert counted == sets * PLAYS, f"{counted} of {sets * PLAYS} plays are counted"
     return units / (sets * PLAYS)

@@ -63,7 +63,7 @@ class Dev:
         return self.output.read_text(errors="replace")
 
     def wait_until_ready(self, patience_s: float = START_S_MAX) -> Self:
-        """Wait until the server is ready. If it ends or is not ready in time, raises LocalError."""
+        """Wait until the server is ready. If the server ends, or is not ready in time, raises LocalError."""
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
             has_ended = self.process.poll() is not None
@@ -89,7 +89,7 @@ class Dev:
 
 @contextlib.contextmanager
 def run_dev(app: Path, environment: Mapping[str, str], port: int = 0) -> Iterator[Dev]:
-    """Runs `make dev` with a temporary data folder. Raises LocalError if it does not start."""
+    """Runs `make dev` with a temporary data folder. Raises LocalError if `make dev` does not start."""
     with tempfile.TemporaryDirectory(prefix="tally-dev-") as folder:
         server = Dev(app, Path(folder, "data"), "--port", str(port), environment=environment)
         try:

@@ -81,7 +81,7 @@ class ReplayOutcome:
         return [page for page, number in self.expected.items() if self.counted[page] != number]
 
     @property
-    def off_by(self) -> tuple[int, int]:
+    def lost_and_doubled(self) -> tuple[int, int]:
         """How many visits Tally did not count, and how many it counted more than once."""
         amounts = [self.counted[page] - number for page, number in self.expected.items()]
         return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
@@ -117,8 +117,8 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             await send(server, visits_with_keys(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading the counts again")
-            due = {page: before[page] + number for page, number in expected.items()}
-            settled_s = await _wait_for_counts(server, due, concurrency)
+            expected_counts = {page: before[page] + number for page, number in expected.items()}
+            settled_s = await _wait_for_counts(server, expected_counts, concurrency)
             after = await counts(server, expected, concurrency, bar.update)
             compared = None
             if hours_before:
@@ -130,9 +130,9 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
 
-async def _wait_for_counts(server: Server, due: Mapping[str, int], concurrency: int) -> float | None:
-    """Wait until the counts reach `due`. Returns the seconds it took, or None after SETTLE_S_MAX."""
-    started_s, missing = time.monotonic(), dict(due)
+async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], concurrency: int) -> float | None:
+    """Wait until the counts reach `expected_counts`. Returns the seconds it took, or None after SETTLE_S_MAX."""
+    started_s, missing = time.monotonic(), dict(expected_counts)
     while missing:
         counted = await counts(server, missing, concurrency, lambda _: None)
         missing = {page: number for page, number in missing.items() if counted[page] < number}

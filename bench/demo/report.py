@@ -14,7 +14,7 @@ PATH_CHARACTERS_SHOWN_MAX = 60
 
 def report(outcome: ReplayOutcome) -> Iterator[str]:
     """Returns the lines of the report."""
-    log, sent, (lost, doubled) = outcome.log, outcome.sent, outcome.off_by
+    log, sent, (lost, doubled) = outcome.log, outcome.sent, outcome.lost_and_doubled
     yield f"The {PAGES} most visited of {len(outcome.expected):,} pages of {SITE}:\n"
     yield "    log  Tally"
     for page, number in outcome.expected.most_common(PAGES):

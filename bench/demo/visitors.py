@@ -1,4 +1,4 @@
-"""Many visitors of a Tally server at once. Some send a visit twice, and the answers of some are lost.
+"""Many visitors of a Tally server at once. Some visitors send a visit twice, and some get no answer.
 
 When the server is busy or gives no answer, a visitor retries with the same key, a bounded number of times.
 """
@@ -78,7 +78,7 @@ class Server:
     async def is_running(self) -> bool:
         """Whether a Tally server listens. Raises LocalError if another program listens."""
         try:
-            _, document, _ = await self._once("GET", "/health")
+            _, document, _ = await self._request_once("GET", "/health")
         except aiohttp.ClientConnectorError:
             return False
         except (aiohttp.ClientError, TimeoutError, ValueError):
@@ -89,29 +89,31 @@ class Server:
 
     async def visits(self, page: str) -> int:
         """Returns the number of visits of a page."""
-        return int((await self._ask("GET", "/visits", params={"url": page}))["value"])
+        return int((await self._request_with_retries("GET", "/visits", params={"url": page}))["value"])
 
     async def series(self, page: str) -> tuple[int, float]:
         """Returns the sum of a page's hours in the last month, and the time up to which it is complete (0: never)."""
-        body = await self._ask("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
+        body = await self._request_with_retries("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
         return sum(point["value"] for point in body["series"]), float(body["as_of"] or 0)
 
     async def top(self, month: str) -> tuple[dict[str, int], float]:
         """Returns the most visited pages of a month (`2026-11`), and the time up to which the list is complete."""
         params = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
-        body = await self._ask("GET", "/top/any", params=params, headers=await self._reader_headers())
+        body = await self._request_with_retries("GET", "/top/any", params=params, headers=await self._reader_headers())
         return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
     async def minute_s(self) -> int:
         """Returns the length of a minute of the ledger in seconds."""
-        return int((await self._ask("GET", "/dev/stack"))["minute_s"])
+        return int((await self._request_with_retries("GET", "/dev/stack"))["minute_s"])
 
     async def drift(self) -> frozenset[DriftingTally]:
         """Returns every tally that drifts in the judged minutes."""
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
-            page = await self._ask("GET", "/drift", params=params, headers=await self._reader_headers())
+            page = await self._request_with_retries(
+                "GET", "/drift", params=params, headers=await self._reader_headers()
+            )
             drifting.update(DriftingTally(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(drifting)
@@ -120,27 +122,27 @@ class Server:
     async def _reader_headers(self) -> dict[str, str]:
         """Returns the headers of a caller with the scope tally/read."""
         if not self._token:
-            token = await self._ask("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
+            token = await self._request_with_retries("POST", "/dev/token", json={"sub": "demo", "scope": "tally/read"})
             self._token = str(token["access_token"])
         return {"authorization": f"Bearer {self._token}"}
 
     async def visit(self, url: str, key: str) -> None:
         """Send a visit until the server answers."""
-        await self._ask("POST", "/visits", json={"url": url, "key": key})
+        await self._request_with_retries("POST", "/visits", json={"url": url, "key": key})
 
     async def lose_the_answer(self, url: str, key: str) -> None:
         """Send a visit whose answer is lost. On this path, the server counts the visit and closes the connection."""
         self.sent.answers_lost += 1
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
-            await self._once("POST", "/dev/lost/visits", json={"url": url, "key": key})
+            await self._request_once("POST", "/dev/lost/visits", json={"url": url, "key": key})
 
-    async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+    async def _request_with_retries(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """Returns the answer, after retries. If there is no answer, or a retry cannot help, raises LocalError."""
         unanswered = 0
         for attempt in range(ATTEMPTS_MAX):
             pause_s = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**attempt)
             try:
-                status, document, headers = await self._once(method, path, **options)
+                status, document, headers = await self._request_once(method, path, **options)
                 if status not in _RETRYABLE:
                     self._check(status, document, path)
                     self.sent.replays += method == "POST" and headers.get("Idempotency-Replayed") == "true"
@@ -154,7 +156,9 @@ class Server:
             await asyncio.sleep(pause_s)
         raise LocalError(f"the server on port {self.port} is too busy: it refused {ATTEMPTS_MAX} attempts")
 
-    async def _once(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    async def _request_once(
+        self, method: str, path: str, **options: Any
+    ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
         assert self._session is not None
         self.sent.requests += path.endswith("/visits") and method == "POST"
         async with self._session.request(method, path, **options) as response:
@@ -205,11 +209,11 @@ async def counts(server: Server, pages: Iterable[str], concurrency: int, progres
 
 
 async def _run_concurrently(jobs: Iterable[_Job], work: Callable[[_Job], Awaitable[None]], concurrency: int) -> None:
-    """Run `concurrency` jobs at a time until all are done. If one raises, cancel the others."""
-    left = iter(jobs)
+    """Run `concurrency` jobs at a time until all are done. If a job raises, cancel the other jobs."""
+    jobs_left = iter(jobs)
 
     async def worker() -> None:
-        for job in left:
+        for job in jobs_left:
             await work(job)
 
     workers = [asyncio.ensure_future(worker()) for _ in range(concurrency)]

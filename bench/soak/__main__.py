@@ -165,7 +165,7 @@ class Soak:
         _print_differences(problems)
         accepted, kinds = monitor.accepted, _faults(self._folder)
         print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
-        checked = f"{monitor.judged:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
+        checked = f"{monitor.judged_minutes:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
         speed = f"{took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
         print(
             f"{checked}, {monitor.unconfirmed:,} drift rows before confirmation, {consumers.freezes} freezes, {speed}"
@@ -179,7 +179,7 @@ def _summary(
     accepted: Accepted, stored: comparison.Contents, problems: Sequence[str], faults: int, kills: int, drifts: int
 ) -> str:
     expected = accepted.tallies()
-    lost, doubled = comparison.off_by(expected, stored.tallies)
+    lost, doubled = comparison.lost_and_doubled(expected, stored.tallies)
     totals = {
         name: sum(amount for tally, amount in stored.tallies.items() if tally[0] == name) for name in counters.COUNTERS
     }

@@ -101,7 +101,7 @@ def differences(where: str, expected: Sums, stored: Sums) -> list[str]:
     ]
 
 
-def off_by(expected: Sums, stored: Sums) -> tuple[int, int]:
+def lost_and_doubled(expected: Sums, stored: Sums) -> tuple[int, int]:
     """Returns the sum of the lost amounts, and the sum of the amounts that were counted twice."""
     amounts = [stored.get(name, 0) - expected.get(name, 0) for name in {*expected, *stored}]
     return sum(-amount for amount in amounts if amount < 0), sum(amount for amount in amounts if amount > 0)
@@ -146,9 +146,10 @@ def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
 
 def _numbers(accepted: Accepted) -> Iterable[str]:
     """Yields a line for each counter whose numbers have a gap, or were given out twice."""
-    for (counter, id_), given in sorted(accepted.numbers.items()):
+    for (counter, id_), numbers in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]
         step = declared.delta or 1
-        expected = [declared.start + step * (at + 1) for at in range(len(given))]
-        if sorted(given) != sorted(expected):
-            yield f"{counter} {id_}: {len(given)} numbers from {min(given)} to {max(given)}, some missing or doubled"
+        expected = [declared.start + step * (place + 1) for place in range(len(numbers))]
+        if sorted(numbers) != sorted(expected):
+            span = f"from {min(numbers)} to {max(numbers)}"
+            yield f"{counter} {id_}: {len(numbers)} numbers {span}, some missing or doubled"

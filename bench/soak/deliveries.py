@@ -62,7 +62,7 @@ def _deliver(delivery_: Delivery, chance: random.Random) -> None:
     size, repeated = BATCH_RECORDS, 0
     while not delivery_.is_done:
         size = chance.randint(1, size) if chance.random() < SHORT_SHARE else size
-        batch = delivery_.batch(size, back=repeated)
+        batch = delivery_.batch(size, repeats=repeated)
         repeated = 0
         try:
             failed = delivery_.invoke(batch, INVOCATION)

@@ -1,4 +1,4 @@
-"""Decides which request meets which fault, at random by seed, and which key is hot, so that it meets conflicts."""
+"""Decides which request meets which fault, at random by seed, and which key is hot and meets conflicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults import Fault, FaultKind, Plan
 
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
-SLOW, SLOW_WEIGHT = (
+SLOW_FAULTS, SLOW_FAULT_WEIGHT = (
     (FaultKind.SILENCE, FaultKind.HANG_BEFORE),
     0.3,
 )  # after either fault, the caller waits for READ_TIMEOUT_S
@@ -21,8 +21,8 @@ HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # in its hot phase, most transaction
 HOT_CONFLICT_SHARE = 0.7
 HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
-CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
-CODES_AFTER = (*CODES, "InternalServerError")
+ERROR_CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
+ERROR_CODES_AFTER = (*ERROR_CODES, "InternalServerError")
 _CONFLICT = Fault(FaultKind.CONFLICT)
 
 
@@ -41,8 +41,8 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 def conflict_chance(body: bytes, now_s: float) -> float:
     """Returns how likely a conflict is now. The hot phases of the keys follow each other.
 
-    The rollup's transactions touch nearly every hot key, but on a shard that others seldom write. So a hot phase does
-    not affect the rollup.
+    The rollup's transactions touch nearly every hot key, but on a shard that other writers seldom touch.
+    So a hot phase does not affect the rollup.
     """
     if b'"CHECKPOINT#' in body:
         return 0.0
@@ -60,7 +60,7 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
         ]
         if operation not in WRITES:  # a read has no conflict
             kinds.remove(FaultKind.CONFLICT)
-    kind = chance.choices(kinds, [SLOW_WEIGHT if kind in SLOW else 1 for kind in kinds])[0]
+    kind = chance.choices(kinds, [SLOW_FAULT_WEIGHT if kind in SLOW_FAULTS else 1 for kind in kinds])[0]
     if kind is FaultKind.CONDITION_AND_CONFLICT and len(json.loads(body)["TransactItems"]) < 2:
         kind = FaultKind.CONFLICT  # a transaction of one write cannot have two reasons
     match kind:
@@ -68,9 +68,9 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
             late = chance.random() < LATE_SHARE
             return Fault(kind, delay_s=chance.uniform(READ_TIMEOUT_S, LATE_S_MAX) if late else chance.uniform(0, 0.2))
         case FaultKind.ERROR_BEFORE:
-            return Fault(kind, code=chance.choice(CODES))
+            return Fault(kind, code=chance.choice(ERROR_CODES))
         case FaultKind.ERROR_AFTER:
-            return Fault(kind, code=chance.choice(CODES_AFTER))
+            return Fault(kind, code=chance.choice(ERROR_CODES_AFTER))
         case FaultKind.CONDITION_AND_CONFLICT:
             return Fault(kind, at=0, failed_at=-1)
         case _:

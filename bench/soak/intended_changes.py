@@ -114,7 +114,7 @@ def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedCha
     return intent
 
 
-def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], soon: bool, key: str) -> IntendedChange:
+def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], key: str, *, soon: bool) -> IntendedChange:
     """Returns a batch of changes under one key. Their receipt, read from the `plain` store, names the periods."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
@@ -150,17 +150,17 @@ def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> Inten
     return IntendedChange("", voided, send, lambda body: [entry.note(notes.COUNTED, "") for entry in voided])
 
 
-def put_or_remove(store: Store, entry: IntendedEntry, put: bool, key: str) -> IntendedChange:
+def put_or_remove(store: Store, entry: IntendedEntry, key: str, *, put: bool) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
     is_caller = counter.changes != "service"
 
     def send() -> Answer:
         call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}
-        remove_or_put = (
+        delete_and_put = (  # by the value of `put`
             (children.delete_mine, children.put_mine) if is_caller else (children.delete_child, children.put_child)
         )
-        return _answer_of(remove_or_put[put](call, counter=counter, id=id_, idempotency_key=key or None, **fields))
+        return _answer_of(delete_and_put[put](call, counter=counter, id=id_, idempotency_key=key or None, **fields))
 
     def notes_of_answer(body: Body) -> list[Note]:
         is_right = body["present"] is put and body["child"] == name
@@ -182,7 +182,7 @@ def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedCh
     return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 
 
-def settle(store: Store, entry: IntendedEntry, hold_id: str, commit: bool) -> IntendedChange:
+def settle(store: Store, entry: IntendedEntry, hold_id: str, *, commit: bool) -> IntendedChange:
     """Returns the commit or the release of a hold. Neither needs a key, because a hold settles once."""
 
     def send() -> Answer:

@@ -20,10 +20,10 @@ from . import notes
 from .notes import Accepted, Reader, Tally
 from .setup import ENGINE, SoakSetup
 
-GROWING = {"plays": counters.PLAYS, "visits": counters.VISITS}
+GROWING_COUNTERS = {"plays": counters.PLAYS, "visits": counters.VISITS}
 """Counters that only count up. Reads of these counters show at least every change that was accepted before `as_of`."""
-HOT = (("plays", "v0"), ("visits", "https://example.com/0"))
-OTHERS_CHECKED = 6  # tallies that each check reads beside HOT
+HOT_TALLIES = (("plays", "v0"), ("visits", "https://example.com/0"))
+RANDOM_TALLIES_CHECKED = 6  # tallies that each check reads beside HOT_TALLIES
 TRIM_MARGIN = 3_000  # passed records that are kept, so that a restart delivers some records again
 
 
@@ -41,8 +41,8 @@ class Monitor:
     as_of_errors: list[str] = field(default_factory=list)
     unconfirmed: int = 0
     """Drift rows that are not confirmed, because the two halves of a change were judged at different times."""
-    judged: int = 0
-    """The number of judged minutes."""
+    judged_minutes: int = 0
+    """How many minutes were judged."""
     last_judged: int = -1
     checks: int = 0
 
@@ -63,12 +63,12 @@ class Monitor:
         new = list(self._reader.new())
         self.accepted.add(new)
         for note in new:
-            if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING:
+            if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING_COUNTERS:
                 self._growth[note.counter, note.id].add(note.answered_s, note.amount)
         watermark_ = watermark.read(self.store)
         if watermark_.judged >= 0:
             self._first_judged = watermark_.judged if self._first_judged is None else self._first_judged
-            self.judged, self.last_judged = watermark_.judged - self._first_judged, watermark_.judged
+            self.judged_minutes, self.last_judged = watermark_.judged - self._first_judged, watermark_.judged
         for drift in rows.all_rows(self.store):
             if drift.confirmed_amount(watermark_):
                 self.drifts.add((drift.counter, drift.target, drift.drift))
@@ -81,9 +81,9 @@ class Monitor:
     def _check_as_of(self, as_of_s: int | None) -> None:
         if as_of_s is None:
             return
-        hot = [tally for tally in HOT if tally in self._growth]
-        for tally in [*hot, *self._chance.sample(sorted(self._growth), min(OTHERS_CHECKED, len(self._growth)))]:
-            number = tallies.read(Call(self.store), GROWING[tally[0]], tally[1])
+        hot = [tally for tally in HOT_TALLIES if tally in self._growth]
+        for tally in [*hot, *self._chance.sample(sorted(self._growth), min(RANDOM_TALLIES_CHECKED, len(self._growth)))]:
+            number = tallies.read(Call(self.store), GROWING_COUNTERS[tally[0]], tally[1])
             accepted = self._growth[tally].before(as_of_s)
             if number < accepted:
                 self.as_of_errors.append(f"{tally} showed {number} as of {as_of_s}: {accepted} were accepted before")

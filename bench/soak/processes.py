@@ -94,7 +94,7 @@ class ConsumerProcesses:
     freezes: int = 0
     _running: dict[str, Any] = field(default_factory=dict)
     _down_until_s: dict[str, float] = field(default_factory=dict)
-    _next_s: float = 0.0
+    _next_kill_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._chance = random.Random(f"{self.setup.seed}/consumers")
@@ -119,10 +119,10 @@ class ConsumerProcesses:
         for role, process in self._running.items():
             if role not in self._down_until_s and not process.is_alive():
                 raise RuntimeError(f"{role} failed: see {role}.log")
-        if kills and now_s >= self._next_s:
-            if self._next_s:
+        if kills and now_s >= self._next_kill_s:
+            if self._next_kill_s:
                 self._kill_or_freeze(now_s)
-            self._next_s = now_s + self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.setup.minute_s
+            self._next_kill_s = now_s + self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.setup.minute_s
 
     def _kill_or_freeze(self, now_s: float) -> None:
         up = [role for role in ROLES if role not in self._down_until_s]

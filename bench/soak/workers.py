@@ -19,7 +19,7 @@ from tally.errors import HoldSettledError, LimitReachedError, PreconditionFailed
 from ..instruments import Crasher
 from . import notes
 from .fault_plan import LATE_S_MAX, READ_TIMEOUT_S
-from .monitor import GROWING
+from .monitor import GROWING_COUNTERS
 from .notes import Note, format_note
 from .setup import CLICKS, SoakSetup, set_up_process
 
@@ -35,7 +35,7 @@ HOT_SHARE = 0.3  # of the changes go to the first two ids
 
 
 class Move(NamedTuple):
-    """Increments of a counter. `weight`: how often clients make one. `weight_in_series`: how often a series has one."""
+    """Increments of a counter. Clients choose a move by its `weight`, and in a series by its `weight_in_series`."""
 
     counter: Counter
     ids: Sequence[str]
@@ -69,6 +69,7 @@ LONG_WAIT_S, LONG_WAIT_SHARE = 30.0, 0.1  # LONG_WAIT_SHARE of the retries wait 
 REPEATED_SHARE = 0.02  # of the answered changes are sent again, as if the answer was lost
 ATTEMPTS_MAX = 100  # after so many attempts the soak fails, because nobody knows whether the change was counted
 VOIDED_SHARE = 0.1  # of the counted changes
+SETTLED_SHARE, COMMITTED_SHARE = 0.85, 0.45  # of the holds; a hold that is settled without a commit is released
 SLOW_S = 0.9 * READ_TIMEOUT_S  # a call that took this long may have sent a copy that has not arrived yet
 FLUSH_S = 0.3
 
@@ -225,7 +226,7 @@ class Client:
         moves = self._chance.choices(BATCHABLE, k=min(operations_left, self._chance.randint(1, BATCH_MAX)))
         soon = all(move.counter.may_roll_up for move in moves) and self._chance.random() < 0.5
         entries = [self._entry(move) for move in moves]
-        return self._intended.batch(self._stores.faulty, self._stores.plain, entries, soon, self._key())
+        return self._intended.batch(self._stores.faulty, self._stores.plain, entries, self._key(), soon=soon)
 
     def _visitor(self, operations_left: int) -> IntendedChange:
         """Return a new visitor of one of 20 books."""
@@ -278,7 +279,7 @@ class Client:
         key = self._key() if self._chance.random() < 0.5 else ""
         self._children[entry] = None
         return self._intended.put_or_remove(
-            self._stores.faulty if key else self._stores.faulty_with_tokens, entry, put, key
+            self._stores.faulty if key else self._stores.faulty_with_tokens, entry, key, put=put
         )
 
     # The answers.
@@ -335,13 +336,13 @@ class Client:
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()
         if spilled and self._begun < self._operations:
-            self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, False, ""))
+            self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, "", put=False))
         else:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
 
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
         """Void a change, unless its counter only counts up. Late copies of the change may come before and after."""
-        growing = any(note.counter in GROWING for note in counted)
+        growing = any(note.counter in GROWING_COUNTERS for note in counted)
         if not growing and self._begun + len(counted) <= self._operations:
             self._begun += len(counted)
             void = self._intended.void(self._stores.faulty, intent, [note.id for note in counted])
@@ -350,9 +351,9 @@ class Client:
     def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
         """Settle most holds, some of them too late. The other holds expire."""
         drawn = self._chance.random()
-        if drawn < 0.85 and self._begun < self._operations:
+        if drawn < SETTLED_SHARE and self._begun < self._operations:
             self._begun += 1
-            intent = self._intended.settle(self._stores.faulty, entry, hold_id, drawn < 0.45)
+            intent = self._intended.settle(self._stores.faulty, entry, hold_id, commit=drawn < COMMITTED_SHARE)
             self._send_later(intent, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 
     def _repeat(self, intent: IntendedChange, body: Body) -> None:

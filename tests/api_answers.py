@@ -22,7 +22,7 @@ from tally.contract.declarations import OPERATIONS
 from tally.contract.document import document
 from tally.counter import Counter
 
-HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
+CHECKED_HEADERS = {"etag": "ETag", "retry-after": "Retry-After", "idempotency-replayed": "Idempotency-Replayed"}
 
 
 def close_schema(schema: Any) -> Any:
@@ -82,7 +82,7 @@ class ApiDocument:
 
 
 @functools.cache
-def _documented(counters: tuple[Counter, ...]) -> ApiDocument:
+def _api_document(counters: tuple[Counter, ...]) -> ApiDocument:
     return ApiDocument({counter.name: counter for counter in counters})
 
 
@@ -90,7 +90,7 @@ def check(event: object, answer: Mapping[str, Any]) -> None:
     """Fails if the answer to an HTTP event or a direct event is not as documented. Other events are not checked."""
     if not isinstance(event, Mapping):
         return
-    api = _documented(tuple(COUNTERS.values()))
+    api = _api_document(tuple(COUNTERS.values()))
     if isinstance(event.get("batch"), list) and "results" in answer:
         for entry, result in zip(event["batch"], answer["results"], strict=True):
             check(entry, result)
@@ -106,11 +106,11 @@ def _check_http(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None
     responses = api.responses(route)
     assert str(status) in responses, f"{route}: {status} is not documented: {answer['body']}"
     expected = responses[str(status)].get("headers", {})
-    for header, spelled in HEADERS.items():
+    for header, documented_name in CHECKED_HEADERS.items():
         if header in headers:
-            assert spelled in expected, f"{route}: {status} has an undocumented {spelled}"
+            assert documented_name in expected, f"{route}: {status} has an undocumented {documented_name}"
             value = int(headers[header]) if header == "retry-after" else headers[header]
-            Draft202012Validator(api.resolved(expected[spelled])["schema"]).validate(value)
+            Draft202012Validator(api.resolved(expected[documented_name])["schema"]).validate(value)
     if "content" not in responses[str(status)]:
         assert not answer["body"], f"{route}: {status} has a body"
         return

@@ -63,22 +63,23 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker begin with tests that share a costly fixture, so that only one worker makes it.
+    """Let each worker begin with tests that share a costly fixture, so that only one worker makes the fixture.
 
-    xdist gives each worker an equal part of the list, in order. A worker that is done takes tests from another's end.
+    xdist gives each worker an equal part of the list, in order. An idle worker takes tests from the end of
+    another worker's part.
     """
     expect_failures(items)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return
-    first: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    first_tests: list[list[pytest.Item]] = [[] for _ in range(workers)]
     rest: list[pytest.Item] = []
     for item in items:
         worker = _worker_to_begin_with(item)
-        (rest if worker is None else first[worker % workers]).append(item)
+        (rest if worker is None else first_tests[worker % workers]).append(item)
     spare = iter(rest)
     length = len(items) // workers
-    parts = [[*begun, *itertools.islice(spare, max(0, length - len(begun)))] for begun in first]
+    parts = [[*tests, *itertools.islice(spare, max(0, length - len(tests)))] for tests in first_tests]
     items[:] = [*itertools.chain(*parts), *spare]
 
 
@@ -153,7 +154,7 @@ def fresh_tables(endpoint: str, streamed: tuple[str, ...] = ()) -> Settings:
 
 @pytest.fixture
 def store(engine: Engine, settings: Settings, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A store with SyncWire, which takes a fifth of the SDK's time. `pytest.mark.sdk`: with the SDK's client."""
+    """A store with SyncWire, which takes a fifth of the SDK's time. With `pytest.mark.sdk`: the SDK's client."""
     if request.node.get_closest_marker("sdk"):
         yield Store(dynamodb_client(endpoint_url=engine.endpoint), settings)
         return

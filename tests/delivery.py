@@ -2,7 +2,7 @@
 
 Tests, the soak and the benchmark use this module. They choose the batches, the repeated records and the faults. Their
 time may be virtual, and their shards may be a model. The pump of `make dev` invokes its workers in real time, with the
-windows of the declarations. Both make the same events and read the same answers.
+windows of the declarations. The pump and this module make the same events and read the same answers.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
 class Delivery:
     """The records of one stream shard, and how far one consumer has come. `source`: the name of the table.
 
-    `records` may grow. `position`: the number of records that the consumer has applied. `takes`: the mapping's filter.
+    `records` may grow. `position`: the number of records that the consumer has applied. `passes_filter`: whether the
+    mapping's filter lets a record through.
     """
 
     process: Handler
     source: str
     shard: str
     records: list[Record] = field(default_factory=list)
-    takes: Callable[[Record], bool] = lambda record: True
+    passes_filter: Callable[[Record], bool] = lambda record: True
     position: int = 0
 
     @property
@@ -76,10 +77,12 @@ class Delivery:
         """Whether every record is delivered."""
         return self.position >= len(self.records)
 
-    def batch(self, size: int = BATCH_RECORDS, back: int = 0) -> list[Record]:
-        """Returns the next records after the filter, `size` or fewer. `back`: how many earlier records it repeats."""
+    def batch(self, size: int = BATCH_RECORDS, repeats: int = 0) -> list[Record]:
+        """Returns the next records after the filter, `size` or fewer. `repeats`: how many earlier records, too."""
         return [
-            record for record in self.records[max(0, self.position - back) : self.position + size] if self.takes(record)
+            record
+            for record in self.records[max(0, self.position - repeats) : self.position + size]
+            if self.passes_filter(record)
         ]
 
     def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
@@ -98,7 +101,7 @@ class Delivery:
         numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in self.records]
         self.position = numbers.index(int(failed))
 
-    def all(self, context: object, size: int = BATCH_RECORDS) -> None:
+    def deliver_all(self, context: object, size: int = BATCH_RECORDS) -> None:
         """Deliver every record once. Raises RuntimeError if a record fails."""
         while not self.is_done:
             if failed := self.invoke(self.batch(size), context):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_environment(requirements: Path) -> Path:
-    """Returns the Python of an environment with the pins of this lock. It is made at first use and after a new pin."""
+    """Returns the Python of an environment with this lock's pins, which is made first if there is none."""
     name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = ROOT / ".build" / f"{requirements.parent.name}-{name}"
     python, ready = folder / "bin" / "python", folder / ".ready"

@@ -40,7 +40,7 @@ from bench.running import Dev, bare_environment
 from tests.e2e import chromium
 from tests.engines import MEMORY
 from tests.infra.template import Json, Template
-from tests.pictured_day import CALLED, EDIT, EDITED, MINUTE_S, PLAYED, FilledDay, fill
+from tests.pictured_day import CALLS_BY_CLIENT, EDIT_AMOUNT, EDITED_VIDEO, MINUTE_S, PLAYS_BY_VIDEO, FilledDay, fill
 from tests.pictured_day import LOG as DAY
 
 FOLDER = ROOT / "docs/pictures"
@@ -110,9 +110,9 @@ def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
 
 def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
     """Yields a line for each metric with a number; without numbers, one line that says why."""
-    has_number = aws = False
+    has_number = has_aws_metric = False
     for *names, options in properties["metrics"]:
-        aws |= bool(names) and names[0].startswith("AWS/")
+        has_aws_metric |= bool(names) and names[0].startswith("AWS/")
         dimensions = sorted(zip(names[2::2], names[3::2], strict=True))
         report = by_series.get((names[1], *dimensions)) if names else None
         if report:
@@ -120,7 +120,7 @@ def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
             number = report["sum"] if options["stat"] == "Sum" else report["last"]
             yield f"<p>{escape(options['label'].removesuffix(' ${SUM}'))} <b>{number:,}</b>"
     if not has_number:
-        yield "<p>in AWS only" if aws else "<p>no data"
+        yield "<p>in AWS only" if has_aws_metric else "<p>no data"
 
 
 def save(page: Page, name: str) -> None:
@@ -136,7 +136,7 @@ def save(page: Page, name: str) -> None:
 def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
     """Take the pictures of the console: a drift, then, after its repair, the overview and a page's tally.
 
-    Raises AssertionError if a number differs from the day's: the log's count of a page, the calls, the plays.
+    Raises AssertionError if a number differs from the day's: a page's visits, a client's calls, a video's plays.
     """
     page = _sign_in(browser, server.url, filled.zone)
     expect(page.locator(".verdict")).to_contain_text("Action needed: drift (", timeout=WAIT_MS)  # the only problem
@@ -145,13 +145,13 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
     _wait_until_loaded(page)
     save(page, DRIFT)
     _repair(server)
-    page.goto(f"{server.url}/console#/tally/plays/{EDITED}")
+    page.goto(f"{server.url}/console#/tally/plays/{EDITED_VIDEO}")
     expect(page.locator(".now")).to_contain_text("Right, checked up to", timeout=WAIT_MS)
-    expect(page.locator(".live")).to_have_text(f"{PLAYED[EDITED]:,}")
+    expect(page.locator(".live")).to_have_text(f"{PLAYS_BY_VIDEO[EDITED_VIDEO]:,}")
     expect(page.locator(".legend")).to_contain_text("Repair of", timeout=WAIT_MS)
     page.goto(f"{server.url}/console#/")
     expect(page.locator(".verdict")).to_contain_text("All is well", timeout=WAIT_MS)
-    for client, number in CALLED.items():
+    for client, number in CALLS_BY_CLIENT.items():
         expect(page.locator(".leaders li").filter(has_text=client)).to_contain_text(f"{number:,}")
     _wait_until_loaded(page)
     save(page, OVERVIEW)
@@ -165,8 +165,8 @@ def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
 
 def _repair(server: Dev) -> None:
     """Repair the edit with the command that the console shows. Raises CalledProcessError if drift remains."""
-    options = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT}", "--yes"]
-    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *options, "plays", EDITED], cwd=ROOT, check=True)
+    options = ["--local", "--port", str(server.port), "--by", "ana", "--why", f"a script added {EDIT_AMOUNT}", "--yes"]
+    subprocess.run([sys.executable, "-m", "tally.cli", "repair", *options, "plays", EDITED_VIDEO], cwd=ROOT, check=True)
 
 
 def _sign_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
@@ -184,7 +184,7 @@ def _sign_in(browser: Browser, url: str, zone: str = "UTC") -> Page:
 
 
 def _wait_until_loaded(page: Page) -> None:
-    """Wait until every part of the page is loaded. Raises AssertionError if one failed."""
+    """Wait until every part of the page is loaded. Raises AssertionError if a part failed."""
     expect(page.locator("#page .card .body > *").first).to_be_visible(timeout=WAIT_MS)
     expect(page.locator("#page .loading")).to_have_count(0, timeout=WAIT_MS)
     expect(page.locator("#page .error")).to_have_count(0)

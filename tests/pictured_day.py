@@ -48,20 +48,27 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-MINUTE_S = 5  # a minute of the ledger: it takes three calls here, and a repair in `make dev` needs eight of them
-STAMP_S = MINUTE_S / 2  # between two reads of the streams: a record's time is late by less than a ledger's minute
-STEP_S = 600  # between two sweeps: a sweep judges all closed minutes
-LAST_STEPS_S = 20  # at the end, so that little is left for `make dev`
+MINUTE_S = 5  # the ledger's minute; it takes three calls here, and a repair in `make dev` needs eight minutes
+STAMP_S = MINUTE_S / 2  # between two reads of the streams, so a record's time is late by less than the ledger's minute
+STEP_S = 600  # between two sweeps; each sweep judges all closed minutes
+LAST_STEPS_S = 20  # between two of the LAST_STEPS, so that `make dev` has little left to do
 LAST_STEPS = 9
 NAMES = ("ana", "ben", "chloe", "dev", "elif", "femi", "goran", "hana", "ivo", "jun", "kofi", "lena", "mika", "noor")
-LIKED = {"sts-69-crew": 214, "endeavour-rollout": 131, "apollo-13-diary": 78, "winvn-tips": 40, "pad-39a-photos": 12}
-PLAYED = {"sts-71-landing": 318, "sts-70-liftoff": 164, "apollo-11-eagle": 97, "skylab-tour": 31}
-CALLED = {"mission-control": 940, "press-site": 412, "school-42": 87}  # of 1,000 a day
-EDITED, EDIT_S, EDIT = "sts-71-landing", 11.4 * HOUR_S, 250  # the video, the second of the day, the amount
+LIKES_BY_POST = {
+    "sts-69-crew": 214,
+    "endeavour-rollout": 131,
+    "apollo-13-diary": 78,
+    "winvn-tips": 40,
+    "pad-39a-photos": 12,
+}
+PLAYS_BY_VIDEO = {"sts-71-landing": 318, "sts-70-liftoff": 164, "apollo-11-eagle": 97, "skylab-tour": 31}
+CALLS_BY_CLIENT = {"mission-control": 940, "press-site": 412, "school-42": 87}  # the limit is 1,000 a day
+EDITED_VIDEO, EDIT_AMOUNT = "sts-71-landing", 250
+EDIT_SECOND = 11.4 * HOUR_S  # of the day
 
 
 class FilledDay(NamedTuple):
-    """The counted day. `visits`: the page views by page. `began_s`: its beginning, epoch seconds, a whole hour."""
+    """The counted day. `visits`: the views by page. `began_s`: when the day began, in epoch seconds, a whole hour."""
 
     visits: Tallied[str]
     began_s: int
@@ -69,8 +76,8 @@ class FilledDay(NamedTuple):
     @property
     def zone(self) -> str:
         """The time zone in which the clock shows the log's time of day."""
-        behind = self.began_s % DAY_S // HOUR_S
-        return f"Etc/GMT+{behind}" if behind <= 12 else f"Etc/GMT-{24 - behind}"
+        hours_behind_utc = self.began_s % DAY_S // HOUR_S
+        return f"Etc/GMT+{hours_behind_utc}" if hours_behind_utc <= 12 else f"Etc/GMT-{24 - hours_behind_utc}"
 
 
 class Day(EngineStreams):
@@ -80,30 +87,30 @@ class Day(EngineStreams):
         super().__init__(store, wire)
         self.clock, self._shards, self._file = clock, shards, file
         self._readers: dict[str, Stream] = {table: Stream(wire, self.name(table)) for table in TABLES}
-        self._waiting: dict[str, list[Record]] = {table: [] for table in TABLES}
+        self._undelivered: dict[str, list[Record]] = {table: [] for table in TABLES}
 
-    def note(self) -> None:
+    def read_records(self) -> None:
         """Read the new records, and give them the virtual time. The engine stamps records with the machine's time."""
         for table in TABLES:
             for record in self._readers[table].read_new():
                 stamped = record["dynamodb"] | {"ApproximateCreationDateTime": int(self.clock())}
-                self._waiting[table].append(record | {"dynamodb": stamped})
+                self._undelivered[table].append(record | {"dynamodb": stamped})
 
-    def step(self) -> None:
+    def deliver_and_sweep(self) -> None:
         """Deliver all waiting records, then the records of the rollup's writes, and sweep."""
-        self.note()
+        self.read_records()
         delivered = dict[str, int]()
         for table in TABLES * 2:
-            records, self._waiting[table] = self._waiting[table], []
+            records, self._undelivered[table] = self._undelivered[table], []
             for consumer in CONSUMERS:
-                self.delivery(consumer, table, self._readers[table].shard, records).all(LambdaContext())
+                self.delivery(consumer, table, self._readers[table].shard, records).deliver_all(LambdaContext())
             if records:
                 delivered[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
-            self.note()
+            self.read_records()
         while not trim(self._file, delivered):  # without trim each write takes longer
             pass
         self._sweep()
-        self.note()
+        self.read_records()
 
     def _sweep(self) -> None:
         """Run the parts of a sweep (operations/sweep.py) that the pictures need."""
@@ -134,21 +141,21 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
         seed_randomness(clock, SEED),
         contextlib.redirect_stdout(io.StringIO()),
     ):  # stdout has the metrics
-        due_s = noted_s = float(began_s)
+        due_s = read_s = float(began_s)
         for at_s, event in sorted(_events(day, views, began_s), key=lambda event: event[0]):
             while at_s >= due_s:
                 clock.now_s = due_s
-                day.step()
+                day.deliver_and_sweep()
                 due_s += STEP_S
-            if at_s - noted_s >= STAMP_S:
-                day.note()
-                noted_s = at_s
+            if at_s - read_s >= STAMP_S:
+                day.read_records()
+                read_s = at_s
             clock.now_s = at_s
             event()
-        day.note()
-        for left in reversed(range(LAST_STEPS)):
-            clock.now_s = max(clock.now_s, now_s - left * LAST_STEPS_S)
-            day.step()
+        day.read_records()
+        for steps_left in reversed(range(LAST_STEPS)):
+            clock.now_s = max(clock.now_s, now_s - steps_left * LAST_STEPS_S)
+            day.deliver_and_sweep()
     assert not day.bucket.objects, "there is a dead letter"
     return FilledDay(Tallied(_page(path) for _, path in views), began_s)
 
@@ -190,23 +197,23 @@ def _page(path: str) -> str:
 def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterator[tuple[float, Callable[[], object]]]:
     """Yields the time and the function of each event. Likes and plays are spread as the page views are.
 
-    Calls are counted by the day in UTC, so all calls are in the last one.
+    Calls are counted by the day in UTC, so all calls are on the last day in UTC.
     """
     rng, store = random.Random(SEED), day.store
     times = [began_s + at for at, _ in views]
     today = [at for at in times if at // DAY_S == times[-1] // DAY_S]
     for at, path in views:
         yield began_s + at, partial(_count, store, VISITS, _page(path), "visit")
-    for video, number in PLAYED.items():
+    for video, number in PLAYS_BY_VIDEO.items():
         yield from ((at, partial(_count, store, PLAYS, video, "increment")) for at in rng.choices(times, k=number))
-    for client, number in CALLED.items():
+    for client, number in CALLS_BY_CLIENT.items():
         yield from ((at, partial(_count, store, CALLS, client, "increment")) for at in rng.choices(today, k=number))
-    for post, number in LIKED.items():
+    for post, number in LIKES_BY_POST.items():
         yield began_s, partial(posts.write_post, Call(store, "ana"), LIKES, post, f"All about {post}.")
         users = rng.sample([f"{name}-{more}" for name in NAMES for more in range(40)], number)
         for user, at in zip(users, rng.choices(times, k=number), strict=True):
             yield at, partial(_like, store, post, user)
-    yield began_s + EDIT_S, partial(day.edit, PLAYS, EDITED, EDIT)
+    yield began_s + EDIT_SECOND, partial(day.edit, PLAYS, EDITED_VIDEO, EDIT_AMOUNT)
 
 
 def _count(store: Store, counter: Counter, id_: str, operation: str) -> None:

@@ -1,6 +1,7 @@
-"""A client of an engine with the methods of boto3's client, at a fifth of its time a call.
+"""A client of an engine with the methods of boto3's client. A call takes a fifth of boto3's time.
 
-It speaks DynamoDB's JSON protocol. It blocks, and has a connection for each thread; `wire.Wire` is for an event loop.
+The client speaks DynamoDB's JSON protocol. A call blocks, and each thread has a connection. `wire.Wire` is for an event
+loop.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class SyncWire:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open.append(connection)
         service = "DynamoDBStreams_20120810" if operation in _STREAMS else "DynamoDB_20120810"
-        body = json.dumps(parameters, default=_base64).encode()
+        body = json.dumps(parameters, default=_encode_bytes).encode()
         connection.sendall((_HEAD % (f"{service}.{operation}", len(body))).encode() + body)
         status, date, content = _receive_answer(connection)
-        answer = json.loads(content, object_hook=_bytes)
+        answer = json.loads(content, object_hook=_decode_bytes)
         if status == 200:
             answer["ResponseMetadata"] = {"HTTPHeaders": {"date": date}}
             return answer  # type: ignore[no-any-return]
@@ -75,11 +76,11 @@ def _receive_answer(connection: socket.socket) -> tuple[int, str, bytes]:
     while b"\r\n\r\n" not in received:
         received += _receive_more(connection)
     head, _, body = received.partition(b"\r\n\r\n")
-    fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
-    length = int(fields[b"content-length"])
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
+    length = int(headers[b"content-length"])
     while len(body) < length:
         body += _receive_more(connection)
-    return int(head.split(b" ", 2)[1]), fields.get(b"date", b"").decode(), body
+    return int(head.split(b" ", 2)[1]), headers.get(b"date", b"").decode(), body
 
 
 def _receive_more(connection: socket.socket) -> bytes:
@@ -89,13 +90,13 @@ def _receive_more(connection: socket.socket) -> bytes:
     return received
 
 
-def _base64(value: object) -> str:
+def _encode_bytes(value: object) -> str:
     if not isinstance(value, bytes):
         raise TypeError(f"{value!r} is not a value of DynamoDB")
     return base64.b64encode(value).decode()
 
 
-def _bytes(value: dict[str, Any]) -> dict[str, Any]:
+def _decode_bytes(value: dict[str, Any]) -> dict[str, Any]:
     """Returns binary values as bytes, as boto3 does."""
     if len(value) == 1 and isinstance(value.get("B"), str):
         return {"B": base64.b64decode(value["B"])}

@@ -1,8 +1,8 @@
-"""Compares the stacks of this checkout with the stacks of another one: `.venv/bin/python -m tests.templates OTHER`.
+"""Compares this checkout's stacks with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
 
 It synthesizes four stacks in both checkouts: dev, prod, prod with every option, and the stack behind a CDN. It prints
-each difference, and ends with 1 if there is one. Hashes do not count: of assets, of versions of functions, and the
-version of the code in metrics.
+each difference, and if there is a difference, the exit status is 1. It ignores the hashes of assets, of versions of
+functions, and of the code in metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_WRITE = """
+_SYNTHESIZE = """
 import sys
 sys.path[:0] = [".", "lambdas"]
 import app
@@ -36,27 +36,30 @@ _HASHES = (
 def read_templates(checkout: Path, out: Path) -> dict[str, dict[str, str]]:
     """Returns the values in the templates of a checkout, by stack and place, without hashes."""
     variables = {**os.environ, "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20"}
-    subprocess.run([sys.executable, "-c", _WRITE, str(out)], cwd=checkout, env=variables, check=True)
+    subprocess.run([sys.executable, "-c", _SYNTHESIZE, str(out)], cwd=checkout, env=variables, check=True)
     paths = sorted(out.rglob("*.template.json"))
-    return {str(path.relative_to(out)): dict(_flat(json.loads(_plain(path.read_text())))) for path in paths}
+    return {
+        str(path.relative_to(out)): dict(_places_and_values(json.loads(_without_hashes(path.read_text()))))
+        for path in paths
+    }
 
 
-def _plain(text: str) -> str:
+def _without_hashes(text: str) -> str:
     for pattern, replacement in _HASHES:
         text = pattern.sub(replacement, text)
     return text
 
 
-def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+def _places_and_values(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(part, f"{path}/{key}")
+            yield from _places_and_values(part, f"{path}/{key}")
     else:
         yield path, str(value)
 
 
 def main() -> int:
-    """Print each place that differs. Returns 1 if there is one."""
+    """Print each place that differs. Returns 1 if a place differs."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = (
             read_templates(Path(sys.argv[1]), Path(folder, "before")),

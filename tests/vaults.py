@@ -22,7 +22,7 @@ SOURCE = "arn:aws:dynamodb:eu-west-1:123456789012:table/Tally-prod"
 TABLES = ("counts", "receipts", "ledger")
 
 
-def table_of(client: Any, name: str, items: list[Item]) -> None:
+def make_restored_table(client: Any, name: str, items: list[Item]) -> None:
     """Make a table from a copy as AWS Backup does: with the items, and without the settings."""
     names = [key for key in ("PK", "SK", "id") if key in items[0]]
     client.create_table(
@@ -50,7 +50,7 @@ class Vault:
         self._restore = restore
 
     def copy(self, made_s: float, *tables: str, source: str = SOURCE, status: str = "COMPLETED") -> None:
-        """Put copies of these tables into the vault. Without names: of all three tables."""
+        """Put copies of these tables into the vault. If no table is named, put copies of all three tables."""
         for table in tables or TABLES:
             number = len(self.copies)
             self.copies.append({

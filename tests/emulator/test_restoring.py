@@ -30,7 +30,7 @@ from tests.emulator.steps import step
 from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.traffic import Traffic
 from tests.patience import wait_for
-from tests.vaults import VAULT, Vault, table_of
+from tests.vaults import VAULT, Vault, make_restored_table
 
 pytestmark = pytest.mark.long
 
@@ -79,7 +79,7 @@ def test_the_runbook_restores_a_lost_region_from_the_copies_of_a_vault(
         for name, value in stack.environment.items():
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
-        vault = Vault(lambda copy, target: table_of(stack.client("dynamodb"), target, copies[copy]), REGION)
+        vault = Vault(lambda copy, target: make_restored_table(stack.client("dynamodb"), target, copies[copy]), REGION)
         with traffic(stack, first) as counting, step("copy under traffic"):
             counting.wait_for("visits", 40)
             age_by_three_days(stack)

@@ -24,7 +24,7 @@ from tally.streams import watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, note_fingerprint
 from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store, store_visits, visits
-from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, table_of
+from tests.vaults import ACCOUNT, REGION, SOURCE, VAULT, Vault, make_restored_table
 
 COPIED_S = int(time.time()) // 86400 * 86400
 TO = "2100-01-01T00:00:00Z"
@@ -52,7 +52,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
 
         def restore_table(copy: str, target: str) -> None:
             new = boto3.client("dynamodb", region_name=REGION)
-            table_of(new, target, old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"])
+            make_restored_table(new, target, old.scan(TableName=f"Tally-prod-{target.rpartition('-')[2]}")["Items"])
 
         vault_of_copies = Vault(restore_table)
         monkeypatch.setattr(vault, "boto3", SimpleNamespace(client=vault_of_copies.client))
@@ -132,7 +132,7 @@ def test_a_job_that_fails_is_reported_in_one_line_and_the_next_run_starts_anothe
 
 def test_a_restore_from_a_vault_refuses_a_table_that_it_did_not_make(aws: Vault, run: Run) -> None:
     aws.copy(COPIED_S)
-    table_of(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
+    make_restored_table(boto3.client("dynamodb", region_name=REGION), f"{PREFIX}-ledger", [watermark.WATERMARK_KEY])
     error = f"tally: the table {PREFIX}-ledger exists, and this command did not make it: choose another time\n"
     assert run(*COMMAND)[::2] == (2, error)
 

@@ -264,4 +264,4 @@ class EngineStreams(ConsumerWorld):
         for table in TABLES * 2:
             records = list(self.records(table))
             for consumer in CONSUMERS:
-                self.delivery(consumer, table, f"shard-{table}", records).all(LambdaContext())
+                self.delivery(consumer, table, f"shard-{table}", records).deliver_all(LambdaContext())

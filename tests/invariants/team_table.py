@@ -78,7 +78,7 @@ class Team:
         """Deliver every record of the stream."""
         self.read_stream()
         for shard in self.shards.values():
-            shard.all(LambdaContext())
+            shard.deliver_all(LambdaContext())
 
     def begin_scan(self, name: str, *groups: str) -> Recount:
         """Begin a scan. `groups`: only of these groups; empty: of all."""

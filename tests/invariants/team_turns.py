@@ -137,7 +137,7 @@ class Turns:
     def deliver(self) -> None:
         """Deliver a batch, perhaps with earlier records. The process may die, and other processes may act."""
         shard, size = self.chance.choice(self.shards), self.chance.randint(1, 12)
-        batch = shard.batch(size, back=self.chance.choice((0, 0, 3, 30)))
+        batch = shard.batch(size, repeats=self.chance.choice((0, 0, 3, 30)))
         try:
             failed = shard.invoke(batch, LambdaContext(), self._process())
         except Crash:
@@ -216,7 +216,7 @@ class Turns:
         """Deliver all records that are not delivered yet."""
         for shard in self.shards:
             shard.process = self.warm_processes[0]
-            shard.all(LambdaContext())
+            shard.deliver_all(LambdaContext())
 
     def count(self, name: str) -> None:
         """Count the stored items, as `tally scan` does, while the team writes."""

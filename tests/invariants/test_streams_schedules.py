@@ -132,7 +132,7 @@ class Deliveries(Delivery):
     def turn(self) -> None:
         """Delivers one batch, perhaps with earlier records, under a random fault."""
         size = self.size or self.chance.choice((2, 10, 25, 60))
-        batch = self.batch(size, back=self.chance.choice((0, 0, 0, 1, 5, 40)))
+        batch = self.batch(size, repeats=self.chance.choice((0, 0, 0, 1, 5, 40)))
         if self.chance.randrange(6) == 0:
             batch = batch + self.chance.sample(batch, len(batch) // 2)  # twice in one batch
         if self.chance.randrange(6) == 0:

@@ -25,7 +25,7 @@ from tests.invariants.streaming import EngineStreams, StreamWorld
 from tests.invariants.world import World
 from tests.sync_wire import SyncWire
 
-HASTY_READ_S = 1.0  # read time-out of a client in tests that wait for the time-out
+HASTY_READ_S = 1.0  # read time-out of a client for tests that wait until a read times out
 SDK_PAUSE_S, SDK_THROTTLE_PAUSE_S = 0.001, 0.01  # instead of 25 ms and 1 s; each retry doubles the pause
 
 

@@ -27,16 +27,16 @@ from tests.invariants.streaming import CONSUMERS
 
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
-DELIVERED_S = 10.0  # a record is in its shard within 0.2 s, and read within 3 s; so are the rollup's own records
+DELIVERED_S = 10.0  # records, also those of the rollup, are in their shard within 0.2 s, and read within 3 s
 
 
 class Deployment(World):
     """A world in which every process does its work at once, and nothing interrupts it."""
 
-    def run(self, minutes: float, each: Callable[[], object] = lambda: None) -> None:
-        """Let time pass in steps of half a minute. Each step begins with a call of `each`."""
+    def run(self, minutes: float, act: Callable[[], object] = lambda: None) -> None:
+        """Let time pass in steps of half a minute. Each step begins with a call of `act`."""
         for _ in range(int(2 * minutes)):
-            each()
+            act()
             self.sleep(30)
 
     def sleep(self, pause_s: float) -> None:
@@ -74,7 +74,7 @@ class Deployment(World):
         self.stalls.clear()
 
     def trim_and_resume(self) -> None:
-        """Trim the records that stalled consumers have not seen, and invoke every consumer again."""
+        """Trim the records that stalled consumers have not seen, and end the stalls."""
         for table, shards in self.streams.shards.items():
             for number, shard in enumerate(shards):
                 for consumer in CONSUMERS:
@@ -107,13 +107,19 @@ class Deployment(World):
             increments.count(Call(self.store), Increment(counter, video, 1, "play", secrets.token_hex(12), body))
 
     def spill(
-        self, target: str = "v", times: int = 1, counter: Counter = PLAYS, at: int | None = None, amount: int = 1
+        self,
+        target: str = "v",
+        times: int = 1,
+        counter: Counter = PLAYS,
+        writer_minute: int | None = None,
+        amount: int = 1,
     ) -> None:
-        """Count a play that spills. `at`: the minute of the writer's clock; None: now."""
+        """Count a play that spills. `writer_minute`: the minute of the writer's clock; None: now."""
         for _ in range(times):
             call, key = Call(self.store), secrets.token_hex(12)
             draft = receipts.draft_receipt(call, receipts.ReceiptKey("play", target, key, {}))
-            facts = tallies.receipt_facts(counter, target, amount, tallies.minute_now(call) if at is None else at)
+            minute = tallies.minute_now(call) if writer_minute is None else writer_minute
+            facts = tallies.receipt_facts(counter, target, amount, minute)
             put_receipt(call, draft.pending_receipt(call, {}, **facts))
 
     def like(self, user: str, liked: bool = True, post: str = "p", counter: Counter = LIKES) -> None:

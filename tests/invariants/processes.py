@@ -43,12 +43,12 @@ class WatchedClient:
         return write
 
 
-def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
-    """Returns a client whose process dies at its write number `at` (from 0). `committed`: DynamoDB has the write."""
+def client_that_dies(client: Any, write_number: int, *, committed: bool) -> WatchedClient:
+    """Returns a client whose process dies at a write. The first write is 0. `committed`: DynamoDB has the write."""
     watched = WatchedClient(client)
 
     def die(number: int, *_: object) -> None:
-        if number == at:
+        if number == write_number:
             raise Crash
 
     if committed:
@@ -58,12 +58,12 @@ def client_that_dies(client: Any, at: int, *, committed: bool) -> WatchedClient:
     return watched
 
 
-def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> WatchedClient:
-    """Returns a client that calls `act` just before its write number `at` (from 0), as another process would act."""
+def interrupted_client(client: Any, write_number: int, act: Callable[[], object]) -> WatchedClient:
+    """Returns a client that calls `act` just before a write, as another process would act. The first write is 0."""
     watched = WatchedClient(client)
 
     def before(number: int, *_: object) -> None:
-        if number == at:
+        if number == write_number:
             act()
 
     watched.before = before
@@ -71,16 +71,19 @@ def interrupted_client(client: Any, at: int, act: Callable[[], object]) -> Watch
 
 
 class Sleeper:
-    """A process that sleeps before its write number `at` until `wake`. The sleeper and its caller never run at once."""
+    """A process that sleeps before a write until `wake`. The sleeper and its caller never run at once.
 
-    def __init__(self, client: Any, at: int, run: Callable[[Any], object]) -> None:
+    `write_number`: the write; the first write is 0.
+    """
+
+    def __init__(self, client: Any, write_number: int, run: Callable[[Any], object]) -> None:
         """Start the process, and wait until it sleeps or ends. `run`: its work, with the client as argument."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         watched = WatchedClient(client)
 
         def sleep(number: int, *_: object) -> None:
-            if number == at:
+            if number == write_number:
                 self._stopped.set()
                 self._woken.wait()
 

@@ -28,6 +28,7 @@ from botocore.exceptions import ClientError
 
 import counters
 from tally.counting import deletion
+from tally.counting.tallies import REPAIR_NONCE_PREFIX, ROLLUP_NONCE_PREFIX
 from tally.dev.base.engine import Engine
 from tally.drift import judge, rows
 from tally.dynamo.client import Call, Store
@@ -80,7 +81,7 @@ class Clock:
 
 @contextlib.contextmanager
 def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
-    """Makes every process use this clock, and draw the same random tokens in each run of a seed."""
+    """Makes every process use `clock`, and draw the same random tokens in each run of a seed."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments has every bucket
@@ -92,7 +93,7 @@ def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stall:
-    """A time in which a consumer is not invoked. `number`: the place of the shard among the shards of its table.
+    """A time in which a consumer is not invoked. `shard_number`: the shard's place in the list of its table.
 
     A field that is None does not restrict the stall.
     """
@@ -101,13 +102,13 @@ class Stall:
     to_s: float
     consumer: str | None = None
     table: str | None = None
-    number: int | None = None
+    shard_number: int | None = None
 
-    def stops(self, now_s: float, consumer: str, table: str, number: int) -> bool:
+    def stops(self, now_s: float, consumer: str, table: str, shard_number: int) -> bool:
         """Whether the stall stops this consumer in this shard now."""
         return self.from_s <= now_s < self.to_s and all(
             stalled is None or stalled == actual
-            for stalled, actual in ((self.consumer, consumer), (self.table, table), (self.number, number))
+            for stalled, actual in ((self.consumer, consumer), (self.table, table), (self.shard_number, shard_number))
         )
 
 
@@ -116,13 +117,13 @@ class Disturbances:
     """What disturbs the processes of a world, and how often."""
 
     splits_per_hour: float = 4.0
-    slow: float = 0.05
+    slow_share: float = 0.05
     """Share of changes that are committed 6 to 55 s after the writer read its clock."""
-    late: float = 0.0
+    late_share: float = 0.0
     """Share of changes that are committed 1 to 10 minutes after the writer read its clock."""
-    gaps: float = 0.1
+    gap_share: float = 0.1
     """Share of records that reach their shard up to 2 s after other records of the same transaction."""
-    faults: float = 0.1
+    fault_share: float = 0.1
     """Share of invocations that die, sleep, are repeated or lose their answer."""
     skew_s: float = 2.0
     """How far the clock of a process is ahead or behind, at most."""
@@ -140,8 +141,8 @@ class Disturbances:
 
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
-CONFLICT_CHANCE = 0.02  # of an update of the ledger
-UNDISTURBED = Disturbances(splits_per_hour=0, slow=0, gaps=0, faults=0, skew_s=0)
+CONFLICT_CHANCE = 0.02  # that an update of the ledger fails with a conflict
+UNDISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0, fault_share=0, skew_s=0)
 
 
 class TimedWire(SyncWire):
@@ -181,14 +182,14 @@ class TimedWire(SyncWire):
 
 
 class World(EngineStreams):
-    """One deployment, and the queue of its next actions. `series`: whether its sweep also sums up the hours of series,
-    and removes the children of removed parents.
+    """One deployment, and the queue of its next actions. `sweeps_series`: whether its sweep also sums up the hours
+    of series, and removes the children of removed parents.
 
     `shards`: how many shards each stream has at the start; None: one to three. `store`: a store on this engine, whose
     tables have streams; None: the world creates the tables.
     """
 
-    series = False
+    sweeps_series = False
     wire_type = TimedWire
     wire: TimedWire
 
@@ -212,8 +213,8 @@ class World(EngineStreams):
         self.truth = Truth()
         self.stalls: list[Stall] = []
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._numbers = itertools.count()
-        self._changes = itertools.count()
+        self._event_numbers = itertools.count()
+        self._change_numbers = itertools.count()
         self._appended_s: dict[str, float] = {}
         """By key: when the newest record of an item reaches its shard."""
         self._deliveries: dict[tuple[str, str], Delivery] = {}
@@ -239,7 +240,7 @@ class World(EngineStreams):
             untimed = replace(store, clock=lambda: 0.0)  # a busy machine must not end the sweep early
             watermark.advance(untimed, self.streams, current, now_s)  # type: ignore[arg-type]
             judge.judge(store, current, now_s, until_s=float("inf"))
-        if self.series:
+        if self.sweeps_series:
             hours.sum_up(store, watermark.last_judged_minute(store), until_s=float("inf"))
             deletion.sweep(store, counters.COUNTERS, float("inf"))
 
@@ -251,7 +252,7 @@ class World(EngineStreams):
 
     def schedule_at(self, at_s: float, action: Callable[..., object], *arguments: Any) -> None:
         """Schedule an action at a time."""
-        heapq.heappush(self._events, (at_s, next(self._numbers), action, arguments))
+        heapq.heappush(self._events, (at_s, next(self._event_numbers), action, arguments))
 
     def schedule_in(self, after_s: float, action: Callable[..., object], *arguments: Any) -> None:
         """Schedule an action after some seconds."""
@@ -265,13 +266,12 @@ class World(EngineStreams):
             action(*arguments)
         self.clock.now_s = max(self.clock.now_s, until_s)
 
-    def number(self) -> int:
-        """Returns the next unused number of a change."""
-        return next(self._changes)
+    def new_change_number(self) -> int:
+        return next(self._change_numbers)
 
     def draws_fault(self) -> bool:
         """Draws whether this invocation has a fault."""
-        return self.chance.random() < self.disturbances.faults
+        return self.chance.random() < self.disturbances.fault_share
 
     def with_random_skew(self) -> contextlib.AbstractContextManager[None]:
         """Run another process, with a clock that is wrong by up to `skew_s` of the disturbances."""
@@ -290,7 +290,7 @@ class World(EngineStreams):
         taken: list[Record] = []
         written, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
-            for record in map(_in_order, self.records(table) if self.name(table) in written else ()):
+            for record in map(_with_sorted_maps, self.records(table) if self.name(table) in written else ()):
                 taken.append(record)
                 if not by_hand:
                     self._note_repair(record)
@@ -299,7 +299,7 @@ class World(EngineStreams):
 
     def _send(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         delay_s = self.chance.uniform(0, 0.2)
-        if self.chance.random() < self.disturbances.gaps:
+        if self.chance.random() < self.disturbances.gap_share:
             delay_s = self.chance.uniform(0, 1.9)
         item = str(sorted(record["dynamodb"]["Keys"].items()))
         at_s = max(self.clock.now_s + delay_s, self._appended_s.get(item, 0))  # the records of an item keep their order
@@ -316,7 +316,7 @@ class World(EngineStreams):
 
     def _note_repair(self, record: Record) -> None:
         """If the record is of a repair, note the amount of the repair."""
-        tally, amount = moved_by("~", record)
+        tally, amount = moved_by(REPAIR_NONCE_PREFIX, record)
         if tally is not None:
             self.truth.repaired[tally] += amount
 
@@ -330,7 +330,7 @@ class World(EngineStreams):
                 after_s = self.chance.uniform(0.5, 3) + self.disturbances.window_s * (consumer == "bookkeeper")
             self.schedule_in(after_s, self._poll, consumer, shard)
 
-    def caught_up(self) -> bool:
+    def consumers_have_caught_up(self) -> bool:
         """Whether each consumer has got every record of every shard."""
         shards = [shard for table in TABLES for shard in self.streams.shards[table]]
         return all(self.delivery_to(name, shard).is_done for name in CONSUMERS for shard in shards)
@@ -344,10 +344,10 @@ class World(EngineStreams):
 
     def _poll(self, consumer: str, shard: ModelledShard) -> None:
         self._scheduled_polls.discard((consumer, shard.id))
-        number = self.streams.shards[shard.table].index(shard)
+        shard_number = self.streams.shards[shard.table].index(shard)
         parent = shard.parent
         self._trim(consumer, shard)
-        if any(stall.stops(self.clock.now_s, consumer, shard.table, number) for stall in self.stalls):
+        if any(stall.stops(self.clock.now_s, consumer, shard.table, shard_number) for stall in self.stalls):
             self._schedule_poll(consumer, shard, self.chance.uniform(0, 10))
         elif parent is not None and (
             not self.delivery_to(consumer, parent).is_done or shard.listed_s > self.clock.now_s
@@ -445,8 +445,8 @@ class World(EngineStreams):
         for marker in list(dead_letters.list_markers(Call(self.with_client(self.wire)))):
             consumer, tally, number, amount, created_s, _ = self._dead_letter(marker)
             receipt = json.loads(self.bucket.objects[marker.object])["record"]["dynamodb"]["NewImage"]
-            booked = booking_minute_of(receipt, self.settings.minute_of(created_s))
-            is_drift_exempt = booked < watermark.pending_resume_minute(self.store, watermark.read(self.store))
+            booking_minute = booking_minute_of(receipt, self.settings.minute_of(created_s))
+            is_drift_exempt = booking_minute < watermark.pending_resume_minute(self.store, watermark.read(self.store))
             with self.clock.with_skew(skew_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not is_drift_exempt:  # the ledger still has the other half of the change
@@ -469,7 +469,7 @@ class World(EngineStreams):
                 self.truth.lost_changes |= {number} if consumer == "rollup" else set()
 
     def _client_with_late_write(self, late_writes: list[tuple[str, dict[str, Any]]]) -> WatchedClient:
-        """Returns a client that dies at its first write, and adds the write to `late_writes`, to be committed later."""
+        """Returns a client whose process dies at its first write. The client adds the write to `late_writes`."""
         client = WatchedClient(self.wire)
 
         def defer(number: int, name: str, parameters: dict[str, Any]) -> None:
@@ -488,7 +488,7 @@ class World(EngineStreams):
     def _note_rollup(self, shard: ModelledShard, records: list[Record]) -> None:
         """Note the spilled changes that the rollup has added to tallies: the oldest ones of its shard."""
         for record in records:
-            tally, left = moved_by("+", record)
+            tally, left = moved_by(ROLLUP_NONCE_PREFIX, record)
             if tally is None:
                 continue
             while left > 0 and shard.spilled[tally]:
@@ -503,6 +503,6 @@ def _created_s(record: Record) -> float:
     return float(record["dynamodb"]["ApproximateCreationDateTime"])
 
 
-def _in_order(value: Any) -> Any:
-    """Returns a record with sorted maps. The rollup writes in the order of the maps, and the engine shuffles them."""
-    return {name: _in_order(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+def _with_sorted_maps(value: Any) -> Any:
+    """Returns a record with sorted maps. The rollup writes in the order of maps, and the engine shuffles maps."""
+    return {name: _with_sorted_maps(value[name]) for name in sorted(value)} if isinstance(value, dict) else value

@@ -20,26 +20,27 @@ def play(
     video: str = "v",
     amount: object = 1,
     record_minute: int = MINUTE,
-    at: int | None = None,
+    writer_minute: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Makes the record of a spilled play. `record_minute`: the minute of the record. `at`: the minute of the writer's
-    clock; None: the same."""
+    """Makes the record of a spilled play. `record_minute`: the minute of the record. `writer_minute`: the minute of
+    the writer's clock; None: the minute of the record."""
+    minute = record_minute if writer_minute is None else writer_minute
     image = {
         "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
-        "amount": {"N": str(amount)}, "at": {"N": str(record_minute if at is None else at)}, "rollup": {"BOOL": True},
+        "amount": {"N": str(amount)}, "at": {"N": str(minute)}, "rollup": {"BOOL": True},
     }  # fmt: skip
     return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (record_minute - MINUTE))
 
 
 def record(sequence: int, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
-    """Makes a record. `name`: the name of its event."""
+    """Makes a record. `name`: `INSERT`, `MODIFY` or `REMOVE`."""
     stamped = {**change, "SequenceNumber": str(sequence), "ApproximateCreationDateTime": created_s}
     return {"eventName": name, "dynamodb": stamped}
 
 
 def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
-    """Makes the record of a spilled like, or of its removal. `name`: the name of the event."""
+    """Makes the record of a spilled like, or of its removal. `name`: `INSERT` or `REMOVE`."""
     keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
     image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
     return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})

@@ -26,7 +26,7 @@ from tests.invariants.streaming import Bucket
 from tests.sync_wire import SyncWire
 
 _numbers = itertools.count()
-LATER_S = 600  # long enough to settle a scan that has ended, and without a record in any shard
+LATER_S = 600  # after this time without records, a scan that has ended is settled
 
 
 @dataclass
@@ -81,13 +81,13 @@ class Team:
             shard.deliver_all(LambdaContext())
 
     def begin_scan(self, name: str, *groups: str) -> Recount:
-        """Begin a scan. `groups`: only of these groups; empty: of all."""
+        """Begin a scan. `groups`: the groups that the scan counts; empty: all groups."""
         scan = scan_state.begin(self.store, self.counters[name], time.time(), groups)
         assert scan is not None
         return self.recount(name, scan)
 
     def recount(self, name: str, scan: Scan | None = None) -> Recount:
-        """Returns a process that continues a scan. `scan` is None: the open scan."""
+        """Returns a process that continues a scan. `scan`: the scan; None: the open scan."""
         return Recount(self.store, self.counters[name], scan or scan_state.read_scan(self.store, name))
 
     def sweep_later(self, later_s: float = LATER_S) -> None:

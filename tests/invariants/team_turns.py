@@ -57,8 +57,8 @@ GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3
-STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most: less than Tally allows for
-LISTED_S = 60  # a new shard is listed after this time
+STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for more
+LISTED_AFTER_S = 60  # a new shard is listed after this time
 NESTED_MAX = 2  # how deep processes act during a request of another process
 
 
@@ -89,15 +89,15 @@ def corrected_attributes(chance: random.Random, item: Item) -> Item:
 
 
 @dataclass
-class Turns:
+class TeamSchedule:
     """A team table whose items are spread over some stream shards, with consumers and scans."""
 
     team: Team
     chance: random.Random
     clock: Clock
     shards: list[Delivery] = field(init=False)
-    scanning: list[tuple[Recount, Iterator[Step]]] = field(default_factory=list)
-    depth: int = 0
+    open_scans: list[tuple[Recount, Iterator[Step]]] = field(default_factory=list)
+    nesting_depth: int = 0
 
     def __post_init__(self) -> None:
         self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
@@ -106,7 +106,7 @@ class Turns:
     # ---- the actions ----
 
     def write(self) -> None:
-        """Write as the team. The time that DynamoDB gives the record is slightly wrong."""
+        """Write as the team. The creation time of the record is slightly wrong."""
         self.clock.pass_s(self.chance.choice((0, 1, 20, 60)))
         pk, sk, attributes = self._next_write()
         if attributes is None:
@@ -148,23 +148,22 @@ class Turns:
     def scan(self) -> None:
         """Begin a scan, also while another scan is open, or continue a scan in a separate process."""
         names = list(self.team.counters)
-        if self.chance.random() < 0.03 or not self.scanning:
+        if self.chance.random() < 0.03 or not self.open_scans:
             name = self.chance.choice(names)
             groups = self.chance.choice([(), (), ("a",), ("it",) if name == "tickets" else ("b", "c")])
             scan_state.begin(self.team.store, self.team.counters[name], time.time(), groups)
-        if self.chance.random() < 0.2 or not self.scanning:
+        if self.chance.random() < 0.2 or not self.open_scans:
             recount = replace(self.team.recount(self.chance.choice(names)), now_s=self.clock)
             if recount.scan.closed:
                 return
             recount = replace(
                 recount, store=replace(self.team.store, client=self._client()), page_items=self.chance.choice((0, 3))
             )
-            self.scanning.append((recount, recount.run_steps()))
-        at = self.chance.randrange(len(self.scanning))
-        recount, steps = self.scanning.pop(at)
+            self.open_scans.append((recount, recount.run_steps()))
+        recount, steps = self.open_scans.pop(self.chance.randrange(len(self.open_scans)))
         try:
             if next(steps, None) is not None and self.chance.random() > 0.05:
-                self.scanning.append((recount, steps))
+                self.open_scans.append((recount, steps))
         except (Crash, ScanAbandonedError):
             pass
 
@@ -188,7 +187,7 @@ class Turns:
 
     def sweep(self) -> None:
         """Run the sweep, which stores how far the consumer has come."""
-        store, passed_s = self.team.store, self.clock() - LISTED_S
+        store, passed_s = self.team.store, self.clock() - LISTED_AFTER_S
         for shard in self.shards:
             key = keys.key(*keys.checkpoint_key("items", "shop", shard.shard))
             checkpoint = Checkpoint.of(queries.get(store.client, store.settings.ledger_table, key))
@@ -200,7 +199,7 @@ class Turns:
 
     # ---- many actions ----
 
-    def turn(self) -> None:
+    def act_at_random(self) -> None:
         """Do one random action."""
         drawn = self.chance.random()
         if drawn < 0.4:
@@ -212,7 +211,7 @@ class Turns:
         else:
             self.settle()
 
-    def rest(self) -> None:
+    def deliver_all(self) -> None:
         """Deliver all records that are not delivered yet."""
         for shard in self.shards:
             shard.process = self.warm_processes[0]
@@ -228,37 +227,37 @@ class Turns:
         for pass_s in (0, 400, 400):
             self.clock.pass_s(pass_s)
             self.write()
-            self.rest()
+            self.deliver_all()
         self.sweep()
         assert recount.is_complete()
         self.write()
         for difference in recount.set_many(list(recount.all_differences())):
             self.write()
             assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
-            self.rest()
+            self.deliver_all()
         recount.close(has_counted_all=True)
         self.clock.pass_s(400)
 
     def _process(self) -> Handler:
-        fresh = self.chance.random() < 0.7
-        return self.team.process(self._client()) if fresh else self.chance.choice(self.warm_processes)
+        is_new = self.chance.random() < 0.7
+        return self.team.process(self._client()) if is_new else self.chance.choice(self.warm_processes)
 
     def _client(self) -> Any:
         """Returns a client whose process dies at a write, or whose requests let other processes act."""
         fate = self.chance.random()
         client = WatchedClient(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
-        at, acts = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
+        request_number, turns = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
 
         def die(number: int, *_: object) -> None:
-            if number == at:
+            if number == request_number:
                 raise Crash
 
         def let_others_act(number: int, *_: object) -> None:
-            if number == at and self.depth < NESTED_MAX:
-                self.depth += 1
-                for _ in range(acts):
-                    self.turn()
-                self.depth -= 1
+            if number == request_number and self.nesting_depth < NESTED_MAX:
+                self.nesting_depth += 1
+                for _ in range(turns):
+                    self.act_at_random()
+                self.nesting_depth -= 1
 
         hook: Callable[..., None] = let_others_act if fate < 0.6 else die
         if fate > 0.9:

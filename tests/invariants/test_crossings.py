@@ -46,7 +46,7 @@ CREDIT = Counter(
     "credit", prefix="CREDIT", sort_key="N", attribute="n", start=20, floor=0, limit_overrides=True,
     notify=Notify(at=(1, 10)),
 )  # fmt: skip
-DISTURBED = Disturbances(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35, skew_s=2)
+DISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35, skew_s=2)
 SHARDS = 8
 LIMITS = (-1, 0, 1, 10, 25, 60, None)
 
@@ -181,9 +181,9 @@ def walk(request: pytest.FixtureRequest) -> Iterator[Walk]:
         world.run(12, walk.step)
         for _ in range(20):
             world.run(2)
-            if world.caught_up():
+            if world.consumers_have_caught_up():
                 break
-        assert world.caught_up()
+        assert world.consumers_have_caught_up()
         yield walk
         world.wire.close()
 

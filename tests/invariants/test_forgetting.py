@@ -194,7 +194,7 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
 @pytest.mark.parametrize("at", [2, *in_long([0, 5])])
 def test_a_second_run_finishes_what_a_stopped_run_left(deployment: Deployment, run: Run, world: World, at: int) -> None:
     leave_traces(deployment)
-    with killing_at(deployment.store, at, before=False, operation="TransactWriteItems", by=KeyboardInterrupt):
+    with killing_at(deployment.store, at, before=False, operation="TransactWriteItems", error=KeyboardInterrupt):
         code, out, err = forget_user(run)
     assert (code, out, err) == (130, "", "tally: stopped\n")
     left = len(trace_names(deployment))

@@ -70,7 +70,7 @@ def value(store: Store, counter: Counter, id_: str) -> int:
 
 
 def video_lines(start: str, rows: int = 120, ids: int = 110) -> list[str]:
-    """Returns the lines of a file with more than two chunks, in which some ids come twice."""
+    """Returns the lines of a file with more than two chunks, in which some ids occur twice."""
     return [NUMBERS_HEADER, *(f"{start}{row % ids},{row + 1}" for row in range(rows))]
 
 
@@ -87,17 +87,17 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
 ) -> None:
     """The run is killed before or after each of its requests in turn, and then started again until it ends."""
     for before in (True, False):
-        for at in itertools.count():
-            lines = video_lines(f"k{at}-{int(before)}-")
+        for request_number in itertools.count():
+            lines = video_lines(f"k{request_number}-{int(before)}-")
             path = run_on_deployment.file(*lines)
-            with killing_at(deployment.store, at, before=before) as requests:
+            with killing_at(deployment.store, request_number, before=before) as requests:
                 run_on_deployment.import_(path)
-            ended = len(requests) != at
+            ended = len(requests) != request_number
             assert run_on_deployment.import_(path) == 0
             assert is_counted_once(deployment.store, lines)
             if ended:
                 break
-        assert at >= 5  # three chunks, and two writes of the run's entry in the history
+        assert request_number >= 5  # three chunks, and two writes of the run's entry in the history
     deployment.assert_no_drift()
 
 
@@ -237,7 +237,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
 
     A number of a day in the future counts as imported today, and so does an imported child that is removed today.
     """
-    deployment.series = True
+    deployment.sweeps_series = True
     deployment.run(2)
     deployment.play(times=3)
     deployment.spill("hot", 2)
@@ -254,10 +254,10 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
         ("likes", LIKES_HEADER, *likes),
     ):  # fmt: skip
         path = run_on_deployment.file(*lines)
-        for at in itertools.count(2):
-            with killing_at(deployment.store, at, before=False) as requests:
+        for request_number in itertools.count(2):
+            with killing_at(deployment.store, request_number, before=False) as requests:
                 run_on_deployment.import_(path, counter)
-            if len(requests) != at:
+            if len(requests) != request_number:
                 break
         assert run_on_deployment.import_(path, counter) == 0
     today = str(datetime.fromtimestamp(deployment.now_s, UTC).date())
@@ -314,9 +314,10 @@ def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, 
 
 
 ODD_NAMES = ["a\nb", "\n", "a\r\nb\r", "a\rb", 'say "x"\n,"y"\n', ",\n,", "x\0y", "\u2028z", "'=1+1", " a ", "\ufeffq"]
-DAY = 1_714_694_400  # 2024-05-03
+MAY_3_S = 1_714_694_400  # 2024-05-03
 ACCEPTED_TIMES = {
-    "20240503": DAY, 20240503: DAY, "2024-05-03": DAY, "20240503T000000Z": DAY, str(DAY): DAY, float(DAY): DAY,
+    "20240503": MAY_3_S, 20240503: MAY_3_S, "2024-05-03": MAY_3_S, "20240503T000000Z": MAY_3_S, str(MAY_3_S): MAY_3_S,
+    float(MAY_3_S): MAY_3_S,
     "1999-12-31": 946_598_400, "946684800": 946_684_800, "1999999999": 1_999_999_999,
 }  # fmt: skip
 REFUSED_TIMES = {
@@ -384,7 +385,7 @@ def test_the_command_names_bad_lines_and_imports_nothing_without_skip_bad(
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 1
 
 
-MANY = b"".join(b"m%d,1\n" % number for number in range(20_000))
+MANY_ROWS = b"".join(b"m%d,1\n" % number for number in range(20_000))
 
 
 def named_lines(errors: str) -> list[int]:
@@ -395,8 +396,8 @@ def named_lines(errors: str) -> list[int]:
 @pytest.mark.parametrize(
     ("content", "rows", "bad"),
     [
-        (b'id,value\n"ab0,5\n' + MANY, 20_000, [2]),
-        (b"id,value\n" + MANY + b'"z,5\n', 20_000, [20_002]),
+        (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
+        (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
         (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),  # and the row has two columns
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
@@ -532,7 +533,7 @@ def test_a_dry_run_writes_nothing_and_names_earlier_runs(store: Store, run: Comm
     assert "the run first imported 2 rows, by " in run.read_output()[1]
 
 
-def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to_them(
+def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to_a_row(
     store: Store, run: Command
 ) -> None:
     assert run.import_(run.file(NUMBERS_HEADER, "mug,5", "cup,-1", "mug,-3", "mug,-9"), "stock") == 1
@@ -568,7 +569,9 @@ def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, ru
 
 
 @pytest.mark.parametrize(("start", "may_override"), [(0, False), (0, True), (60, False), (60, True)])
-def test_an_import_may_use_the_debt_of_a_counter_and_no_more(store: Store, start: int, may_override: bool) -> None:
+def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by_more(
+    store: Store, start: int, may_override: bool
+) -> None:
     stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused = [chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)]

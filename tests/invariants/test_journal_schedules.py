@@ -46,15 +46,15 @@ from tests.invariants.simulation import Clock, Disturbances, Stall, World, seed_
 from tests.invariants.truth import DECLARED, Tally, amount_of, tally_of
 from tests.tiers import in_long
 
-FIRST, _, END = os.environ.get("SCHEDULES", "1").rpartition(":")
-SEEDS = range(int(FIRST or 0), int(END))
-LONG = [] if "SCHEDULES" in os.environ else in_long(range(1, 10))
+FIRST_SEED, _, END_SEED = os.environ.get("SCHEDULES", "1").rpartition(":")
+SEEDS = range(int(FIRST_SEED or 0), int(END_SEED))
+SEEDS_LONG = [] if "SCHEDULES" in os.environ else in_long(range(1, 10))
 ALLOWED_FAILURES_OF_LATE_COMMITS = {"drift of a row is wrong", "drift is not confirmed"}
 """Commits that are minutes late cause these failures for some minutes."""
 DISTURBANCES = {
-    0: Disturbances(retention_s=1200), 3: Disturbances(deploys=True), 7: Disturbances(retention_s=1200, gaps=0.5),
-    8: Disturbances(slow=0.2, gaps=0.5),
-    9: Disturbances(late=0.02),
+    0: Disturbances(retention_s=1200), 3: Disturbances(deploys=True), 7: Disturbances(retention_s=1200, gap_share=0.5),
+    8: Disturbances(slow_share=0.2, gap_share=0.5),
+    9: Disturbances(late_share=0.02),
 }  # fmt: skip
 """The disturbances by the last digit of the seed."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
@@ -68,19 +68,21 @@ INCOMPATIBLE_CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("plays", {"attribute": "other"}), ("visits", {"sort_key": "OTHER"}), ("likes", {"child": "FAN#USER#"}),
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
-JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at rest: mostly three to six, and more after a split
-CONFIRMED_BY = watermark.CONFIRM_AFTER + 6  # drift that has stood for this number of judged minutes must be confirmed
-REST_MINUTES_MAX = 60  # in which consumers and judge must catch up after the last action
+JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at rest. Mostly it is three to six, and more after a split
+CONFIRM_MINUTES_MAX = (
+    watermark.CONFIRM_AFTER + 6
+)  # drift that has stood for this number of judged minutes must be confirmed
+REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch up in this time
 
 
 class RepairRequest(NamedTuple):
     """A repair that an operator has requested. `minute`: the repair waits until the judge has judged this minute.
 
-    `counted`: the counts of the children.
+    `child_counts`: the counts of the children, oldest first.
     """
 
     minute: int = -1
-    counted: Sequence[Recount] = ()
+    child_counts: Sequence[Recount] = ()
 
 
 class Schedule:
@@ -91,7 +93,7 @@ class Schedule:
         self.traffic = Mixed(world)
         self.truth.starts.update(self.truth.accepted)
         world.wire.conflict_seed = self.chance.randrange(10**9)
-        self.asleep: list[Sleeper] = []
+        self.sleepers: list[Sleeper] = []
         self.may_repair = True
         self.resume_minute = self.last_checked_minute = 0
 
@@ -121,11 +123,11 @@ class Schedule:
             return
         with self.world.with_random_skew():
             sleeper = Sleeper(self.world.wire, at, self.world.sweep)
-        self.asleep.append(sleeper)
+        self.sleepers.append(sleeper)
 
     def _pick_sleepers_to_wake(self) -> list[Sleeper]:
-        picked = [sleeper for sleeper in self.asleep if self.chance.random() < 0.6]
-        self.asleep = [sleeper for sleeper in self.asleep if sleeper not in picked]
+        picked = [sleeper for sleeper in self.sleepers if self.chance.random() < 0.6]
+        self.sleepers = [sleeper for sleeper in self.sleepers if sleeper not in picked]
         return picked
 
     def _run_ignoring_crash(self, run: Callable[[], object]) -> None:
@@ -177,7 +179,7 @@ class Schedule:
             client = client_that_dies(self.world.wire, at, committed=self.chance.random() < 0.5)
             self._run_ignoring_crash(lambda: repair(client))
         elif self.world.draws_fault():
-            self.asleep.append(Sleeper(self.world.wire, at, repair))
+            self.sleepers.append(Sleeper(self.world.wire, at, repair))
         else:
             repair(self.world.wire)
         self.world.take_written()
@@ -193,19 +195,21 @@ class Schedule:
     def recount(self, tally: Tally, request: RepairRequest) -> RepairRequest:
         """If the ledger does not explain the first count, count the children once more. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        counted = command.count_again(counter, tally[1], request.counted[0] if request.counted else None)
+        counted = command.count_again(counter, tally[1], request.child_counts[0] if request.child_counts else None)
         return RepairRequest(command.minute_to_judge() if len(counted) > 1 else request.minute, counted)
 
     def repair(self, tally: Tally, request: RepairRequest, client: Any = None) -> Finding | None:
         """Repair a tally, as the command does after the judge. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command(client)
-        return command.repair(counter, tally[1], "ann", "test", required_minute=request.minute, counted=request.counted)
+        return command.repair(
+            counter, tally[1], "ann", "test", required_minute=request.minute, counted=request.child_counts
+        )
 
     def wait_for_judge(self, request: RepairRequest) -> None:
         """Let time pass until the judge has judged the minute of a request."""
         for _ in range(2 * WAIT_MAX):  # the command gives up after WAIT_MAX, and a person runs it once more
             if self.last_judged_minute() < request.minute:
-                self.minutes(1)
+                self.pass_minutes(1)
 
     def repair_all(self) -> None:
         """Repair each tally that drifts. No other process acts, so no repair is refused."""
@@ -273,7 +277,7 @@ class Schedule:
             row = stored.get(tally) or rows.read_row(self.world.store, *tally)
             if row.last_minute > judged:
                 continue  # the judge died after it wrote the row, and before it stored the minute
-            true_drifts = [self.truth.drift(tally, judged - ago) for ago in range(CONFIRMED_BY)]
+            true_drifts = [self.truth.drift(tally, judged - minutes_ago) for minutes_ago in range(CONFIRM_MINUTES_MAX)]
             self.failures["drift of a row is wrong"] += row.drift != true_drifts[0]
             confirmed = row.confirmed_amount(watermark.Watermark(judged))
             if confirmed:
@@ -342,11 +346,11 @@ class Schedule:
                 self.failures["tally is wrong"] += 1
         if self.truth.spilled:
             self.failures["change was never rolled up"] += 1
-        if self.world.series and not may_lose:
+        if self.world.sweeps_series and not may_lose:
             self._check_series()
 
     def _check_series(self) -> None:
-        """Check that each series sums up to the accepted changes, and has the imported ones apart.
+        """Check that each series sums up to the accepted changes, and lists the imported changes separately.
 
         If somebody restores an imported like manually, the like counts as imported once more.
         """
@@ -366,8 +370,7 @@ class Schedule:
 
     # ---- time ----
 
-    def minutes(self, number: float) -> None:
-        """Let time pass."""
+    def pass_minutes(self, number: float) -> None:
         self.world.run_until(self.world.clock.now_s + number * self.world.settings.minute_s)
 
     def _minute(self) -> int:
@@ -377,13 +380,17 @@ class Schedule:
         """Let time pass until every record is delivered and judged."""
         target_minute = self._minute() + 6
         for _ in range(REST_MINUTES_MAX):
-            self.minutes(1)
+            self.pass_minutes(1)
             judged = self.last_judged_minute()
-            if self.world.caught_up() and judged >= target_minute and self._minute() - judged <= JUDGE_LAG_MAX:
+            if (
+                self.world.consumers_have_caught_up()
+                and judged >= target_minute
+                and self._minute() - judged <= JUDGE_LAG_MAX
+            ):
                 break
         else:
             self.failures["judge is stuck"] += 1
-        for sleeper in self.asleep:
+        for sleeper in self.sleepers:
             self._run_ignoring_crash(sleeper.wake)
         self.world.take_written()
         self.check()
@@ -403,7 +410,7 @@ def run_schedule(world: World) -> dict[str, int]:
     world.unreadable.clear()
     for hold in schedule.traffic.holds:
         schedule.traffic.settle(hold, RELEASED)
-    schedule.minutes(5)  # a late write of a process that seemed dead may store a dead letter
+    schedule.pass_minutes(5)  # a late write of a process that seemed dead may store a dead letter
     schedule.world.redrive_all()
     schedule.rest()
     schedule.acknowledge()
@@ -484,8 +491,7 @@ def _schedule_disturbances(world: World) -> None:
             world.schedule_in(2400, world.wire.throttled.discard, key)
 
     def break_consumers() -> None:
-        both = ["rollup", "bookkeeper"]
-        consumers = chance.choice([["rollup"], ["bookkeeper"], both])
+        consumers = chance.choice([["rollup"], ["bookkeeper"], ["rollup", "bookkeeper"]])
         unreadable = {(name, f"https://example.com/{number}") for name in consumers for number in range(8)}
         world.unreadable |= unreadable
         mended_after_s = chance.uniform(30, 300)
@@ -517,7 +523,7 @@ def draw_stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Sta
     return drawn
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *LONG])
+@pytest.mark.parametrize("seed", [*SEEDS, *SEEDS_LONG])
 def test_the_schedule_of_a_seed_makes_no_false_drift_and_misses_no_edit(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,8 +536,8 @@ def test_the_schedule_of_a_seed_makes_no_false_drift_and_misses_no_edit(
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, seed):
         world = World(engine, clock, seed, disturbances)
-        world.series = True
+        world.sweeps_series = True
         failures = run_schedule(world)
         world.wire.close()
-    allowed = ALLOWED_FAILURES_OF_LATE_COMMITS if disturbances.late else set[str]()
+    allowed = ALLOWED_FAILURES_OF_LATE_COMMITS if disturbances.late_share else set[str]()
     assert {failure: times for failure, times in failures.items() if failure not in allowed} == {}

@@ -258,7 +258,7 @@ def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Dep
 
 def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(world: Deployment) -> None:
     """The bookkeeper was off for more than a day, and DynamoDB trimmed no record."""
-    world.series = True
+    world.sweeps_series = True
     world.run(1)
     world.stall("bookkeeper")
     world.play(times=6)
@@ -345,7 +345,7 @@ def test_the_as_of_of_series_does_not_pass_a_dead_letter_of_the_bookkeeper(
 ) -> None:
     """It passes after the redriven change is summed up, or after somebody acknowledges the discarded dead letter."""
     monkeypatch.setattr(hours, "PART_MINUTES", 1)
-    world.series = True
+    world.sweeps_series = True
     mend = break_consumers(world, "bookkeeper")
     before_s = world.now_s
     world.play(times=4)

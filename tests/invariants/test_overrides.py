@@ -205,18 +205,18 @@ def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_wr
     assert refusal_members(first, QUOTA, 3)["limit"] == refusal_members(second, QUOTA, 3)["limit"] == 10
 
 
-@pytest.mark.parametrize("off_s", [-600, -61, 61, 600])
+@pytest.mark.parametrize("clock_skew_s", [-600, -61, 61, 600])
 @pytest.mark.parametrize("counter", [QUOTA, replace(QUOTA, period="day")], ids=lambda counter: str(counter.period))
 def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
-    world: World, clock: Clock, counter: Counter, off_s: int
+    world: World, clock: Clock, counter: Counter, clock_skew_s: int
 ) -> None:
     """The process has had no response of DynamoDB yet, so its own clock says which period it is."""
-    clock.pass_s(DAY_S - clock() % DAY_S - off_s / 2)  # on either side of midnight
+    clock.pass_s(DAY_S - clock() % DAY_S - clock_skew_s / 2)  # on either side of midnight
     (other,) = new_processes(world, 1)
     put_override(world.store, counter, 20)
-    count(other, counter, 1, at_s=clock() + off_s)
+    count(other, counter, 1, at_s=clock() + clock_skew_s)
     put_override(world.store, counter, 3)
-    assert refusal_members(other, counter, 21, at_s=clock() + off_s)["limit"] == 3
+    assert refusal_members(other, counter, 21, at_s=clock() + clock_skew_s)["limit"] == 3
 
 
 @pytest.mark.parametrize(("margin_s", "limit"), [(CLOCK_DIFFERENCE_S_MAX, 3), (0, 20)], ids=["margin", "without"])
@@ -256,7 +256,7 @@ def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
     read_many = queries.get_many
     clock.pass_s(60)
 
-    def read_apart(call: Call, table: str, keys: list[Item]) -> list[Item]:
+    def read_with_a_new_override_between(call: Call, table: str, keys: list[Item]) -> list[Item]:
         monkeypatch.setattr(queries, "get_many", read_many)
         _, override_key = keys
         old_override = read_many(call, table, [override_key])
@@ -264,7 +264,7 @@ def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
             put_override(new_processes(world, 1)[0], QUOTA, 3)
         return old_override + read_many(call, table, keys[:1])
 
-    monkeypatch.setattr(queries, "get_many", read_apart)
+    monkeypatch.setattr(queries, "get_many", read_with_a_new_override_between)
     assert refusal_members(world.store, QUOTA, 4)["limit"] == 3
 
 
@@ -317,15 +317,15 @@ def test_any_whole_number_is_a_limit(world: World, clock: Clock, limit: int) -> 
 def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_the_override(
     world: World, clock: Clock, counter: Counter
 ) -> None:
-    """A deploy switches the option off, and a rollback switches it on. Each has new processes."""
+    """A deploy switches the option off, and a rollback switches it on. Each deploy starts new processes."""
     put_override(world.store, counter, 30)
     count(world.store, counter, 20)
     (deployed_store,) = new_processes(world, 1)
-    without = replace(counter, limit_overrides=False)
-    assert refusal_members(deployed_store, without, 1)["left"] == -10
-    count(deployed_store, without, -15)
+    without_overrides = replace(counter, limit_overrides=False)
+    assert refusal_members(deployed_store, without_overrides, 1)["left"] == -10
+    count(deployed_store, without_overrides, -15)
     clock.pass_s(60)
-    count(deployed_store, without, 5)
+    count(deployed_store, without_overrides, 5)
     (rolled_back_store,) = new_processes(world, 1)
     used = world.tally(counter, periods.tally_id(counter, ITEM, clock()))
     assert refusal_members(rolled_back_store, counter, 31)["left"] == 30 - used
@@ -445,12 +445,12 @@ def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_pla
 
 
 def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting: Counting) -> None:
-    both = replace(CREDIT, ceiling=9)
+    with_ceiling = replace(CREDIT, ceiling=9)
     body, _ = counting.place_hold(3, counter=CREDIT)
     (other,) = new_processes(counting.world, 1)
-    put_override(other, both, 4)
+    put_override(other, with_ceiling, 4)
     with pytest.raises(LimitReachedError) as caught:
-        settling.settle(Call(other), both, ITEM, body["hold"], hold_items.RELEASED)
+        settling.settle(Call(other), with_ceiling, ITEM, body["hold"], hold_items.RELEASED)
     assert caught.value.members == {"left": 2, "limit": 4}
 
 
@@ -594,7 +594,7 @@ def test_a_process_caches_the_limits_of_few_tallies(world: World, monkeypatch: p
     assert 0 < len(world.store.limit_cache) <= 3
 
 
-def test_overrides_cost_what_the_design_says(world: World, clock: Clock) -> None:
+def test_overrides_cost_the_documented_units(world: World, clock: Clock) -> None:
     first, second = new_processes(world, 2)
     clock.pass_s(1.5 * DAY_S - clock() % DAY_S)
 
@@ -618,32 +618,32 @@ def test_overrides_cost_what_the_design_says(world: World, clock: Clock) -> None
 
 
 @pytest.fixture
-def calm() -> Iterator[Deployment]:
+def quiet_deployment() -> Iterator[Deployment]:
     with deployed() as deployment:
         yield deployment
 
 
-def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(calm: Deployment) -> None:
-    other = replace(calm.store, idempotency_layers={}, limit_cache={})
+def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(quiet_deployment: Deployment) -> None:
+    other = replace(quiet_deployment.store, idempotency_layers={}, limit_cache={})
     for counter in (QUOTA, SEATS, CREDIT):
-        put_override(calm.store, counter, 30 if counter.ceiling else -30)
-        count(calm.store, counter, 2)
-        refusal_members(calm.store, counter, 40 if counter.ceiling else -40)
+        put_override(quiet_deployment.store, counter, 30 if counter.ceiling else -30)
+        count(quiet_deployment.store, counter, 2)
+        refusal_members(quiet_deployment.store, counter, 40 if counter.ceiling else -40)
         put_override(other, counter, 6 if counter.ceiling else 0)
-        count(calm.store, counter, -1)
+        count(quiet_deployment.store, counter, -1)
         put_override(other, counter, None)
-    calm.assert_no_drift(8)
+    quiet_deployment.assert_no_drift(8)
     put_override(other, SEATS, 6)
-    calm.edit(-1, SEATS, ITEM)
-    count(calm.store, SEATS, 6)  # 7 are accepted, and 6 are stored
-    calm.run(9)
-    reconciler = calm.reconciler()
+    quiet_deployment.edit(-1, SEATS, ITEM)
+    count(quiet_deployment.store, SEATS, 6)  # 7 are accepted, and 6 are stored
+    quiet_deployment.run(9)
+    reconciler = quiet_deployment.reconciler()
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     with pytest.raises(OutOfBoundsError):
         reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute)
     put_override(other, SEATS, 7)
     assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute) is not None
-    assert calm.tally(SEATS, ITEM) == 7
+    assert quiet_deployment.tally(SEATS, ITEM) == 7
     put_override(other, CREDIT, 1, id_="new")
     assert reconciler.find(CREDIT, "new").tally == 5, "its item has an override, and no number yet"

@@ -214,7 +214,7 @@ def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconcile
     make_dead_letter(world)
     yesterday = today(world) * DAY_MINUTES - 1
     world.run(4)
-    world.spill(times=3, at=yesterday)
+    world.spill(times=3, writer_minute=yesterday)
     world.spill(times=2)
     run_to_next_day(world)
     world.redrive()

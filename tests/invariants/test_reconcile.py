@@ -417,7 +417,7 @@ def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 4)
     world.run(hours.LOOKBACK_MINUTES + 5)
     likes_before_series = world.tally()
-    world.series = True
+    world.sweeps_series = True
     world.run(2)
     world.play(times=3)
     world.edit(50, PLAYS, "v")

@@ -70,7 +70,7 @@ def test_a_redrive_whose_response_is_lost_applies_once(
 
 
 def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(stream: StreamWorld) -> None:
-    stream.deliver("bookkeeper", "receipts", SHARD, [play(1, at=10**11), play(2)])
+    stream.deliver("bookkeeper", "receipts", SHARD, [play(1, writer_minute=10**11), play(2)])
     (key,) = stream.bucket.objects
     dead_letter = json.loads(stream.bucket.objects[key])
     dead_letter["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # as an operator corrects it

@@ -280,7 +280,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_it_is_restored_d
     world: Deployment, adopt: Adopt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segments of that hour expire as soon as the restored tables have a TTL, which is before the first sweep."""
-    world.series = True
+    world.sweeps_series = True
     world.run(60)
     world.run(50, world.play)
     world.deliver()
@@ -296,7 +296,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_it_is_restored_d
         segments, "read_segments", lambda store, at, **more: () if at in empty else read(store, at, **more)
     )
     after = adopt(copy)
-    after.series = True
+    after.sweeps_series = True
     after.run(10)
     answer = series.read_series(Call(copy), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
     assert sum(point["value"] for point in answer["series"]) == after.tally(PLAYS, "v") == 100

@@ -1,4 +1,4 @@
-"""Series and top lists: each hour has exactly the changes that were accepted in it, however often the fold dies.
+"""Series and top lists: each hour has exactly its accepted changes, however often the sweep that sums them up dies.
 
 `test_journal_schedules` compares the series of whole deployments under faults with the accepted changes.
 """
@@ -42,8 +42,8 @@ from tests.invariants.stream_records import book
 from tests.invariants.streaming import ConsumerWorld
 from tests.tiers import in_long
 
-H = 500_000  # an hour since 1970
-M = 4 * H  # its first minute: an hour has four minutes here, so that the tests read less
+H = 500_000  # the number of an hour, counted from 1970
+M = 4 * H  # the number of its first minute. Here an hour has four minutes, so that the tests read less
 MINUTE_S = 900
 FOREVER = float("inf")
 TWO_DAYS = SeriesRange(HOUR, H - 24, H + 24)
@@ -62,6 +62,7 @@ def plays(amount: int, video: str = "v", day: int = -1) -> JournalEntry:
 
 
 def fold(store: Store, judged: int) -> int:
+    """Sums up the series. `judged`: the last judged minute."""
     return hours.sum_up(store, judged, until_s=FOREVER)
 
 
@@ -112,9 +113,9 @@ def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_
     assert answer["series"][0] == {"from": 3600 * first, "value": 0}
 
 
-@pytest.mark.parametrize("days_off", [1, 3, 8])
+@pytest.mark.parametrize("days_without_sweeps", [1, 3, 8])
 def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
-    store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
     """The sums of the first half are kept as long as the segments of the second half."""
     now_s = [float(M * MINUTE_S)]
@@ -124,15 +125,15 @@ def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
         now_s[0] += MINUTE_S
         book(store, M + minute, plays(5 + minute), now_s=now_s[0])
         fold(store, min(M + minute, M + 1))
-    now_s[0] += days_off * hours.DAY_S
+    now_s[0] += days_without_sweeps * hours.DAY_S
     ConsumerWorld(store, store.client).expire(now_s[0])
     fold(store, M + 3)
     assert (series(store), listed(store)) == ({H: 26}, {"v": 26})
 
 
-@pytest.mark.parametrize(("days_off", "since"), [(1, 0), (6, 0), (7, 1), (40, 34)])
+@pytest.mark.parametrize(("days_without_sweeps", "since"), [(1, 0), (6, 0), (7, 1), (40, 34)])
 def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
-    store: Store, monkeypatch: pytest.MonkeyPatch, days_off: int, since: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, since: int
 ) -> None:
     first, midnight = H // 24 + 1, 24 * (H // 24 + 1)
     brief = replace(store, settings=store.settings._replace(series_days=2))
@@ -140,7 +141,7 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     for day in range(3):
         book(brief, 4 * (midnight + 24 * day), plays(5))
     fold(brief, 4 * (midnight + 24 * 3) - 1)
-    now_s = float((first + 3) * hours.DAY_S + days_off * hours.DAY_S)
+    now_s = float((first + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).expire(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
@@ -379,7 +380,7 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     for minute in range(3 * 4):
         moved = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
         truth[H + minute // 4].update(moved)
-        rows = [(f"v{chance.randrange(9)}", OLD + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
+        rows = [(f"v{chance.randrange(9)}", OLD_DAY + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
         for video, day, amount in rows:
             for id_ in (video, hours.TOTAL_ID):
                 imported[id_][day] += amount
@@ -407,12 +408,12 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
         check_bound(answer["top"], answer["error_max"], sum(of_day, Sums[str]()))
 
 
-def check_bound(found: Sequence[Mapping[str, Any]], error_max: int, truth: Mapping[str, int]) -> None:
+def check_bound(listed_entries: Sequence[Mapping[str, Any]], error_max: int, truth: Mapping[str, int]) -> None:
     """Asserts that `error_max` bounds the error of each listed value, and of each id that is not listed."""
-    for entry in found:
+    for entry in listed_entries:
         assert abs(entry["value"] - truth[entry["id"]]) <= error_max
-    missing = [truth[id_] for id_ in truth.keys() - {entry["id"] for entry in found}]
-    assert max(missing, default=0) <= min((entry["value"] for entry in found), default=0) + error_max
+    missing = [truth[id_] for id_ in truth.keys() - {entry["id"] for entry in listed_entries}]
+    assert max(missing, default=0) <= min((entry["value"] for entry in listed_entries), default=0) + error_max
 
 
 DAYS = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
@@ -488,29 +489,32 @@ def test_each_day_of_a_range_must_begin_with_an_hour_of_utc(first_day: str, acce
     assert range_of(HOUR, from_s, from_s + 7200, "Australia/Lord_Howe", 0).end == from_s // 3600 + 2
 
 
-OLD = 19_846  # 3 May 2024
+OLD_DAY = 19_846  # 3 May 2024
 
 
 def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[int, int]:
     """Returns the imported amounts by day since 1970."""
-    answer = read.read_series(Call(store), counter, video, SeriesRange(DAY, 24 * OLD, H + 24))
+    answer = read.read_series(Call(store), counter, video, SeriesRange(DAY, 24 * OLD_DAY, H + 24))
     return {point["from"] // hours.DAY_S: point["value"] for point in answer["imports"]}
 
 
 def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store: Store) -> None:
     """This holds in the current hour and after it, for imports in two hours, and after a repeated fold."""
     fold(store, M - 1)
-    book(store, M, plays(3), plays(1200, day=OLD), plays(7, "w", OLD), plays(5, day=OLD + 1))
+    book(store, M, plays(3), plays(1200, day=OLD_DAY), plays(7, "w", OLD_DAY), plays(5, day=OLD_DAY + 1))
     for is_current in (True, False):
         assert fold(store, M + 3 * (not is_current)) or is_current
-        assert (series(store), imports(store)) == ({H: 3}, {OLD: 1200, OLD + 1: 5})
-        assert (series(store, "w"), imports(store, "w")) == ({}, {OLD: 7})
-        assert (series(store, hours.TOTAL_ID), imports(store, hours.TOTAL_ID)) == ({H: 3}, {OLD: 1207, OLD + 1: 5})
+        assert (series(store), imports(store)) == ({H: 3}, {OLD_DAY: 1200, OLD_DAY + 1: 5})
+        assert (series(store, "w"), imports(store, "w")) == ({}, {OLD_DAY: 7})
+        assert (series(store, hours.TOTAL_ID), imports(store, hours.TOTAL_ID)) == (
+            {H: 3},
+            {OLD_DAY: 1207, OLD_DAY + 1: 5},
+        )
         assert top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
     assert imports(store, "other") == {}
-    book(store, M + 4, plays(100, day=OLD), JournalEntry("plays", "v", "", -1, -1))
+    book(store, M + 4, plays(100, day=OLD_DAY), JournalEntry("plays", "v", "", -1, -1))
     fold(store, M + 4)
-    assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD: 1300, OLD + 1: 5})
+    assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD_DAY: 1300, OLD_DAY + 1: 5})
     for other_days in (TWO_DAYS, SeriesRange(HOUR, -(10**8), -(10**8) + 1)):
         assert read.read_series(Call(store), PLAYS, "v", other_days)["imports"] == []
 
@@ -521,13 +525,13 @@ def test_an_import_is_shown_once_though_the_fold_of_its_hour_dies(
     """A fold dies at each of its writes in turn, and the next fold continues its work."""
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 1)
     fold(store, M - 1)
-    book(store, M, plays(3), plays(5, day=OLD), plays(7, "w", OLD))
+    book(store, M, plays(3), plays(5, day=OLD_DAY), plays(7, "w", OLD_DAY))
     for at, committed in itertools.product(range(12), (True, False)):
         dying = replace(store, client=client_that_dies(store.client, at, committed=committed))
         with contextlib.suppress(Crash):
             fold(dying, M + 3)
-        assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD: 5}))
-    assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD: 12})
+        assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD_DAY: 5}))
+    assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD_DAY: 12})
 
 
 def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
@@ -535,26 +539,36 @@ def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)
     fold(store, M - 1)
-    book(store, M, plays(3), *(plays(1, day=OLD + days) for days in range(20)), *(plays(9, f"v{n}") for n in range(9)))
+    book(
+        store,
+        M,
+        plays(3),
+        *(plays(1, day=OLD_DAY + days) for days in range(20)),
+        *(plays(9, f"v{n}") for n in range(9)),
+    )
     fold(store, M)
-    assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD, OLD + 20), 1))
+    assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD_DAY, OLD_DAY + 20), 1))
 
 
 def test_imports_never_expire_and_an_id_has_one_series_of_imports_over_all_periods(store: Store) -> None:
     brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
     fold(brief, M - 1)
-    book(store, M, plays(1, day=OLD), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD))
-    book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD))
+    book(store, M, plays(1, day=OLD_DAY), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD_DAY))
+    book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD_DAY))
     fold(brief, M + 3)
     assert not any("expiration" in item for item in days(store))
-    assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == ({OLD: 1}, {OLD: 11}, {})
+    assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == (
+        {OLD_DAY: 1},
+        {OLD_DAY: 11},
+        {},
+    )
 
 
 def test_the_imported_total_is_unknown_before_the_first_fold(store: Store) -> None:
     call = Call(store)
     assert read.total_imported(call, PLAYS, "v") is None
     fold(store, M - 1)
-    book(store, M, plays(1200, day=OLD), plays(5, day=OLD + 1), plays(3))
+    book(store, M, plays(1200, day=OLD_DAY), plays(5, day=OLD_DAY + 1), plays(3))
     fold(store, M)
     assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
     assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}

@@ -84,7 +84,9 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
     """At the edge of a minute the writers' stamps alternate. The batch is not split for each of them."""
     store, client = stream.watched()
     numbers = range(1, 1001)
-    records = [play(number, record_minute=MINUTE - (number <= 400), at=MINUTE - number % 2) for number in numbers]
+    records = [
+        play(number, record_minute=MINUTE - (number <= 400), writer_minute=MINUTE - number % 2) for number in numbers
+    ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
     stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
     expected = [(400, MINUTE - 1), (600, MINUTE)]
@@ -106,7 +108,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
         play(
             number,
             record_minute=midnight - (number <= 400),
-            at=midnight - number % 2 * max(1, days * tallies.MINUTES_PER_DAY),
+            writer_minute=midnight - number % 2 * max(1, days * tallies.MINUTES_PER_DAY),
         )
         for number in range(1, 1001)
     ]
@@ -118,8 +120,8 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
 def test_amounts_of_two_days_whose_sum_is_0_are_noted_on_both_days(stream: StreamWorld) -> None:
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
-        play(1, record_minute=midnight, at=midnight - 1),
-        play(2, record_minute=midnight, at=midnight, amount=-1),
+        play(1, record_minute=midnight, writer_minute=midnight - 1),
+        play(2, record_minute=midnight, writer_minute=midnight, amount=-1),
     ]
     stream.deliver("rollup", "receipts", SHARD, records)
     [item] = stream.scan("counts")
@@ -179,8 +181,8 @@ POISON = (
     record(50, "UPSERT", {"NewImage": {}}),
     record(50, "INSERT", {}),
     record(50, "INSERT", {"NewImage": None}),
-    play(50, at=-1),
-    play(50, at=10**10),
+    play(50, writer_minute=-1),
+    play(50, writer_minute=10**10),
     {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "50", "NewImage": {}}},  # no time
     record(50, "INSERT", play(50)["dynamodb"], float("inf")),
     play(50, target={"S": []}),

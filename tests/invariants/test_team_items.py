@@ -1,4 +1,4 @@
-"""Tally counts the items of a team's table exactly, on the engine and its streams, whatever happens concurrently."""
+"""Tally counts the items of a team's table exactly, on the engine and its streams, in every order of its processes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tests.invariants.processes import Crash, WatchedClient, client_that_dies, i
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
 from tests.invariants.team_table import LATER_S, Team
-from tests.invariants.team_turns import COUNTERS, ORDERS_NUMBER, Turns, random_write
+from tests.invariants.team_turns import COUNTERS, ORDERS_NUMBER, TeamSchedule, random_write
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
-FIRST, _, END = os.environ.get("SCHEDULES", "6").rpartition(":")
-SEEDS = range(int(FIRST or 0), int(END))
+FIRST_SEED, _, END_SEED = os.environ.get("SCHEDULES", "6").rpartition(":")
+SEEDS = range(int(FIRST_SEED or 0), int(END_SEED))
 SEEDS_LONG = [] if "SCHEDULES" in os.environ else in_long(range(6, 500))
-TURNS = 200
+ACTIONS = 200
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def all_numbers(team: Team) -> dict[str, dict[str, int]]:
 
 
 def redeclare(team: Team, **counters: Counter) -> None:
-    """Deploys the consumer with other declarations."""
+    """Deploys the consumer with these declarations, and the other declarations as before."""
     team.counters = {**team.counters, **counters}
     team.handler = team.process()
 
@@ -107,10 +107,10 @@ def poison_next_record(team: Team) -> None:
     team.drain()
 
 
-# ---- live ----
+# ---- numbers under traffic ----
 
 
-def test_live_numbers_are_those_that_a_query_of_the_table_gives(team: Team, clock: Clock) -> None:
+def test_numbers_equal_the_sums_of_the_stored_items(team: Team, clock: Clock) -> None:
     count_all(team)
     chance = random.Random(2)
     for _ in range(200):
@@ -169,17 +169,17 @@ def test_a_poison_record_stops_the_watermark_and_delays_no_other_record(team: Te
     assert scan_state.passed_s(team.store, "shop") <= max(before_s, time.time())
 
 
-@pytest.mark.parametrize("bad", ["0.05", "1E+20"])
-def test_an_item_that_cannot_be_counted_is_reported_and_its_correction_is_a_move(team: Team, bad: str) -> None:
+@pytest.mark.parametrize("total", ["0.05", "1E+20"])
+def test_an_item_that_cannot_be_counted_is_reported_and_its_correction_is_a_move(team: Team, total: str) -> None:
     count_all(team)
-    kind = "large" if "E" in bad else "decimals"
+    kind = "large" if "E" in total else "decimals"
     team.put("CUSTOMER#b", "ORDER#1", **open_order("3"))
     for turn in range(2):
-        team.put("CUSTOMER#a", "ORDER#9", **open_order(bad))
+        team.put("CUSTOMER#a", "ORDER#9", **open_order(total))
         team.drain()
         assert team.numbers("spent") == {"b": 30, f"~-{kind}": 1}
         (fault,) = faults.read_faults(team.store, COUNTERS["spent"])
-        assert (fault.kind, fault.items, fault.example[:31]) == (kind, 1, "CUSTOMER#a, ORDER#9: total is " + bad[0])
+        assert (fault.kind, fault.items, fault.example[:31]) == (kind, 1, "CUSTOMER#a, ORDER#9: total is " + total[0])
         if turn:
             team.delete("CUSTOMER#a", "ORDER#9")
         else:
@@ -192,7 +192,7 @@ def test_an_item_that_cannot_be_counted_is_reported_and_its_correction_is_a_move
     assert (team.numbers("spent"), team.bucket.objects) == ({"b": 30}, {})
 
 
-def test_a_scan_counts_and_names_what_cannot_be_counted(team: Team) -> None:
+def test_a_scan_reports_how_many_items_cannot_be_counted_with_an_example(team: Team) -> None:
     for number in range(60):
         team.put(f"CUSTOMER#{number}", "ORDER#1", **open_order("0.05" if number % 3 else "5"))
     team.drain()
@@ -299,19 +299,19 @@ def test_no_difference_is_drift_before_the_scan_has_set_the_numbers(team: Team) 
 
 
 def test_the_judge_finds_no_drift_in_numbers_that_team_items_move(team: Team) -> None:
-    both = EngineStreams(team.store, team.wire)
-    for handler in both.handlers.values():
+    consumers = EngineStreams(team.store, team.wire)
+    for handler in consumers.handlers.values():
         handler.declared = CounterIndex(team.counters)
     count_all(team)
     for number in range(5):
         team.put("CUSTOMER#a", f"ORDER#{number}", **open_order())
     team.drain()
     edit_number(team, "open", "a", 3)
-    both.drain()
-    assert (both.ledger(), both.dead_letter_sequences()) == ({}, {"rollup": set(), "bookkeeper": set()})
+    consumers.drain()
+    assert (consumers.ledger(), consumers.dead_letter_sequences()) == ({}, {"rollup": set(), "bookkeeper": set()})
 
 
-# ---- the scan, and what it set_numbers ----
+# ---- scans, and the numbers that they set ----
 
 
 def test_a_number_is_not_shown_before_the_scan_has_counted_the_old_items(team: Team) -> None:
@@ -349,13 +349,13 @@ def test_a_recount_under_traffic_finds_the_exact_error_and_a_repair_removes_it(
     team.drain()
     team.sweep_later()
     assert recount.is_complete()
-    found: dict[str, int] = {}
+    found_excesses: dict[str, int] = {}
     for turn in range(3):
         team.put("CUSTOMER#a", f"LATER#{turn}", **open_order())
         team.put("CUSTOMER#a", f"ORDER#{turn}", **open_order("3"))
         team.drain()
-        found = {group: recount.difference(group).excess for group in groups} or excesses(recount)
-        assert found == {"a": 7} | ({} if groups else {"b": -3})
+        found_excesses = {group: recount.difference(group).excess for group in groups} or excesses(recount)
+        assert found_excesses == {"a": 7} | ({} if groups else {"b": -3})
     for difference in list(map(recount.difference, groups) if groups else recount.all_differences()):
         assert recount.report_drift(difference)
     recount.close()
@@ -367,16 +367,16 @@ def test_a_recount_under_traffic_finds_the_exact_error_and_a_repair_removes_it(
     for row in list(rows.all_rows(team.store)):
         finding = reconciler.repair(COUNTERS["spent"], row.target, "ann", "a test")
         assert finding is not None
-        assert finding.difference == -found.pop(row.target)
-    assert (found, list(rows.all_rows(team.store))) == ({}, [])
+        assert finding.difference == -found_excesses.pop(row.target)
+    assert (found_excesses, list(rows.all_rows(team.store))) == ({}, [])
     team.count("all")
     recount = team.begin_scan("spent", *groups)
     team.finish_reading(recount)
     assert not any(recount.difference(group).excess for group in groups or "ab")
 
 
-def test_a_number_is_set_once_though_the_process_dies_and_another_one_repeats_its_work(team: Team) -> None:
-    """The process dies before its write or after it. Another process has read the difference before that."""
+def test_a_number_is_set_once_though_the_process_dies_and_another_process_repeats_its_work(team: Team) -> None:
+    """The process dies before its write or after it. Another process has read the difference before the write."""
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()  # the counter counts nothing before its first scan
     for committed in (False, True):
@@ -493,7 +493,7 @@ def test_a_scan_of_weeks_ago_is_abandoned(team: Team) -> None:
                 late.is_complete()
 
 
-def test_a_scan_that_another_one_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
+def test_a_scan_that_another_scan_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()
     first = team.begin_scan("all")
@@ -543,7 +543,7 @@ def test_a_renamed_counter_does_not_continue_the_recount_of_the_old_name(team: T
 
 
 def test_a_record_writes_a_marker_only_for_a_group_of_an_open_scan(team: Team) -> None:
-    """Without an open scan a record writes its numbers and a checkpoint."""
+    """Without an open scan, the consumer writes the numbers of a record and a checkpoint."""
     count_all(team)
     watched = WatchedClient(team.wire)
     team.handler = team.process(watched)
@@ -607,11 +607,11 @@ def test_a_batch_of_many_groups_is_split_into_transactions(team: Team) -> None:
     assert team.numbers("open") == team.truth("open")
 
 
-# ---- beside other processes ----
+# ---- concurrent processes ----
 
 
 def test_a_batch_that_overlaps_another_batch_counts_by_the_newest_scan(team: Team) -> None:
-    """The first batch was invoked before the scan began, and sleeps while a second one takes its first record."""
+    """The first batch was invoked before the scan began. It sleeps while a second batch applies its first record."""
     team.count("spent")
     for total in ("5", "7"):
         team.put("CUSTOMER#a", "ORDER#1", **open_order(total))
@@ -676,7 +676,7 @@ def test_a_changed_declaration_invalidates_the_number_before_it_skips_a_record(t
     assert team.read("open", "a") == 2
 
 
-def test_a_consumer_with_the_old_declaration_abandons_the_scan_of_the_new_one(team: Team) -> None:
+def test_a_consumer_with_the_old_declaration_abandons_the_scan_of_the_new_declaration(team: Team) -> None:
     count_all(team)
     old_handler = team.handler
     changed = with_items("open", where={})
@@ -742,7 +742,7 @@ def test_lost_records_or_another_stream_invalidate_the_numbers(team: Team) -> No
         tables = {"shop": table._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(team_tables=tables))
         with pytest.raises(StoreRefusedError):
-            progress.note_progress(store, NoShards(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
+            progress.note_progress(store, MissingStream(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
             team.read("all", "a")
         with pytest.raises(ScanAbandonedError):
@@ -755,7 +755,7 @@ def test_a_stream_that_is_switched_off_invalidates_the_numbers_and_stops_the_wat
     """Such a stream is readable for a day, and shows no new record. Nothing records what is written while it is off."""
     count_all(team)
     shards = StreamShards(
-        {"shop": team.stream.arn}, lambda: TurnedOff(streams_client(endpoint_url=team.endpoint), status)
+        {"shop": team.stream.arn}, lambda: StreamsOff(streams_client(endpoint_url=team.endpoint), status)
     )
     before_s = scan_state.passed_s(team.store, "shop")
     progress.note_progress(team.store, shards, COUNTERS, "shop", time.time() + 2 * LATER_S)
@@ -788,7 +788,7 @@ def test_a_loss_also_invalidates_a_number_that_is_counted_during_its_write(team:
 
 
 @dataclass
-class TurnedOff:
+class StreamsOff:
     """A client whose streams are switched off."""
 
     client: Any
@@ -802,14 +802,14 @@ class TurnedOff:
         return getattr(self.client, name)
 
 
-class NoShards:
-    """A stream that does not exist."""
+class MissingStream:
+    """The shards of a stream that does not exist."""
 
     def list_shards(self, table: str) -> dict[str, Any]:
         raise StoreRefusedError("there is no such stream")
 
 
-# ---- all of this, by chance ----
+# ---- random schedules ----
 
 
 def expire_markers(team: Team) -> None:
@@ -830,17 +830,17 @@ def test_on_any_schedule_a_number_that_is_shown_is_right(
     """
     monkeypatch.setattr(consumer, "ITEMS_MAX", 12)
     redeclare(team, kept=ORDERS_NUMBER)
-    turns = Turns(team, random.Random(seed), clock)
+    schedule = TeamSchedule(team, random.Random(seed), clock)
     for _ in range(40):
-        turns.write()
-    for shard in turns.shards:
+        schedule.write()
+    for shard in schedule.shards:
         del shard.records[: len(shard.records) // 2]  # as if the stream was switched on later
     counters = team.counters
     for name in counters if seed % 2 else ():
-        turns.count(name)
-    for _ in range(TURNS):
-        turns.turn()
-    turns.rest()
+        schedule.count(name)
+    for _ in range(ACTIONS):
+        schedule.act_at_random()
+    schedule.deliver_all()
     shown = [
         name
         for name, counter in counters.items()
@@ -850,11 +850,11 @@ def test_on_any_schedule_a_number_that_is_shown_is_right(
     for name in shown:
         assert team.numbers(name) == team.truth(name), name
     for name in counters:
-        turns.count(name)
+        schedule.count(name)
     for _ in range(30):
-        turns.write()
+        schedule.write()
     expire_markers(team)
-    turns.rest()
+    schedule.deliver_all()
     for name in counters:
         assert team.numbers(name) == team.truth(name), name
     assert team.bucket.objects == {}

@@ -266,7 +266,11 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
         world = Deployment(
-            engine, clock, request.param, Disturbances(splits_per_hour=0, slow=0, gaps=0.3, faults=0.35), None
+            engine,
+            clock,
+            request.param,
+            Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35),
+            None,
         )
         clock.pass_s(2400)  # 20 minutes before the new day
         world.sweep_each_minute()
@@ -306,7 +310,7 @@ def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expir
         world.run(1, log.step)
     for _ in range(40):
         world.run(2)
-        if world.caught_up() and not world.drifts():
+        if world.consumers_have_caught_up() and not world.drifts():
             break
     uniques = {tally: len(visitors) for tally, visitors in log.visitors.items()}
     assert len(uniques) == 4, "two pages, two days"

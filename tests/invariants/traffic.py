@@ -51,7 +51,7 @@ class Traffic:
             posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
         for _ in range(OLD_LIKES):
             post, user = f"p{self.chance.randrange(POSTS)}", self._new_user()
-            self.put_child(post, user, at=now - self.chance.randint(100, 200_000))
+            self.put_child(post, user, minute=now - self.chance.randint(100, 200_000))
             self.likes.append((post, user))
             self.truth.accepted["likes", post] += 1
             self.world.edit(1, target=post)
@@ -66,9 +66,9 @@ class Traffic:
         """Makes one change, in a process with a wrong clock that waits between its stamp and its commit."""
         disturbances, chance = self.world.disturbances, self.chance
         delay_s = chance.uniform(0, 6) if chance.random() < 0.2 else chance.uniform(0, 0.3)
-        if chance.random() < disturbances.slow:
+        if chance.random() < disturbances.slow_share:
             delay_s = chance.uniform(6, 55)
-        if chance.random() < disturbances.late:
+        if chance.random() < disturbances.late_share:
             delay_s = chance.uniform(60, 600)
         skew_s = chance.uniform(-disturbances.skew_s, disturbances.skew_s)
         with self.world.clock.with_skew(skew_s - delay_s):
@@ -119,7 +119,7 @@ class Traffic:
         self._note_spilled()
 
     def unlike(self, _: bool) -> None:
-        """Removes a like, any like or a recent one."""
+        """Removes a like, often a recent like."""
         if not self.likes:
             return
         recent = min(len(self.likes), 5)
@@ -150,7 +150,7 @@ class Traffic:
             self.settle(hold, self.chance.choice(SETTLED))
 
     def place_hold(self, id_: str, amount: int, ttl_s: int) -> None:
-        """Places a hold if enough is left. Expired holds may be released for it."""
+        """Places a hold if enough is left. Tally may release expired holds to make room."""
         call, key = Call(self.world.store), secrets.token_hex(12)
         with contextlib.suppress(LimitReachedError):
             body = holds.place(call, counters.STOCK, id_, amount, ttl_s, operation="hold", key=key).body
@@ -205,7 +205,7 @@ class Traffic:
         self._note_spilled()
 
     def import_likes(self, _: bool) -> None:
-        """Imports likes of two days of long ago."""
+        """Imports two likes of days in 2023."""
         post = f"p{self._low_number(POSTS)}"
         rows = [
             imports.ChildRow(number, post, self._new_user(), 1_700_000_000 + 86_400 * number) for number in range(2)
@@ -217,7 +217,7 @@ class Traffic:
         self.world.take_written()
 
     def _set_contention(self, counter: Counter, id_: str, spills: bool) -> None:
-        """Makes a tally hot, spread or neither for its next writers. `spills`: the tally is hot."""
+        """Makes a tally hot, spread or neither, for its next writers. `spills`: hot, so that changes spill."""
         store, partition = self.world.store, counter.partition_start + id_
         store.breaker.open_tallies.clear()
         store.spread.widths.clear()
@@ -233,7 +233,7 @@ class Traffic:
             image = record["dynamodb"].get("NewImage", {})
             if "rollup" in image and TOMBSTONE not in image and record["eventName"] != "REMOVE":
                 record["spilled"] = [
-                    ((counter, id_), self.world.number(), amount)
+                    ((counter, id_), self.world.new_change_number(), amount)
                     for counter, id_, amount in _spilled_amounts(record, image)
                 ]
                 self.truth.spilled |= dict.fromkeys(
@@ -340,17 +340,17 @@ class Traffic:
         """Puts a like without changing the tally."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
         now = self.world.settings.minute_of(self.world.clock.now_s)
-        at = self.chance.choice([None, now, now - 5000, now + 5000])
-        self.put_child(post, user, at)
+        minute = self.chance.choice([None, now, now - 5000, now + 5000])
+        self.put_child(post, user, minute)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
-        self._note_edit(("likes", post), -1, at)
+        self._note_edit(("likes", post), -1, minute)
 
-    def put_child(self, post: str, user: str, at: int | None) -> None:
-        """Puts a like as Tally writes it. `at`: its minute; None: without a minute and a nonce."""
+    def put_child(self, post: str, user: str, minute: int | None) -> None:
+        """Puts a like as Tally writes a like. `minute`: the minute of the like; None: without a minute and a nonce."""
         item = {**keys.key(f"POST#{post}", f"LIKE#USER#{user}"), "likedAt": {"N": "1"}}
-        if at is not None:
-            item |= {"at": {"N": str(at)}, "nonce": {"S": secrets.token_hex(6)}}
+        if minute is not None:
+            item |= {"at": {"N": str(minute)}, "nonce": {"S": secrets.token_hex(6)}}
         self.world.put(item)
 
     def expire(self) -> None:
@@ -360,27 +360,27 @@ class Traffic:
                 self.world.delete({name: item[name] for name in ("PK", "SK")})
         self.world.take_written()
 
-    def _note_edit(self, tally: Tally, amount: int, at: int | None = None) -> None:
-        """Notes an edit on the minute of its record, or on `at` if that is at most one minute away."""
+    def _note_edit(self, tally: Tally, amount: int, item_minute: int | None = None) -> None:
+        """Notes an edit on the minute of its record, or on `item_minute` if that is at most one minute away."""
 
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)
-            is_near = at is not None and minute - 1 <= at <= minute + 1
-            self.truth.note_edit(tally, at if is_near and at is not None else minute, amount)
+            is_near = item_minute is not None and minute - 1 <= item_minute <= minute + 1
+            self.truth.note_edit(tally, item_minute if is_near and item_minute is not None else minute, amount)
 
         (_,) = self.world.take_written(note)
 
-    def _restore(self, number: int, amount: int, at: int, nonce_start: str = "+") -> int:
+    def _restore(self, number: int, amount: int, minute: int, nonce_start: str = "+") -> int:
         """Puts an old image of a tally. Returns the number that it replaces."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
         nonce = nonce_start + secrets.token_hex(6)
-        item |= {"visits": {"N": str(amount)}, "at": {"N": str(at)}, "nonce": {"S": nonce}}
+        item |= {"visits": {"N": str(amount)}, "at": {"N": str(minute)}, "nonce": {"S": nonce}}
         answer = self.world.wire.put_item(TableName=self.world.name("counts"), Item=item, ReturnValues="ALL_OLD")
         return int(answer.get("Attributes", item)["visits"]["N"])
 
-    def _low_number(self, number: int) -> int:
-        """Returns a number below this one, mostly a low one, so that some tallies get more changes than others."""
-        return min(number - 1, int(self.chance.expovariate(3 / number)))
+    def _low_number(self, end: int) -> int:
+        """Returns a number below `end`, mostly a low number, so that some tallies get more changes than others."""
+        return min(end - 1, int(self.chance.expovariate(3 / end)))
 
     def _new_user(self) -> str:
         self._users += 1

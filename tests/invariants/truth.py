@@ -76,11 +76,14 @@ def amount_of(tally: Tally, item: dict[str, Any]) -> int:
     return int(item.get(counter.attribute, {"N": counter.start})["N"])
 
 
-def moved_by(start: str, record: Record) -> tuple[Tally | None, int]:
-    """Returns the tally that a write moved, and the amount; None if its nonce is old or begins otherwise."""
+def moved_by(nonce_prefix: str, record: Record) -> tuple[Tally | None, int]:
+    """Returns the tally that a write moved, and the amount.
+
+    If the write did not set a nonce with this prefix, returns None and 0.
+    """
     tally = tally_of(record["dynamodb"]["Keys"])
     new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
     nonce = new.get("nonce", {}).get("S", "")
-    if tally is None or not nonce.startswith(start) or nonce == old.get("nonce", {}).get("S"):
+    if tally is None or not nonce.startswith(nonce_prefix) or nonce == old.get("nonce", {}).get("S"):
         return None, 0
     return tally, amount_of(tally, new) - amount_of(tally, old)

@@ -58,7 +58,7 @@ class World(ConsumerWorld):
         return Call(self.store, caller, **more)
 
     def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
-        """Returns this world with a clock that moves only in pauses, and a call with so much time by that clock."""
+        """Returns this world with a clock that moves only in pauses, and a call that has `within_s` left."""
         now_s = [0.0]
 
         def sleep(pause_s: float) -> None:
@@ -134,7 +134,7 @@ class World(ConsumerWorld):
         return self.tally(counter, id_) + sum(spilled) + len(self.spilled_children(counter, id_))
 
     def spilled_children(self, counter: Counter | None = None, id_: str = POST) -> list[Item]:
-        """Returns the children of a tally that spilled, also those that were deleted since."""
+        """Returns the children of a tally that spilled, also children that were deleted later."""
         counter = counter or self.child_counter
         records = Stream(self.raw, self.name("counts")).read_new()
         inserted = [record["dynamodb"]["NewImage"] for record in records if record["eventName"] == "INSERT"]
@@ -182,7 +182,7 @@ class World(ConsumerWorld):
         self.edit(1 if liked else -1, self.child_counter, post_id)
 
     def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
-        """Returns the bodies of the requests since `proxy.forget()`. `forwarded`: only those that the engine got."""
+        """Returns the bodies of requests since `proxy.forget()`. `forwarded`: only of requests that the engine got."""
         return [
             json.loads(request.body)
             for request in self.proxy.requests
@@ -227,7 +227,7 @@ class ShardsInTurn(random.SystemRandom):
 
 
 class FixedShard(random.SystemRandom):
-    """Picks always the same shard. `shard`: its number, or a number beyond the last shard for the last one."""
+    """Picks always the same shard. `shard`: its number. A number beyond the last shard picks the last shard."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -245,18 +245,18 @@ class KilledError(BaseException):
 
 @contextmanager
 def killing_at(
-    store: Store, at: int, *, before: bool, operation: str = "", by: type[BaseException] = KilledError
+    store: Store, request_number: int, *, before: bool, operation: str = "", error: type[BaseException] = KilledError
 ) -> Iterator[list[str]]:
-    """Kills the process at its request number `at`. Yields the operations of the requests before that one.
+    """Kills the process at a request. Yields the operations of the requests before this request.
 
-    `before`: the request is not sent; otherwise the process does not see its response. `operation`: counts only the
-    requests of one operation. `by`: the exception that the process sees.
+    `request_number`: the first request is 0. `before`: the request is not sent; otherwise the process does not see its
+    response. `operation`: counts only the requests of one operation. `error`: the exception that the process sees.
     """
     requests, event = list[str](), f"{'before' if before else 'after'}-call.dynamodb.{operation}".rstrip(".")
 
     def kill(model: Any, **_: Any) -> None:
-        if len(requests) == at:
-            raise by
+        if len(requests) == request_number:
+            raise error
         requests.append(model.name)
 
     store.client.meta.events.register(event, kill, unique_id="kill")

@@ -48,7 +48,7 @@ def find() -> Chromium:
     if os.environ.get("TALLY_CHROMIUM"):
         return Chromium(Path(os.environ["TALLY_CHROMIUM"]))
     if (platform.system(), platform.machine()) == ("Linux", "x86_64") and PACKAGE.exists():
-        return _of_npm()
+        return _npm_chromium()
     for command in (*COMMANDS, str(MAC)):
         if path := shutil.which(command):
             return Chromium(Path(path))
@@ -71,7 +71,7 @@ def visitor(browser: Browser, **options: Any) -> BrowserContext:
     return context
 
 
-def _of_npm() -> Chromium:
+def _npm_chromium() -> Chromium:
     packed = PACKAGE / "bin/chromium.br"
     target = UNPACKED / f"chromium-{packed.stat().st_size}"  # each version has another size
     if not target.exists():

@@ -48,7 +48,7 @@ class Dev(Process):
         return self.process.wait(PATIENCE_S)
 
     def descendants(self) -> list[int]:
-        """Returns its child processes, with their own children."""
+        """Returns the child processes of `make dev`, and their children."""
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:

@@ -32,7 +32,7 @@ _NOT_FORWARDED = ("connection", "content-length", "transfer-encoding", "keep-ali
 
 
 class FaultyApi:
-    """The API of `dev` at `server.origin`, with these `faults` while `failing`. `met` counts them.
+    """The API of `dev` at `server.origin`, with these `faults` while `failing`. `fault_counts`: the requests by fault.
 
     If there is a `gate` when a change arrives, the answer to the change waits for the gate.
     """
@@ -42,7 +42,7 @@ class FaultyApi:
         self._random, self._lock = random.Random(seed), threading.Lock()
         self.failing = True
         self.gate: threading.Event | None = None
-        self.met: Counter[str] = Counter()
+        self.fault_counts: Counter[str] = Counter()
         self.server = Server(self._answer)
 
     def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
@@ -72,5 +72,5 @@ class FaultyApi:
                 if left < 0:
                     fault = name
                     break
-            self.met[fault] += 1
+            self.fault_counts[fault] += 1
             return fault

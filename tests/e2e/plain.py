@@ -1,7 +1,7 @@
 """Firefox and WebKitGTK without a driver, so they keep pages in their back/forward cache as people's browsers do.
 
-They are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page asks its
-site for the next script to run.
+The browsers are Debian's `firefox-esr` and the MiniBrowser of `webkit2gtk-driver`, on a screen of `Xvfb`. Every page
+asks its site for the next script to run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if (api) {
 }
 </script>
 <p>a page"""
-# Without these, a dialog would cover the first page, and a test could not open and close windows.
+# Without these preferences, a dialog would cover the first page, and a test could not open and close windows.
 PREFERENCES = {
     "browser.aboutwelcome.enabled": False,
     "browser.shell.checkDefaultBrowser": False,

@@ -35,7 +35,7 @@ class RunResult:
     failures: int
     seconds: float
     seed: int
-    whole: bool
+    is_complete: bool
     """Whether every phase tested every operation."""
     accepted: dict[str, int]
     output: str
@@ -82,7 +82,7 @@ def read_report(report: dict[str, Any], output: str) -> RunResult:
         failures=cases["unique_failures"] + cases["errored"] + len(report["errors"]),
         seconds=report["running_time"],
         seed=report["seed"],
-        whole=report["complete"] and operations["tested"] == operations["total"],
+        is_complete=report["complete"] and operations["tested"] == operations["total"],
         accepted=accepted,
         output=output,
     )

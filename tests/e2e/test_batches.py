@@ -14,8 +14,8 @@ from tally.dev.streams.batches import Buffer, Record, read_answer
 
 NOW_S = 1_000_020.0
 RECORDS = [Record(str(number), "{}") for number in range(1, 5)]
-REPORTS = StreamMapping("m", "t", "f")
-WINDOWED = StreamMapping("m", "t", "f", tumbling_window_s=60)
+PLAIN_MAPPING = StreamMapping("m", "t", "f")
+WINDOWED_MAPPING = StreamMapping("m", "t", "f", tumbling_window_s=60)
 
 
 def record(number: int, event_name: str = "INSERT", more: str = "") -> dict[str, Any]:
@@ -59,15 +59,15 @@ def test_a_batch_has_at_most_six_megabytes() -> None:
     ],
 )
 def test_partial_failures_are_from_the_lowest_sequence_number(answer: object, done: int, fails: bool) -> None:
-    verdict = read_answer(REPORTS, RECORDS, json.dumps(answer).encode())
+    verdict = read_answer(PLAIN_MAPPING, RECORDS, json.dumps(answer).encode())
     assert (verdict.done, bool(verdict.error)) == (done, fails)
 
 
 @pytest.mark.parametrize("answer", [b"null", b"{}", b'{"state": 7}', b"no json"])
 def test_a_window_without_a_state_in_the_answer_has_failed(answer: bytes) -> None:
-    verdict = read_answer(WINDOWED, RECORDS, answer)
+    verdict = read_answer(WINDOWED_MAPPING, RECORDS, answer)
     assert (verdict.done, verdict.splits, bool(verdict.error)) == (0, True, True)
-    assert read_answer(WINDOWED, RECORDS, b'{"state": {}}').done == 4
+    assert read_answer(WINDOWED_MAPPING, RECORDS, b'{"state": {}}').done == 4
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from tests.patience import PATIENCE_S, wait_for
 
 PLAYS_ON_LEAVING = 24
 PLAYS_OF = "{}/videos/left/plays"
-STAYS_S = 1.5  # a late or double visit would come with the next batch, a second later
+WAIT_FOR_DOUBLE_S = 1.5  # a late or double visit would come with the next batch, a second later
 QUIET_MS = 250  # after this time no visit arrives
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
 # The beacon waits some seconds before a retry. HASTE makes the pauses a hundred times shorter.
@@ -46,9 +46,9 @@ NO_BEACON = "delete Navigator.prototype.sendBeacon;"
 FULL_BEACON = "Navigator.prototype.sendBeacon = () => false;"
 
 
-def getter(of: str, name: str, value: str) -> str:
+def getter(class_name: str, name: str, value: str) -> str:
     """Returns JavaScript that gives a property of the browser another value."""
-    return f"Object.defineProperty({of}.prototype, '{name}', {{ get: () => {value} }});"
+    return f"Object.defineProperty({class_name}.prototype, '{name}', {{ get: () => {value} }});"
 
 
 @dataclass
@@ -243,7 +243,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
             abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
         )  # the gateway exposes the header `date`
         wait_for(lambda: counted() >= (2, 0))
-        page.wait_for_timeout(STAYS_S * 1000)
+        page.wait_for_timeout(WAIT_FOR_DOUBLE_S * 1000)
         assert counted() == (2, 0)
         badge = f"{dev.url}/visits/badge.svg?url={url}"
         site.head["/readme"] = f'<meta http-equiv=content-security-policy content="img-src *"><img src="{badge}">'

@@ -100,11 +100,13 @@ def test_a_user_who_signs_in_takes_over_the_like_and_forget_deletes_a_browsers_l
     one.sees(1, liked=False)
 
 
-FULL = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') };"
-OFF = "Object.defineProperty(window, 'localStorage', { get: () => { throw new DOMException('', 'SecurityError') } });"
+FULL_STORAGE = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') };"
+NO_STORAGE = (
+    "Object.defineProperty(window, 'localStorage', { get: () => { throw new DOMException('', 'SecurityError') } });"
+)
 
 
-@pytest.mark.parametrize("storage", [FULL, OFF], ids=["full", "off"])
+@pytest.mark.parametrize("storage", [FULL_STORAGE, NO_STORAGE], ids=["full", "off"])
 def test_a_reader_whose_browser_stores_nothing_is_asked_to_sign_in(readers: list[Reader], storage: str) -> None:
     [one, _] = readers
     one.page.add_init_script(storage)

@@ -33,30 +33,30 @@ TEAM = "/counters/budget/acme"
 HOLDS = 60
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 LOST_SHARE = 1 / 6  # of the answers never reach the caller
-READS = ("one", "many", "refused hold")
+READ_WAYS = ("one", "many", "refused hold")
 """The ways to read used, left and limit: one tally, many tallies, or a hold that is too large."""
-LIMITS = {35: 1_300, 75: 400}
+LIMIT_BY_STEP = {35: 1_300, 75: 400}
 """The limits, by the step after which each is set. The second limit is below what is used then."""
-KILLS = (10, 30, 50, 70, 90)
+KILL_STEPS = (10, 30, 50, 70, 90)
 """The steps after which workers are killed."""
-RETRIED = {429, 500, 503}
-LOWERED = min(LIMITS.values())
+RETRIED_STATUSES = {429, 500, 503}
+LOWERED_LIMIT = min(LIMIT_BY_STEP.values())
 
 
 @dataclass
 class Bounds:
     """The bounds of named amounts over time. From the start of a request that changes an amount, until its answer, the
-    amount is the old or the new one."""
+    amount is the old or the new amount."""
 
     spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
 
-    def note(self, name: Any, *may_be: int) -> None:
-        self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(may_be), max(may_be)))
+    def note(self, name: Any, *amounts: int) -> None:
+        self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(amounts), max(amounts)))
 
     def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
         """Returns the least and the largest sum of the amounts in this time."""
         least = most = 0
-        for spans in map(list, list(self.spans.values())):  # other threads write to them
+        for spans in map(list, list(self.spans.values())):  # other threads add spans
             not_over = [
                 span for place, span in enumerate(spans) if place + 1 == len(spans) or spans[place + 1][0] >= from_s
             ]
@@ -89,14 +89,18 @@ class Team:
 
     def sent(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
         """Returns the answer, and whether an earlier attempt had no answer."""
-        keyed, failed, until_s = {} if key is None else {"idempotency_key": key}, False, time.monotonic() + PATIENCE_S
+        key_header, failed, until_s = (
+            {} if key is None else {"idempotency_key": key},
+            False,
+            time.monotonic() + PATIENCE_S,
+        )
         while True:
             answer = self.dev.call(
-                method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **keyed
+                method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **key_header
             )
             self.answers.append(answer.status)
             lost = self.chance.random() < LOST_SHARE
-            if answer.status not in RETRIED and not lost:
+            if answer.status not in RETRIED_STATUSES and not lost:
                 return answer, failed
             self.lost += lost
             failed |= lost or answer.status == 500
@@ -119,7 +123,7 @@ class Team:
         return None
 
     def change(self, number: int, hold: str, held: int, amount: int) -> int:
-        """Changes the amount and the time of a hold. Returns its amount, which is the old one if the limit refuses."""
+        """Changes the amount and the time of a hold. Returns the hold's amount: the old amount if the limit refuses."""
         self.used.note(number, held, amount)
         body = {"amount": amount, "ttl_s": 7200}
         answer, failed = self.sent("PATCH", f"/holds/{hold}", body, f"change-{number}")
@@ -163,8 +167,8 @@ class Team:
         self.limit.note("override", limit)
 
     def read(self, way: str) -> tuple[float, int, int]:
-        """Reads in one of READS, and asserts that used and left add up to the limit. Returns the time when the read
-        began, what is used, and the limit."""
+        """Reads in one of READ_WAYS, and asserts that used and left add up to the limit. Returns the time when the
+        read began, what is used, and the limit."""
         from_s = time.monotonic()
         if way == "refused hold":
             answer, _ = self.sent("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"too-large-{from_s}")
@@ -266,26 +270,26 @@ class Rounds:
 
     def read(self) -> None:
         while not self.over.is_set():
-            self.reads.append(self.team.read(READS[len(self.reads) % len(READS)]))
+            self.reads.append(self.team.read(READ_WAYS[len(self.reads) % len(READ_WAYS)]))
 
     def has_reached(self, step: int) -> bool:
         return len(self.team.steps) >= step or self.callers_ended.is_set()
 
     def change_limits(self, first: int) -> None:
-        """Sets the LIMITS in a round. `first`: the number of steps before the round."""
-        previous = LOWERED if first else 1_000
-        for after, limit in LIMITS.items():
+        """Sets the LIMIT_BY_STEP in a round. `first`: the number of steps before the round."""
+        previous = LOWERED_LIMIT if first else 1_000
+        for after, limit in LIMIT_BY_STEP.items():
             wait_for(lambda after=after: self.has_reached(first + after))  # type: ignore[misc]
             self.team.set_limit(limit, previous, f"limit-{first}-{after}")
             previous = limit
         self.lowered_s = time.monotonic()
 
     def kill_workers(self, first: int) -> None:
-        for after in KILLS:
+        for after in KILL_STEPS:
             wait_for(lambda after=after: self.has_reached(first + after), every_s=0.01)  # type: ignore[misc]
             for function in ("holds", "increments", "reads", "bookkeeper"):
                 for pid in self.team.dev.workers(function):
-                    with suppress(ProcessLookupError):  # it ended in between
+                    with suppress(ProcessLookupError):  # the worker has ended
                         os.kill(pid, signal.SIGKILL)
                         self.killed += 1
 
@@ -318,11 +322,11 @@ class Rounds:
         return spent
 
     def settled_value(self) -> int:
-        """Returns what is used while no request is open. Every read returns the same."""
+        """Returns what is used while no request is open. Asserts that each way to read returns the same."""
         least, most = self.team.used.sum(time.monotonic(), time.monotonic())
         assert least == most, "the outcome of every hold is known"
-        for way in READS:
-            assert self.team.read(way)[1:] == (least, LOWERED)
+        for way in READ_WAYS:
+            assert self.team.read(way)[1:] == (least, LOWERED_LIMIT)
         return least
 
 
@@ -348,9 +352,9 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
     )
     assert rounds.killed
     assert team.lost
-    assert max(used for _, used, _ in reads) <= max(LIMITS.values())
+    assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
     after = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
-    assert all(later <= max(earlier, LOWERED) for earlier, later in pairwise(after))
+    assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(after))
     assert_no_drift(team)
     assert_crossings(team, used)
 
@@ -384,7 +388,7 @@ def assert_crossings(team: Team, used: int) -> None:
         by_threshold[event.get("percent", event["threshold"])].append(event)
     print("events:", {threshold: len(crossings) for threshold, crossings in by_threshold.items()})
     for threshold, crossings in by_threshold.items():
-        is_reached = used >= (threshold if threshold == 500 else LOWERED * threshold / 100)
+        is_reached = used >= (threshold if threshold == 500 else LOWERED_LIMIT * threshold / 100)
         directions = [event["direction"] for event in crossings]
         assert directions == ["up", "down"] * (len(crossings) // 2) + ["up"] * is_reached
         for event in crossings:

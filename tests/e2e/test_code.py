@@ -65,8 +65,8 @@ def create(endpoint: str, arguments: dict[str, object] | None = None) -> dict[st
 
 def test_tables_are_created_once_with_stream_and_ttl_and_keep_what_they_hold() -> None:
     with Engine() as running, closing(client(running.endpoint)) as dynamo:
-        bare = {name: value for name, value in TABLES[COUNTS].items() if name != "StreamSpecification"}
-        dynamo.create_table(TableName=COUNTS, **bare)
+        without_stream = {name: value for name, value in TABLES[COUNTS].items() if name != "StreamSpecification"}
+        dynamo.create_table(TableName=COUNTS, **without_stream)
         arns = create(running.endpoint)
         dynamo.put_item(TableName=RECEIPTS, Item={"id": {"S": "a"}})
         assert create(running.endpoint) == arns
@@ -92,7 +92,7 @@ FETCH = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; 
 
 
 @pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def new_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
     """Makes a machine of this kind without programs and with an empty cache. Returns its folder for programs."""
 
     def machine(system: str, processor: str) -> Path:
@@ -109,10 +109,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 
 @pytest.mark.parametrize(("system", "processor", "embedded"), PLATFORMS)
 def test_dynamodb_local_runs_where_the_embedded_engine_has_no_package(
-    bare: Callable[[str, str], Path], system: str, processor: str, embedded: bool
+    new_machine: Callable[[str, str], Path], system: str, processor: str, embedded: bool
 ) -> None:
     """npm installs the engines of the lock file. On every machine a `dynoxide` on the PATH is used."""
-    programs = bare(system, processor)
+    programs = new_machine(system, processor)
     assert engine.has_package() == embedded
     assert type(choose_engine(programs, "")) is (Engine if embedded else DynamoDBLocal)
     assert type(choose_engine(programs, "dynamodb-local")) is DynamoDBLocal
@@ -140,9 +140,9 @@ def program(path: Path, script: str) -> None:
     ids=["no Java", "a Mac without Java", "an old Java", "no Maven"],
 )
 def test_a_missing_or_old_tool_of_dynamodb_local_is_named_in_one_line(
-    bare: Callable[[str, str], Path], version: str | None, says: str
+    new_machine: Callable[[str, str], Path], version: str | None, says: str
 ) -> None:
-    programs = bare("Darwin", "arm64")
+    programs = new_machine("Darwin", "arm64")
     if version:
         program(programs / "java", version)
     with pytest.raises(LocalError, match=says) as missing:
@@ -157,9 +157,9 @@ def test_a_missing_or_old_tool_of_dynamodb_local_is_named_in_one_line(
     ids=["no Java", "an old Java"],
 )
 def test_a_missing_or_old_java_is_named_after_dynamodb_local_was_fetched(
-    bare: Callable[[str, str], Path], version: str | None, says: str
+    new_machine: Callable[[str, str], Path], version: str | None, says: str
 ) -> None:
-    programs = bare("Darwin", "arm64")
+    programs = new_machine("Darwin", "arm64")
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", FETCH)
     jars()
@@ -171,9 +171,9 @@ def test_a_missing_or_old_java_is_named_after_dynamodb_local_was_fetched(
 
 
 def test_dynamodb_local_is_fetched_once_and_whole(
-    bare: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+    new_machine: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    programs = bare("Darwin", "arm64")
+    programs = new_machine("Darwin", "arm64")
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", "echo '[ERROR] no such host'; exit 1")
     with pytest.raises(LocalError, match=r"Maven cannot fetch DynamoDB Local: no such host$"):
@@ -191,10 +191,10 @@ def test_dynamodb_local_is_fetched_once_and_whole(
 
 
 def test_the_file_of_dynamodb_local_has_a_write_ahead_log_and_any_other_file_is_unchanged(
-    bare: Callable[[str, str], Path],
+    new_machine: Callable[[str, str], Path],
 ) -> None:
     """Without the log each write waits for the disk four times: on a busy disk 340 ms. With the log it takes 13 ms."""
-    programs = bare("Darwin", "arm64")
+    programs = new_machine("Darwin", "arm64")
     program(programs / "java", "echo 'openjdk version \"17.0.15\"' >&2")
     program(programs / "mvn", f'{FETCH}; echo "$@" > "$folder/asked"')
     with pytest.raises(LocalError, match="the DynamoDB engine did not start: exit status 0 openjdk version"):

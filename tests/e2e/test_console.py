@@ -124,7 +124,7 @@ def history(dev: Dev) -> Iterator[None]:
     Some names are markup. The API would refuse them, but the console must not rely on that.
     """
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
-    wait_for(lambda: begun(store))
+    wait_for(lambda: begin_series(store))
     table, hour = store.settings.ledger_table, progress.read(store).hour  # the hour before may still be summed up
     moves = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
     board = top.TopListBuilder()
@@ -151,15 +151,15 @@ def history(dev: Dev) -> Iterator[None]:
         store.client.delete_item(TableName=table, Key=rows.row_key(row.counter, row.target))
 
 
-def begun(store: Store) -> bool:
+def begin_series(store: Store) -> bool:
     """Makes the series begin 20 hours ago. Returns False if the sweep wrote at the same time."""
     seen, hour = progress.read(store), int(time.time()) // 3600
     since = progress.minutes_of(store.settings, hour - 20)[0]
     new = progress.Progress(since, store.settings.minute_of(time.time()) - 1, hour)
     new = replace(seen, since=since) if seen.since >= 0 else new
-    was = seen.values if seen.since >= 0 else items.EXPECT_NO_ITEM
+    expected = seen.values if seen.since >= 0 else items.EXPECT_NO_ITEM
     return try_commit(
-        store, [items.update_write(store.settings.ledger_table, progress.PROGRESS, new.values, expected=was)]
+        store, [items.update_write(store.settings.ledger_table, progress.PROGRESS, new.values, expected=expected)]
     )
 
 
@@ -267,7 +267,7 @@ def test_names_with_markup_are_shown_as_text(console: Console, history: None) ->
 
 
 def play(dev: Dev, times: int = 1, video: str = "") -> str:
-    """Plays a video, a new video without a name. Returns its id."""
+    """Plays the video, or a new video if none is named. Returns the video's id."""
     video = video or f"console-{secrets.token_hex(4)}"
     for _ in range(times):
         dev.play(video, secrets.token_urlsafe(24))
@@ -387,7 +387,7 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
 def test_an_anonymous_play_is_found_on_the_first_page_that_opens(console: Console, name: str) -> None:
-    """The page does not know the counter when it opens. It once asked for the plays of ann instead."""
+    """The page does not know the counter when it opens. A page once asked for the plays of ann instead."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -442,7 +442,7 @@ def test_a_lost_connection_is_shown_until_it_is_back(console: Console) -> None:
     expect(page.locator("#lost")).to_be_empty()
 
 
-def with_token(console: Console, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def answer_token_requests(console: Console, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answers the page's request for a token with `change(request)`."""
 
     def answer(route: Route) -> None:
@@ -460,7 +460,7 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
     console.settled()
     expect(page.get_by_role("button", name="Sign in")).to_have_count(2)  # one in the banner and one in the form
     stranger = {"access_token": console.dev.token("mallory"), "expires_in": 3600}  # without tally/read
-    with_token(console, lambda _: stranger)
+    answer_token_requests(console, lambda _: stranger)
     page.get_by_label("Your name").fill("mallory")
     page.get_by_label("Your name").press("Enter")
     expect(page.locator("#sign-in").get_by_role("alert")).to_contain_text("tally/read")
@@ -495,7 +495,7 @@ def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Con
     assert console.requests_for(f"counters/{counter}") == 0
 
 
-PARIS = """from tally.counter import Counter, declared
+COUNTERS_BY_DAY_AND_MONTH = """from tally.counter import Counter, declared
 
 UTC, PARIS = (
     Counter(name, prefix="TEAM", sort_key=name.upper(), attribute=name, unique=True, period=period, timezone=zone)
@@ -509,7 +509,7 @@ def test_no_card_reads_a_span_that_would_count_visitors_twice(
     console: Console, start: Callable[..., Dev], tmp_path: Path
 ) -> None:
     """A list has days and months of UTC. The periods of guests are months of Paris. The periods of members are days."""
-    (tmp_path / "counters.py").write_text(PARIS)
+    (tmp_path / "counters.py").write_text(COUNTERS_BY_DAY_AND_MONTH)
     console.dev = start(app=tmp_path, PYTHONPATH=str(ROOT), TALLY_MINUTE_S="1").wait_until_ready()
     writer = console.dev.token(scope="tally/read tally/write")
     for counter in ("members", "guests"):
@@ -610,7 +610,7 @@ def test_the_console_asks_for_sign_in_after_the_token_expires(console: Console) 
 
 def test_the_console_asks_for_sign_in_after_the_api_refuses_the_token(console: Console) -> None:
     good = console.dev.token("ann", scope="tally/read")
-    with_token(console, lambda _: {"access_token": good[:-8] + "AAAAAAAA", "expires_in": 3600})
+    answer_token_requests(console, lambda _: {"access_token": good[:-8] + "AAAAAAAA", "expires_in": 3600})
     page = console.open("#/drift")
     console.sign_in("ann")  # the test does not check the banner: the name may disappear at once
     expect(page.get_by_role("heading", name="Sign in again")).to_be_visible()

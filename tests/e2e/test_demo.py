@@ -19,7 +19,7 @@ from tests.e2e.dev import Dev
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENT = f"""
+PATIENT_DEMO = f"""
 import sys
 from bench.demo import __main__, replay
 replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
@@ -35,7 +35,7 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
     log.write_bytes(gzip.compress(b"\n".join(whole.split(b"\n")[:LINES]) + b"\n"))
     dev = start(TALLY_MINUTE_S="1").wait_until_ready()  # drift is judged, and top lists are written, within 25 s
     process = subprocess.run(
-        [sys.executable, "-c", PATIENT, "--port", str(dev.port), "--log", str(log)],
+        [sys.executable, "-c", PATIENT_DEMO, "--port", str(dev.port), "--log", str(log)],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr

@@ -14,9 +14,9 @@ from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import Dev
 
 HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
-SENT = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
+NOTHING_WAITS = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
 NOT_FOUND = {"status": 404, "detail": "There is no counter 'hearts'."}
-DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+NEXT_FRAME = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 
 
@@ -72,7 +72,7 @@ def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -
     page.route("**/tallies?*", lambda route: reads.append(route))
     held[0].continue_()
     page.unroute("**/mine")
-    page.wait_for_function(SENT)
+    page.wait_for_function(NOTHING_WAITS)
     expect(pending(page, "tally-like")).to_have_text(
         "+1 waiting"
     )  # the like counted, and the number that the page shows does not include it
@@ -88,7 +88,7 @@ def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -
     assert number(dev, "hearts", "article-1") == before
 
 
-def test_a_click_without_sign_in_asks_for_it_and_the_button_then_shows_the_users_like(page: Page, dev: Dev) -> None:
+def test_a_click_without_sign_in_asks_for_sign_in_and_signing_in_shows_the_like(page: Page, dev: Dev) -> None:
     name = f"bob-{secrets.token_hex(4)}"
     dev.call("PUT", "/counters/hearts/article-1/mine", token=dev.token(name))
     like(page).click()
@@ -105,7 +105,7 @@ def deliver(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
     for route, answer in late:
         route.fulfill(response=answer)
         route.request.response().finished()  # type: ignore[union-attr]
-    page.evaluate(DRAWN)
+    page.evaluate(NEXT_FRAME)
 
 
 @pytest.fixture
@@ -123,11 +123,11 @@ def test_a_late_answer_about_the_user_does_not_revert_a_button(
     with page.expect_request("**/mine?*"):
         sign_in(page, name)
     like(page).click()
-    page.wait_for_function(SENT)
+    page.wait_for_function(NOTHING_WAITS)
     deliver(page, late)
     expect(like(page)).to_have_attribute("aria-pressed", "true")
     like(page).click()  # the next click deletes the like
-    page.wait_for_function(SENT)
+    page.wait_for_function(NOTHING_WAITS)
     assert not dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"]
 
 
@@ -153,9 +153,9 @@ def test_a_button_shows_a_like_that_was_counted_while_it_was_removed(page: Page)
             """window.taken = document.querySelector('tally-like'); window.box = taken.parentElement;
             taken.button.click(); taken.remove()"""
         )
-    page.wait_for_function(SENT)
+    page.wait_for_function(NOTHING_WAITS)
     page.route("**/mine?*", lambda route: None)  # the page cannot read the like
-    page.evaluate(f"box.append(taken); {DRAWN}")
+    page.evaluate(f"box.append(taken); {NEXT_FRAME}")
     expect(like(page)).to_have_attribute("aria-pressed", "true")
     expect(page.locator("tally-like").first.locator("[part=pending]")).to_have_text("")
 
@@ -168,7 +168,7 @@ def test_two_buttons_of_one_post_show_the_same_like(page: Page, dev: Dev) -> Non
         like(page).nth(number_).click()
         for button in (like(page).nth(0), like(page).nth(1)):
             expect(button).to_have_attribute("aria-pressed", str(present).lower())
-        page.wait_for_function(SENT)
+        page.wait_for_function(NOTHING_WAITS)
         assert dev.call("GET", "/counters/hearts/article-1/mine", token=dev.token(name)).body["present"] == present
 
 
@@ -190,7 +190,7 @@ def play_to_the_end(page: Page) -> None:
     page.wait_for_function("audio.currentTime > 1.5")
     page.evaluate("audio.currentTime = 3.9")
     page.wait_for_function("audio.ended")
-    page.wait_for_function(SENT)
+    page.wait_for_function(NOTHING_WAITS)
 
 
 def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) -> None:

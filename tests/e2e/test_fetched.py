@@ -22,8 +22,8 @@ from tally.dev.base.engine import binary
 from tally.dev.base.errors import LocalError
 from tests.e2e.dev import ROOT
 
-LINE = "tally: fetching the DynamoDB engine, once, from "
-PATH = f"/@dynoxide/linux-x64/-/linux-x64-{engine_package.VERSION}.tgz"
+FETCHING_LINE = "tally: fetching the DynamoDB engine, once, from "
+PACKAGE_PATH = f"/@dynoxide/linux-x64/-/linux-x64-{engine_package.VERSION}.tgz"
 
 
 def package(program: bytes) -> bytes:
@@ -46,9 +46,9 @@ def serving(content: bytes) -> Iterator[str]:
 
     class Registry(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == PATH else 404)
+            self.send_response(200 if self.path == PACKAGE_PATH else 404)
             self.end_headers()
-            self.wfile.write(content if self.path == PATH else b"")
+            self.wfile.write(content if self.path == PACKAGE_PATH else b"")
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -84,7 +84,7 @@ def test_the_engine_is_fetched_once(
     with serving(archive) as url:
         (home / ".npmrc").write_text(f"; mine\nfund=false\nregistry = {url}/\n//registry.example.com/:_authToken=x\n")
         engine = binary(home / "data")
-    assert capsys.readouterr().out == f"{LINE}{url}{PATH}\n"
+    assert capsys.readouterr().out == f"{FETCHING_LINE}{url}{PACKAGE_PATH}\n"
     assert engine.read_bytes() == b"the engine"
     assert os.access(engine, os.X_OK)
     assert binary(home / "data") == engine, "the registry has stopped"

@@ -29,7 +29,7 @@ console.log(JSON.stringify([
 ]));
 """
 
-LOSING = """
+LOSING_PROGRAM = """
 import { LambdaClient } from "@aws-sdk/client-lambda";
 import { TallyFunctions } from %s;
 const real = new LambdaClient();
@@ -69,5 +69,5 @@ def test_each_operation_is_a_method_and_a_lost_answer_counts_once(dev: Dev) -> N
 
 def test_a_change_whose_answer_is_lost_is_sent_with_the_same_key_until_an_answer_comes(dev: Dev) -> None:
     """The program wraps the client of the SDK, and drops the first two answers."""
-    assert run(dev, LOSING)["replayed"] is True
+    assert run(dev, LOSING_PROGRAM)["replayed"] is True
     assert dev.plays("lost-js") == 1

@@ -31,7 +31,7 @@ def test_a_service_that_is_killed_many_times_counts_each_job_once(dev: Dev, tmp_
                     if not lines_left:
                         worker.kill()
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    print(f"{KILLS} kills, requests: {dict(api.met)}")
+    print(f"{KILLS} kills, requests: {dict(api.fault_counts)}")
     assert dev.plays("killed") == JOBS
     assert "doubt" not in ended.stdout
     # A killed write leaves a file `.part`.

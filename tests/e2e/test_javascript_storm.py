@@ -168,7 +168,7 @@ def test_under_faults_each_play_counts_once_and_each_like_has_its_last_change(
         for person in (ann, bob):
             person.settle()
     counted = sum(dev.plays(video) - before[video] for video in VIDEOS)
-    print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.met)}")
+    print(f"seed {SEED}: {PLAYS} plays sent, {counted} counted; requests: {dict(api.fault_counts)}")
     assert counted == PLAYS
     for person in (ann, bob):
         likes = {post: is_liked(dev, post, person.token) for post in person.likes}
@@ -176,7 +176,7 @@ def test_under_faults_each_play_counts_once_and_each_like_has_its_last_change(
     for post in POSTS:
         number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
         assert number == len(dev.hearts(post))
-    assert set(FAULT_SHARES) <= set(api.met), "every fault happened"
+    assert set(FAULT_SHARES) <= set(api.fault_counts), "every fault happened"
 
 
 def is_liked(dev: Dev, post: str, token: str) -> Any:
@@ -245,8 +245,8 @@ def test_under_faults_each_browser_like_has_its_last_change_and_a_user_takes_it_
         for article in ARTICLES:
             wait_for(lambda article=article: not signed_in_tab.evaluate(HAS_BROWSER_LIKE, article), every_s=0.5)  # type: ignore[misc]
         ann.settle()
-    faults = sum(count for fault, count in api.met.items() if fault != "none")
-    print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.met)}")
+    faults = sum(count for fault, count in api.fault_counts.items() if fault != "none")
+    print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.fault_counts)}")
     assert faults > 10
     assert killed
     for article in ARTICLES:

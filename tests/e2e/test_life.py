@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 PAGE = "https://example.com/life"
-BATCH_S = 1.5  # a double count would come with the next batch, a second later
+WAIT_FOR_DOUBLE_S = 1.5  # a double count would come with the next batch, a second later
 
 
 def one_line(dev: Dev) -> str:
@@ -62,7 +62,7 @@ def test_acknowledged_changes_survive_kill_9(start: Start) -> None:
     assert second.like("p", token) == 200  # the issuer's key survived, too
     second.visit(PAGE, f"{KEY}-10")
     wait_for(lambda: second.visits(PAGE)[0] >= 11)
-    time.sleep(BATCH_S)
+    time.sleep(WAIT_FOR_DOUBLE_S)
     assert second.visits(PAGE)[0] == 11
 
 

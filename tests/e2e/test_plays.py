@@ -37,15 +37,17 @@ CASES = {
     "another quality": (1, "await plays('/film.wav'); await goesOn('/film-480.wav'); await goesOn('/film.wav')"),
     "a signature that expired": (1, "await plays('/film.wav?sig=1'); await goesOn('/film.wav?sig=2')"),
     "a stream that is attached again": (1, "await plays(await blob()); await goesOn(await blob())"),
-    "an advertisement before it": (1, "await plays('/ad.wav'); await ends(); await plays('/film.wav')"),
-    "a skipped advertisement before it": (1, "await plays('/ad.wav'); await plays('/film.wav')"),
-    "an advertisement before it and twice in it": (
+    "an advertisement before the film": (1, "await plays('/ad.wav'); await ends(); await plays('/film.wav')"),
+    "a skipped advertisement before the film": (1, "await plays('/ad.wav'); await plays('/film.wav')"),
+    "an advertisement before the film and twice in it": (
         1,
         "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
         " await goesOn('/film.wav'); await plays('/ad.wav'); await ends(); await goesOn('/film.wav')",
     ),
-    "an advertisement after it": (1, "await plays('/film.wav'); await ends(); await plays('/ad.wav'); await ends()"),
-    "the same advertisement before and after it, and twice in a row": (
+    "an advertisement after the film": (
+        1, "await plays('/film.wav'); await ends(); await plays('/ad.wav'); await ends()",
+    ),
+    "the same advertisement before and after the film, and twice in a row": (
         1,
         "await plays('/ad.wav'); await ends(); await plays('/film.wav'); await plays('/ad.wav'); await ends();"
         " await plays('/ad.wav'); await ends(); await goesOn('/film.wav'); await ends(); await plays('/ad.wav');"
@@ -224,7 +226,7 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
 
 
 def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -> None:
-    """A custom element can be a player. Its events report what it does."""
+    """A custom element can be a player. The element's events report what it plays."""
     cinema.page.evaluate("""window.says = (currentSrc, ...seconds) => {
         for (const currentTime of seconds) {
           Object.assign(own, { currentSrc, currentTime, duration: 20, readyState: 4, paused: false });

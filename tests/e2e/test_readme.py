@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README_PORT = "8080"
-MARK = "--- next ---"
+END_MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
 HOLD = re.compile(r'(?<="hold":")\d{10}-[\w-]{16}|(?<="expires_at":)\d+')
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= UTC)")
@@ -22,7 +22,7 @@ RETRY_AFTER = re.compile(r'(?<="retry_after_s":)\d+')
 DAY_S = 24 * 3600
 EDITS = re.compile(r"/dev/edit|\btally (check|repair|history) ")
 """The commands that edit a number by hand, check its drift and repair it."""
-TODAY, ENDS = '"period":"2026-11-22"', '"resets_at":1795392000'
+TODAY_SHOWN, DAY_END_SHOWN = '"period":"2026-11-22"', '"resets_at":1795392000'
 PAGES = (
     "README.md",
     "docs/tutorial.md",
@@ -61,10 +61,10 @@ class Shell:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{{ {command}\n}} </dev/null; echo; echo '{MARK}'\n")
+        process.stdin.write(f"{{ {command}\n}} </dev/null; echo; echo '{END_MARK}'\n")
         process.stdin.flush()
         lines = []
-        while (line := process.stdout.readline().rstrip("\n")) != MARK:
+        while (line := process.stdout.readline().rstrip("\n")) != END_MARK:
             assert line or process.poll() is None, f"the shell ended: {command}"
             lines.append(line)
         return "\n".join(lines).strip()
@@ -76,30 +76,31 @@ class Shell:
         self._process.communicate(timeout=PATIENCE_S)
 
 
-def same(output: str, shown: str) -> bool:
+def is_as_shown(output: str, shown: str) -> bool:
     """Returns whether an output equals the page's. These may differ: an `as_of` that is about now, the seconds that are
-    left of a day, the id of a hold, and printed times. `TODAY` and `ENDS` on the page mean today and its end."""
+    left of a day, the id of a hold, and printed times. `TODAY_SHOWN` and `DAY_END_SHOWN` mean today and the end
+    of today."""
     times = [int(digits) for digits in AS_OF.findall(output)]
     lefts = [int(digits) for digits in RETRY_AFTER.findall(output)]
-    shown = shown.replace(TODAY, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
-    shown = shown.replace(ENDS, f'"resets_at":{(int(time.time()) // DAY_S + 1) * DAY_S}')
+    shown = shown.replace(TODAY_SHOWN, f'"period":"{time.strftime("%Y-%m-%d", time.gmtime())}"')
+    shown = shown.replace(DAY_END_SHOWN, f'"resets_at":{(int(time.time()) // DAY_S + 1) * DAY_S}')
     return (
-        _fixed(output) == _fixed(shown)
+        _without_times(output) == _without_times(shown)
         and all(abs(time.time() - at_s) <= PATIENCE_S for at_s in times)
         and all(1 <= left_s <= DAY_S for left_s in lefts)
     )
 
 
-def _fixed(text: str) -> str:
+def _without_times(text: str) -> str:
     """Returns the text with a mark in place of the digits that may differ."""
     return TIME.sub("#", HOLD.sub("#", RETRY_AFTER.sub("#", AS_OF.sub("#", text))))
 
 
-def answered(shell: Shell, command: str, shown: str) -> str:
+def run_until_as_shown(shell: Shell, command: str, shown: str) -> str:
     """Returns the output of a command. Repeats a command that begins with `sleep` until its output is as shown."""
     deadline_s = time.monotonic() + PATIENCE_S
     output = shell.run(command)
-    while command.startswith("sleep ") and not same(output, shown) and time.monotonic() < deadline_s:
+    while command.startswith("sleep ") and not is_as_shown(output, shown) and time.monotonic() < deadline_s:
         output = shell.run(command)
     return output
 
@@ -112,5 +113,5 @@ def test_the_commands_of_the_pages_print_the_output_that_the_pages_show(start: C
     assert len(steps) > 14
     with Shell(port) as shell:
         for command, shown in steps:
-            output = answered(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
-            assert same(output, shown), f"{command}\nanswers: {output}\nshown:   {shown}"
+            output = run_until_as_shown(shell, command.replace(f"localhost:{README_PORT}", f"localhost:{port}"), shown)
+            assert is_as_shown(output, shown), f"{command}\nanswers: {output}\nshown:   {shown}"

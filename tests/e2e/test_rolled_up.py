@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 KILLED, BROKEN = "https://example.com/killed", "https://example.com/broken"
-AFTER_S_MAX = 0.15  # a batch takes about that
+AFTER_S_MAX = 0.15  # a batch takes about this time
 LATE_S = 1.5  # a double count would come with the next batch, a second later
 
 
@@ -32,7 +32,7 @@ def total(dev: Dev, metric: str, consumer: str) -> float:
     return sum(one["sum"] for one in found if one["metric"] == metric and one["dimensions"].get("consumer") == consumer)
 
 
-def objects(endpoint: str) -> Any:
+def s3_client(endpoint: str) -> Any:
     """Returns a client of the local S3."""
     return boto3.client(
         "s3",
@@ -87,7 +87,7 @@ def redrive(dev: Dev) -> tuple[int, list[str]]:
 def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(start: Start) -> None:
     dev = start().wait_until_ready()
     stack = dev.call("GET", "/dev/stack").body
-    dynamo, store = client(dev.endpoint), objects(stack["s3"])
+    dynamo, store = client(dev.endpoint), s3_client(stack["s3"])
     facts = {"id": "broken", "counter": "visits", "target": BROKEN}
     broken: dict[str, Any] = {name: {"S": value} for name, value in facts.items()}
     broken |= {"at": {"N": str(int(time.time()) // 60)}, "rollup": {"BOOL": True}, "amount": {"S": "lots"}}
@@ -98,11 +98,11 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
 
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
-    kept = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
+    kept_lines = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     assert redrive(dev) == (
         1,
         [
-            *kept,
+            *kept_lines,
             "0 applied, 0 already gone, 2 kept",
             "2 dead letters are not applied. Resolve them first; nothing else was repaired",
         ],

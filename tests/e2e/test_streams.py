@@ -42,8 +42,10 @@ def test_records_of_ttl_removals_have_the_form_of_lambda() -> None:
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Engine]:
     with Engine(tmp_path / "engine.db") as engine:
-        with closing(client(engine.endpoint)) as made:
-            made.create_table(TableName=TABLE, **deployment.create_table_arguments(deployment.TABLES[Table.RECEIPTS]))
+        with closing(client(engine.endpoint)) as engine_client:
+            engine_client.create_table(
+                TableName=TABLE, **deployment.create_table_arguments(deployment.TABLES[Table.RECEIPTS])
+            )
         yield engine
 
 
@@ -70,6 +72,8 @@ class FakeFunction:
 
 
 class Running:
+    """The running pump, its engine, and the events that the fake function has received."""
+
     def __init__(self, root: Path, engine: Engine, pump: Pump) -> None:
         self.root, self.engine, self.pump = root, engine, pump
         self.client = client(engine.endpoint)
@@ -88,7 +92,7 @@ class Running:
         return [entry["names"] for entry in self.seen]
 
     @property
-    def flat(self) -> list[str]:
+    def all_names(self) -> list[str]:
         return [name for names in self.names for name in names]
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -154,7 +158,7 @@ def test_a_filter_drops_records(tmp_path: Path, fresh: Engine) -> None:
         running.put("a")
         running.client.delete_item(TableName=TABLE, Key={"id": {"S": "a"}})
         running.put("b")
-        await running.until(lambda: running.flat == ["a", "b"])
+        await running.until(lambda: running.all_names == ["a", "b"])
         await running.until(lambda: running.pump.passed() == {TABLE: 3})
 
     run(body, tmp_path, fresh, "plain", filters=({"eventName": ["INSERT"]},))
@@ -167,12 +171,12 @@ def test_a_restart_continues_and_a_lost_position_replays(tmp_path: Path, fresh: 
 
     async def second(running: Running) -> None:
         running.put("c")
-        await running.until(lambda: "c" in running.flat)
-        assert running.flat == ["a", "b", "c"]
+        await running.until(lambda: "c" in running.all_names)
+        assert running.all_names == ["a", "b", "c"]
 
     async def third(running: Running) -> None:
-        await running.until(lambda: len(running.flat) == 6)
-        assert running.flat == ["a", "b", "c"] * 2
+        await running.until(lambda: len(running.all_names) == 6)
+        assert running.all_names == ["a", "b", "c"] * 2
 
     run(first, tmp_path, fresh, "plain")
     run(second, tmp_path, fresh, "plain")
@@ -220,10 +224,12 @@ def test_a_disabled_mapping_delivers_nothing_and_resumes_at_its_position(tmp_pat
         running.pump.switch("Mapping", False)
         running.put("b", "c")
         await asyncio.sleep(4 * pump.POLL_S)
-        assert (running.flat, running.pump.passed()) == (["a"], {TABLE: 1}), "the engine may not trim records that wait"
+        assert (running.all_names, running.pump.passed()) == (["a"], {TABLE: 1}), (
+            "the engine may not trim records that wait"
+        )
         running.pump.switch("Mapping", True)
         await running.until(lambda: running.pump.passed() == {TABLE: 3})
-        assert running.flat == ["a", "b", "c"]
+        assert running.all_names == ["a", "b", "c"]
 
     run(body, tmp_path, fresh, "plain")
 
@@ -238,23 +244,23 @@ def test_trimmed_records_are_not_read_and_sequence_numbers_do_not_repeat(tmp_pat
         assert engine_file.trim(path, running.pump.passed())
         running.put("f")
         await running.until(lambda: running.pump.passed() == {TABLE: 6})
-        assert running.flat == list("abcdef")
+        assert running.all_names == list("abcdef")
 
     run(body, tmp_path, fresh, "plain")
     (tmp_path / "streams.json").unlink()
 
     async def again(running: Running) -> None:
-        await running.until(lambda: running.flat == [*"abcdef", "e", "f"])  # earlier records are trimmed
+        await running.until(lambda: running.all_names == [*"abcdef", "e", "f"])  # earlier records are trimmed
 
     run(again, tmp_path, fresh, "plain")
 
 
 def test_an_engine_file_of_another_schema_is_not_trimmed(tmp_path: Path, fresh: Engine) -> None:
     assert fresh.db_path
-    made = client(fresh.endpoint)
-    made.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
-    made.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
-    made.close()
+    engine_client = client(fresh.endpoint)
+    engine_client.put_item(TableName=TABLE, Item={"id": {"S": "a"}})
+    engine_client.put_item(TableName=TABLE, Item={"id": {"S": "b"}})
+    engine_client.close()
     with engine_file._opened(fresh.db_path) as database:
         other = database.execute("UPDATE _config SET value = '10' WHERE key = 'schema_version'").rowcount
         assert other == 1

@@ -19,7 +19,7 @@ from tests.e2e.servers import Reply, Server
 HEAD = "<!doctype html><html lang=en{more}><meta charset=utf-8><title>t</title><link rel=icon href=data:,>"
 TAG = '<script type="module" src="{api}/client/auto.js"{more}></script>'
 BUTTON = '<tally-like anonymous counter=hearts of="{post}"></tally-like>'
-BY_HAND = """<script type=module>
+OWN_SCRIPT = """<script type=module>
 import { Tally } from "%(from)s/tally.js"; import { define } from "%(from)s/elements.js";
 window.defined = (window.defined ?? 0) + 1; window.again = define(new Tally({ api: "%(api)s" }));</script>"""
 NO_STORAGE = (
@@ -37,9 +37,11 @@ ASSIGN = """attributes => Object.entries(attributes).map(([tag, given]) => {
   for (const [name, value] of Object.entries(given)) made[name] = value;
   document.body.append(made);
   return made })"""
-SHOWN = "made => made.map(one => Object.fromEntries([...one.attributes].map(({ name, value }) => [name, value])))"
+READ_ATTRIBUTES = (
+    "made => made.map(one => Object.fromEntries([...one.attributes].map(({ name, value }) => [name, value])))"
+)
 # Does what Turbo does on a visit: the scripts of the head run once, and the scripts of each body run again.
-VISIT = """html => { document.body.innerHTML = html;
+TURBO_VISIT = """html => { document.body.innerHTML = html;
   for (const old of document.body.querySelectorAll("script")) {
     const made = document.createElement("script");
     for (const { name, value } of old.attributes) made.setAttribute(name, value);
@@ -107,10 +109,10 @@ def test_turbo_react_and_a_second_bundle_may_define_the_elements_again(
 ) -> None:
     """Turbo runs the scripts of a body on each visit. StrictMode of React runs an effect twice."""
     own, bundle = ({"from": source, "api": dev.url} for source in (f"{dev.url}/client", "/bundle"))
-    body = tag() + BY_HAND % own + BY_HAND % bundle + BUTTON.format(post=blog.post)
+    body = tag() + OWN_SCRIPT % own + OWN_SCRIPT % bundle + BUTTON.format(post=blog.post)
     blog.show(body)
     blog.like(1)
-    blog.page.evaluate(VISIT, body)
+    blog.page.evaluate(TURBO_VISIT, body)
     blog.page.wait_for_function("defined === 4")
     blog.page.evaluate("again()")
     blog.button.click()  # the second click deletes the like
@@ -136,7 +138,7 @@ def test_the_elements_ask_the_last_client_who_is_signed_in(blog: Blog, dev: Dev,
 def test_a_client_of_another_api_is_not_used_and_causes_a_warning(
     blog: Blog, dev: Dev, tag: Callable[..., str]
 ) -> None:
-    other = BY_HAND % {"from": "/bundle", "api": "https://other.example"}
+    other = OWN_SCRIPT % {"from": "/bundle", "api": "https://other.example"}
     blog.show(tag() + other + BUTTON.format(post=blog.post))
     blog.page.wait_for_function("window.defined")
     blog.like(1)
@@ -174,11 +176,11 @@ def test_each_attribute_may_be_assigned_as_a_property(
     texts = [
         {name: "" if value is True else str(value) for name, value in given.items()} for given in ATTRIBUTES.values()
     ]
-    assert made.evaluate(SHOWN) == texts
+    assert made.evaluate(READ_ATTRIBUTES) == texts
     made.evaluate(
         "([like]) => { like.of = undefined; like.anonymous = false; like.after(document.createElement('hr')) }"
     )
-    assert made.evaluate(SHOWN)[0] == {"counter": "hearts", "live": "2"}
+    assert made.evaluate(READ_ATTRIBUTES)[0] == {"counter": "hearts", "live": "2"}
     assert blog.page.locator("tally-like + hr").count() == 1  # `after` is a method of each element
 
 

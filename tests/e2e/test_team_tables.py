@@ -29,7 +29,7 @@ COUNTERS = declared([ORDERS])
 """
 
 
-def make(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "shop") -> None:
+def make_table(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "shop") -> None:
     engine.create_table(
         TableName=name,
         KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
@@ -39,7 +39,7 @@ def make(engine: DynamoDBClient, view: StreamViewTypeType, name: str = "shop") -
     )
 
 
-def order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
+def put_order(engine: DynamoDBClient, number: int, status: str = "open") -> None:
     item = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": f"ORDER#{number}"}, "status": {"S": status}}
     engine.put_item(TableName="shop", Item=item)
 
@@ -70,30 +70,30 @@ def test_orders_are_counted_in_a_table_that_is_made_later(start: Start, tmp_path
     wait_for(lambda: "tally: orders: the table shop is not read: it does not exist yet\n" in dev.text)
     assert "tally: TALLY_TABLES has crates: no counter counts its items\n" in dev.text
     assert "tally count orders" not in dev.text, "callers cannot increment this counter"
-    make(engine, "KEYS_ONLY")
+    make_table(engine, "KEYS_ONLY")
     wait_for(
         lambda: "shop is not read: the table's stream has KEYS_ONLY, and counter 'orders' needs NEW_AND_OLD" in dev.text
     )
     engine.delete_table(TableName="shop")
-    make(engine, "NEW_AND_OLD_IMAGES")
+    make_table(engine, "NEW_AND_OLD_IMAGES")
     wait_for(lambda: "tally: your own tables changed: shop is read now\n" in dev.text)
     stack = dev.call("GET", "/dev/stack").body
     assert stack["team_tables"]["shop"]["name"] == "shop"
     assert {"consumer": "items", "table": "shop", "enabled": True} in dev.call("GET", "/dev/mappings").body["mappings"]
 
-    def shown() -> tuple[int, int | None]:
+    def read_orders() -> tuple[int, int | None]:
         answer = dev.call("GET", "/counters/orders/ann")
         return answer.status, answer.body.get("value")
 
     for number in range(3):
-        order(engine, number)
-    assert shown() == (409, None)
+        put_order(engine, number)
+    assert read_orders() == (409, None)
     scan_orders(stack, counters)
-    assert shown() == (200, 3)
+    assert read_orders() == (200, 3)
     for number in range(2, 5):
-        order(engine, number)
-    order(engine, 0, "shipped")
-    wait_for(lambda: shown() == (200, 4))
+        put_order(engine, number)
+    put_order(engine, 0, "shipped")
+    wait_for(lambda: read_orders() == (200, 4))
 
 
 def test_a_table_that_no_variable_names_is_not_read(start: Start, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a test body with such functions. `bound`: the largest number of workers of a function."""
+    """Runs a test body with the functions of a stack. `bound`: the largest number of workers of a function."""
     lambdas = tmp_path / "lambdas"
     lambdas.mkdir()
     (lambdas / "handlers.py").write_text(HANDLERS)
@@ -124,7 +124,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks its variables, its context and its answers. The next event gets nothing of the event before."""
+    """Checks a function's variables, context and answers. The next event gets nothing of the event before."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example.com")
     monkeypatch.setenv("AWS_PROFILE", "mine")
 
@@ -144,7 +144,7 @@ def test_a_function_runs_as_in_lambda(run: Run, tmp_path: Path, monkeypatch: pyt
         pid = await functions.call()
         error = await functions.failure(do="raise")
         assert (error["errorType"], error["errorMessage"]) == ("ValueError", "no")
-        for what in ("set", "number", "text"):  # they are not JSON
+        for what in ("set", "number", "text"):  # these values are not JSON
             assert (await functions.failure(do="no json", what=what))["errorType"] == "Runtime.MarshalError"
         assert await functions.call() == pid
 
@@ -223,7 +223,7 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
         pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.2) for _ in range(8))))
         assert len(pids) == 2
         patient = functions.with_timeout(PATIENCE_S)
-        long = [asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
+        long_calls = [asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
         monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
         with monkeypatch.context() as hasty:
@@ -233,6 +233,6 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
         monkeypatch.setattr(workers, "HANG_S", 0.1)
         assert await functions.call() not in pids, "one worker above the bound, because all other workers hang"
         (tmp_path / "free").touch()
-        assert set(await asyncio.gather(*long)) == pids  # no call was lost
+        assert set(await asyncio.gather(*long_calls)) == pids  # no call was lost
 
     run(body, bound=2)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tally.dev.stack.zygote import die_with_parent
-from tests.e2e.test_readme import same, session
+from tests.e2e.test_readme import is_as_shown, session
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S, wait_for
 
@@ -99,9 +99,9 @@ def test_the_session_of_the_page_works_without_node(
             runnable = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
             output = _output(runnable, folder, {**environment, "PORT": str(port)})
             deadline_s = time.monotonic() + PATIENCE_S
-            while command.startswith("sleep ") and not same(output, expected) and time.monotonic() < deadline_s:
+            while command.startswith("sleep ") and not is_as_shown(output, expected) and time.monotonic() < deadline_s:
                 output = _output(runnable, folder, environment)
-            assert same(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"
+            assert is_as_shown(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"
 
     play(session(before))
     port, process = start_dev()

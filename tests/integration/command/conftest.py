@@ -27,7 +27,7 @@ def dev_stack(engine: Engine, store: Store) -> dict[str, Any]:
     settings = store.settings
     return {
         "dynamodb": engine.endpoint, "s3": engine.endpoint, "counts": settings.counts_table,
-        "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "aside", "minute_s": 60,
+        "receipts": settings.receipts_table, "ledger": settings.ledger_table, "bucket": "dead-letters", "minute_s": 60,
         "outputs": {},
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ from tally.streams import segments, watermark
 from tally.streams.fingerprints import FingerprintCache
 from tally.streams.record import CounterIndex
 
-SINCE = "2027-01-15 08:00:00 UTC"
+SINCE = "2027-01-15 08:00:00 UTC"  # 1_800_000_000 s since 1970: since when each drift row drifts
 SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
@@ -29,14 +29,16 @@ def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
     `minutes_ahead`: how far this minute is ahead of the clock; below 0: behind.
     """
     now_s = int(time.time())
-    upto, known_s = store.settings.minute_of(now_s) + minutes_ahead, now_s // 60 * 60 + 5
+    judged_minute = store.settings.minute_of(now_s) + minutes_ahead
+    known_s = now_s // 60 * 60 + 5  # reads show the watermark less 5 s
     passed = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
-    facts = {"judged": upto, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(passed, known_s)
+    facts = {"judged": judged_minute, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(passed, known_s)
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
-    return upto
+    return judged_minute
 
 
 def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) -> None:
+    """Write a post with so many likes. `off_by`: then edit its tally by this amount."""
     posts.write_post(Call(store, "author"), counters.LIKES, post_id, "hello")
     for number in range(likers):
         children.set_child(Call(store), counters.LIKES, post_id, f"u{number}", True)
@@ -45,6 +47,7 @@ def post(store: Store, post_id: str = "a91f", likers: int = 2, off_by: int = 0) 
 
 
 def edit(store: Store, key: Any, attribute: str, amount: int) -> None:
+    """Add an amount to an item of the table of counts, without Tally."""
     store.client.update_item(
         TableName=store.settings.counts_table, Key=key, UpdateExpression="ADD #number :amount",
         ExpressionAttributeNames={"#number": attribute}, ExpressionAttributeValues={":amount": {"N": str(amount)}},
@@ -58,8 +61,8 @@ def note_fingerprint(store: Store, counter: Counter) -> None:
 
 def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:
     """Store a drift row that last changed `minutes_ago` judged minutes ago."""
-    upto = watermark.last_judged_minute(store) - minutes_ago
-    facts = {"drift": amount, "upto": upto, "since": 1_800_000_000, "changes": f"[[{upto}, {amount}]]"}
+    last_change = watermark.last_judged_minute(store) - minutes_ago
+    facts = {"drift": amount, "upto": last_change, "since": 1_800_000_000, "changes": f"[[{last_change}, {amount}]]"}
     item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 

@@ -18,20 +18,20 @@ from tally.streams.dead_letters import DeadLetterBucket
 from tally.team import scan_state
 from tests.invariants import team_table
 
-OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
-DECLARED = f"""
+OPEN_ORDERS = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
+COUNTERS_FILE = f"""
 from tally.counter import Counter, declared
 from tally.items import Items
 
-OPEN = {OPEN!r}
-ORDERS = Counter("orders", prefix="OPENORDERS", sort_key="OPEN", attribute="open", items=OPEN)
+OPEN_ORDERS = {OPEN_ORDERS!r}
+ORDERS = Counter("orders", prefix="OPENORDERS", sort_key="OPEN", attribute="open", items=OPEN_ORDERS)
 TOTALS = Items("shop", amount="total", scale=2, group_by="shop")
 SPENT = Counter("spent", prefix="SPENT", sort_key="TOTAL", attribute="cents", items=TOTALS)
 USAGE = Counter("usage", prefix="USAGE", sort_key="TOTAL", attribute="usage")
 COUNTERS = declared([ORDERS, SPENT, USAGE])
 """
 _module: dict[str, Any] = {}
-exec(DECLARED, _module)
+exec(COUNTERS_FILE, _module)
 COUNTERS: Mapping[str, Counter] = _module["COUNTERS"]
 ORDERS = COUNTERS["orders"]
 

@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def _judged(store: Store) -> None:
+def _ledger_is_judged(store: Store) -> None:
     mark_judged(store)
 
 
@@ -178,15 +178,15 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
     known = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
     assert known == set(KEYED_OPERATIONS)
     page, day = "https://example.com/a", "calls 7c20#2026-11-22"
-    who, k = {"caller": "ann"}, "k" * 22
-    invoke({"operation": "visit", "url": page, "idempotency_key": k, "user_agent": "Mozilla/5.0"})
-    invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": k, **who})
-    invoke({"operation": "increment", "counter": "calls", "id": "7c20", "amount": 1, "idempotency_key": k, **who})
+    ann, key = {"caller": "ann"}, "k" * 22
+    invoke({"operation": "visit", "url": page, "idempotency_key": key, "user_agent": "Mozilla/5.0"})
+    invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": key, **ann})
+    invoke({"operation": "increment", "counter": "calls", "id": "7c20", "amount": 1, "idempotency_key": key, **ann})
     many = [{"counter": "usage", "id": "u", "amount": 1}]
-    invoke({"operation": "change", "changes": many, "idempotency_key": "many", **who})
+    invoke({"operation": "change", "changes": many, "idempotency_key": "many", **ann})
     for line, operation in {
-        f"visits {page}#top {k}": "visit", f"members acme {k} --caller ann": "put_child",
-        f"{day} {k} --caller ann": "increment", "usage u many --caller ann": "change",
+        f"visits {page}#top {key}": "visit", f"members acme {key} --caller ann": "put_child",
+        f"{day} {key} --caller ann": "increment", "usage u many --caller ann": "change",
     }.items():  # fmt: skip
         code, out, err = run("receipt", *line.split(), "--json")
         assert (code, json.loads(out)["operation"]) == (0, operation), (out, err)
@@ -245,15 +245,15 @@ def test_bad_input_is_an_error_of_one_line_with_status_2(
     assert message in one_line(main, arguments, capsys)
 
 
-@pytest.mark.parametrize("buffered", [0, -1], ids=["unbuffered", "buffered"])
+@pytest.mark.parametrize("buffering", [0, -1], ids=["unbuffered", "buffered"])
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["help", "get"], ["get", "--help"], ["version"], ["completion", "zsh"]]
 )
 def test_output_that_cannot_be_written_is_an_error_of_one_line_with_status_2(
-    buffered: int, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    buffering: int, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = open("/dev/full", "wb", buffering=buffered)  # noqa: SIM115  # `full` closes it
-    with io.TextIOWrapper(device, write_through=not buffered) as full:
+    device = open("/dev/full", "wb", buffering=buffering)  # noqa: SIM115  # `full` closes the device
+    with io.TextIOWrapper(device, write_through=not buffering) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert one_line(main, arguments, capsys) == "the output cannot be written: No space left on device"
 
@@ -262,13 +262,17 @@ HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 
 
 @pytest.fixture
-def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def folded_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series from 06:55 to 08:20: plays of `a` in the hours 6 to 8, plays of `b` in one hour, and a repair."""
     monkeypatch.setattr(fold, "BUCKETS", 1)  # fold_plays fills only the first bucket of a minute
-    since = HOUR_8 * 60 - 65
+    since = HOUR_8 * 60 - 65  # the minute 06:55
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR_8 * 60, "a", 40)]
-    rows = [(since, "b", 500, HOUR_8 // 24), (HOUR_8 * 60, "a", 70, HOUR_8 // 24), (HOUR_8 * 60, "a", 900, 19_846)]
-    fold_plays(store, since, HOUR_8 * 60 + 20, [*plays, *rows])
+    imports = [
+        (since, "b", 500, HOUR_8 // 24),
+        (HOUR_8 * 60, "a", 70, HOUR_8 // 24),
+        (HOUR_8 * 60, "a", 900, 19_846),
+    ]  # the day 2024-05-03
+    fold_plays(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
     repaired = {"before": 900, "amount": -5, "added": 0}
     try_commit(
         store,
@@ -283,7 +287,7 @@ def folded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 RANGE = ("--from", "2027-01-15T05:00Z", "--to", "2027-01-15T12:00Z", "--tz", "Europe/Berlin")
 
 
-@pytest.mark.usefixtures("folded")
+@pytest.mark.usefixtures("folded_series")
 def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incomplete_hours(
     run: Run, request: pytest.FixtureRequest
 ) -> None:
@@ -321,7 +325,7 @@ def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "may_draw", lambda _: True)
 
 
-@pytest.mark.usefixtures("folded")
+@pytest.mark.usefixtures("folded_series")
 def test_a_top_list_reports_how_exact_it_is(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     span = ("--span", "2027-01-15T07")
     exact = "tally: each value is exact\ntally: complete up to 2027-01-15 08:20 (UTC)\n"
@@ -358,9 +362,14 @@ def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_a
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 12)
     with new_engine() as other:
         create_tables(other.endpoint, store.settings)
-        back, dev_stack["dynamodb"] = dev_stack["dynamodb"], other.endpoint
+        first_endpoint, dev_stack["dynamodb"] = dev_stack["dynamodb"], other.endpoint
         act_between_reads(
-            monkeypatch, other.kill, lambda: None, lambda: dev_stack.update(dynamodb=back), lambda: None, lambda: None
+            monkeypatch,
+            other.kill,
+            lambda: None,
+            lambda: dev_stack.update(dynamodb=first_endpoint),
+            lambda: None,
+            lambda: None,
         )
         code, out, err = run("watch", "stock", "mug", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -371,11 +380,11 @@ def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_a
 
 
 def start_command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    nowhere = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
+    without_aws = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    no_files = {"AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent"}
     return subprocess.Popen(
         [sys.executable, "-m", "tally.cli", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**kept, **nowhere, "AWS_EC2_METADATA_DISABLED": "true", **environment},
+        stderr=subprocess.PIPE, env={**without_aws, **no_files, "AWS_EC2_METADATA_DISABLED": "true", **environment},
     )  # fmt: skip
 
 
@@ -527,13 +536,15 @@ def test_an_endpoint_that_answers_nonsense_is_an_error_of_one_line_with_status_2
     port = start_server(NONSENSE[kind])
     tables = {"dynamodb": f"http://127.0.0.1:{port}", "s3": f"http://127.0.0.1:{port}", "counts": "c" * 9}
     tables |= {"receipts": "r" * 9, "ledger": "l" * 9, "bucket": "b"}
-    dev = start_server(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
-    for at in (port, dev):
-        code = main([name, *ARGUMENTS[name], "--local", "--port", str(at)])
+    dev_port = start_server(http(json.dumps({**tables, "minute_s": 60, "outputs": {}})))
+    for answering_port in (port, dev_port):
+        code = main([name, *ARGUMENTS[name], "--local", "--port", str(answering_port)])
         printed = capsys.readouterr()
         assert (code, printed.err.count("\n")) == (2, 1), printed
         assert printed.err.startswith("tally: ")
-        assert (name == "status" and at == dev) or not printed.out  # `status` also shows its other checks
+        assert (
+            name == "status" and answering_port == dev_port
+        ) or not printed.out  # `status` also shows its other checks
 
 
 def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,13 +32,13 @@ from tests.integration.command.numbers import (
 
 
 @pytest.fixture(autouse=True)
-def _judged(store: Store) -> None:
+def _ledger_is_judged(store: Store) -> None:
     mark_judged(store)
 
 
 @pytest.fixture
-def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a minute nor a day ends during the test."""
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock, so that neither a minute nor a day ends during the test."""
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)
 
@@ -52,7 +52,7 @@ def test_counters_of_another_schema_are_read_but_not_repaired(run: Run, store: S
     assert run("get", "likes", "a91f")[:2] == (0, "likes a91f: 2\n")
 
 
-@pytest.mark.usefixtures("_one_moment")
+@pytest.mark.usefixtures("_stopped_clock")
 def test_check_and_repair_of_right_numbers_exit_with_0(run: Run, store: Store) -> None:
     post(store)
     until = format_clock(60 * (watermark.last_judged_minute(store) + 1), UTC, time.time()) + " UTC"
@@ -198,25 +198,25 @@ def test_a_number_that_may_still_change_is_unclear_and_exits_with_1(run: Run, st
     assert run("get", "likes", "p")[1] == "likes p: 2\n"
 
 
-def lose(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
+def lose_receipt(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
     """Store the receipt of a spilled change that was never rolled up. Returns the day of the change."""
-    at = store.settings.minute_of(time.time()) - ago_days * tallies.MINUTES_PER_DAY
+    minute = store.settings.minute_of(time.time()) - ago_days * tallies.MINUTES_PER_DAY
     texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
     item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
-    item |= {"at": {"N": str(at)}, "amount": {"N": str(amount)}}
+    item |= {"at": {"N": str(minute)}, "amount": {"N": str(amount)}}
     store.client.put_item(TableName=store.settings.receipts_table, Item=item)
-    return time.strftime("%Y-%m-%d", time.gmtime(at * 60))
+    return time.strftime("%Y-%m-%d", time.gmtime(minute * 60))
 
 
 @pytest.mark.usefixtures("midday")
 def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Run, store: Store) -> None:
     mark_judged(store)
     page = "https://example.com/a"
-    day = lose(store, page, 7)
-    lose(store, page, 5)
-    lose(store, "v", 2, "plays")
-    lose(store, "v", 9, "plays", ago_days=1)  # this receipt may still be rolled up
-    lose(store, "x", 9, "gone")
+    day = lose_receipt(store, page, 7)
+    lose_receipt(store, page, 5)
+    lose_receipt(store, "v", 2, "plays")
+    lose_receipt(store, "v", 9, "plays", ago_days=1)  # this receipt may still be rolled up
+    lose_receipt(store, "x", 9, "gone")  # no counter has this name
     code, out, _ = run("check")
     page_line = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
     assert (code, out.splitlines()[:2]) == (
@@ -238,7 +238,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
     assert run("repair", *SIGNED, "--yes")[:2] == (0, "all is well\n")
 
 
-@pytest.mark.usefixtures("_one_moment")
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_repair_fails_if_the_ledger_is_not_judged(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "WAIT_MAX", 0)
     post(store, "off", off_by=5)
@@ -261,7 +261,7 @@ def test_a_number_that_cannot_be_repaired_does_not_stop_other_repairs(run: Run, 
     assert "repaired usage x" in out
 
 
-@pytest.mark.usefixtures("_one_moment")
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_number_is_named_by_id_and_period_or_by_the_id_for_the_present_period(run: Run, store: Store) -> None:
     now_s = time.time()
     today, later = (time.strftime("%Y-%m-%d", time.gmtime(now_s + days * 86400)) for days in (0, 10))

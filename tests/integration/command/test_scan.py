@@ -26,7 +26,7 @@ from tally.streams import fingerprints
 from tally.team import faults, first_seen, health, scan_state
 from tests.commands import run_command
 from tests.integration.command.numbers import mark_judged
-from tests.integration.command.team import COUNTERS, DECLARED, ORDERS, Team
+from tests.integration.command.team import COUNTERS, COUNTERS_FILE, ORDERS, Team
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies
 
 SIGNED = "--by ann --why test --yes"
@@ -34,7 +34,7 @@ NOT_COUNTED = (
     "tally: orders counts items of the table shop, and the items in the table are not counted yet: run"
     " `tally scan orders`.\n"
 )
-MOVES = "orders counts items of the table shop: it moves when an item is written there."
+COUNTS_ITEMS = "orders counts items of the table shop: it moves when an item is written there."
 
 
 @pytest.fixture
@@ -91,18 +91,18 @@ def write_during_scan(team: Team, number: int) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("at", range(7))
-def test_a_killed_scan_continues_where_it_stopped(team: Team, at: int, committed: bool) -> None:
-    """The scan is killed at each write: the schema, its begin, two batches of items, the end of the table, four numbers
-    at once, and its end."""
+@pytest.mark.parametrize("last_write", range(7))
+def test_a_killed_scan_continues_where_it_stopped(team: Team, last_write: int, committed: bool) -> None:
+    """A scan has seven writes: the schema fingerprint, the scan's start, two batches of items, the end of the table, four numbers
+    at once, and the end of the scan."""
     team.old_orders()
     with pytest.raises(Crash):
-        team("scan orders --yes", client_that_dies(team.store.client, at, committed=committed))
+        team("scan orders --yes", client_that_dies(team.store.client, last_write, committed=committed))
     team.order("a", 500)
     team.delete("CUSTOMER#b", "ORDER#1")
     code, out, err = team("scan orders --yes")
-    has_begun = at > 1 or (at == 1 and committed)
-    has_ended = at == 6 and committed
+    has_begun = last_write > 1 or (last_write == 1 and committed)
+    has_ended = last_write == 6 and committed
     assert (code, "tally: the scan continues: " in err) == (0, has_begun and not has_ended), err
     assert out.startswith("orders is counted")
     team.drain()
@@ -165,7 +165,7 @@ def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: T
 
 
 @dataclass
-class Described:
+class ClientWithChangedTable:
     """A client whose DescribeTable answers with changed attributes of the team's table."""
 
     team: Team
@@ -179,8 +179,8 @@ class Described:
         return {"Table": {**table, **self.changed} if request["TableName"] == self.team.table else table}
 
 
-def table_with(team: Team, **changed: Any) -> Described:
-    return Described(team, changed)
+def table_with(team: Team, **changed: Any) -> ClientWithChangedTable:
+    return ClientWithChangedTable(team, changed)
 
 
 KEYS = [{"AttributeName": name, "KeyType": kind} for name, kind in (("customer", "HASH"), ("SK", "RANGE"))]
@@ -215,14 +215,14 @@ def test_a_table_that_cannot_be_counted_is_refused_before_a_scan_begins(
 
 def test_a_dry_run_prints_the_cost_of_a_scan_and_writes_nothing(team: Team) -> None:
     team.old_orders()
-    for number in range(900, 930):  # so many that every sample has some
+    for number in range(900, 930):  # so many that every sample has some of these orders
         team.order("a", number, shop={"L": []}, total={"N": "1"})
     team.drain()
     code, out, err = team("scan spent --dry-run --units 10")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("shop has about 150 items. Of a sample of ")
-    assert lines[0].endswith(", 0 count, in 0 groups")  # although Tally counts faults, in groups of their own
+    assert lines[0].endswith(", 0 count, in 0 groups")  # Tally counts these faults in groups of their own
     assert re.match(r"a scan takes about [12] read units of shop, .* s at 10 units a second; ", lines[1])
     assert re.search(r"about \d+ will not count, with a group that no id can be made of", out)
     assert any(line.endswith("they lack an attribute, or `where` differs") for line in lines)
@@ -316,7 +316,7 @@ def test_after_a_dead_letter_is_dropped_the_numbers_must_be_scanned_again(team: 
     code, out, err = team(f"repair --only dead-letters --drop {SIGNED}")
     assert (code, out.splitlines()[-1]) == (0, "all is well: dead-letters")
     assert "tally: orders has lost a change: run `tally scan orders`\n" in err
-    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers does not wait
+    assert team("check")[1].endswith("all is well\n")  # as_of of other numbers does not wait for the scan
     assert team("get orders a")[::2] == (2, NOT_COUNTED)
     assert team("scan orders --yes")[0] == 0
     assert team.numbers("orders") == team.truth("orders")
@@ -327,7 +327,7 @@ def test_check_stores_the_drift_of_a_number_and_repair_removes_the_drift_with_au
     assert team("scan orders --yes")[0] == 0
     mark_judged(team.store)
     team.edit("a", 7)
-    assert team("check")[1].endswith("all is well\n")  # it scans only named counters
+    assert team("check")[1].endswith("all is well\n")  # `check` scans only named counters
     code, out, err = team("check orders a b")
     line, last = out.splitlines()
     assert (code, line.startswith(f"differs  orders a: {team.truth('orders')['a'] + 7}, drift +7 since ")) == (1, True)
@@ -426,7 +426,7 @@ def test_groups_of_an_attribute_are_recounted_from_the_whole_table(team: Team) -
 
 @pytest.mark.parametrize("group", ["Cafe\u0301", "/caf%C3%A9", "a#b", ".", "~-x%y"])
 def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str) -> None:
-    """An answer of 0 would be wrong, because no other text has the id of this group."""
+    """The item's spelling and the id of the group both name the number."""
     team.order("a", 1, shop={"S": group}, total={"N": "12.50"})
     assert team("scan spent --yes")[0] == 0
     ((id_, number),) = team.numbers("spent").items()
@@ -435,7 +435,7 @@ def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str)
         assert (code, out.partition(" in ")[0].strip()) == (
             0,
             f"spent {id_}: {number}",
-        )  # and a random number of shards
+        )  # the line ends with a random number of shards
 
 
 def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_the_reasons(team: Team) -> None:
@@ -464,7 +464,7 @@ def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_t
 
 
 def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> None:
-    """An example has the key of an item, which may be deleted."""
+    """The example names the key of an item, which the team may have corrected or deleted."""
     assert team("scan spent --yes")[0] == 0
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
@@ -484,8 +484,8 @@ def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> N
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("import numbers.csv --counter orders", MOVES),
-        ("receipt orders a k", f"{MOVES}; --help says more"),
+        ("import numbers.csv --counter orders", COUNTS_ITEMS),
+        ("receipt orders a k", f"{COUNTS_ITEMS}; --help says more"),
         ("export orders --children", "orders has no children: export the table shop"),
         ("series orders a", "orders counts items: it has no series.; --help says more"),
         ("top orders", "orders counts items: it has no series.; --help says more"),
@@ -503,7 +503,7 @@ def test_commands_that_do_not_apply_to_counted_items_are_refused_in_one_line(
     line: str, error: str, team: Team, port: int, dev_stack: dict[str, Any], tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    (tmp_path / "counters.py").write_text(DECLARED)
+    (tmp_path / "counters.py").write_text(COUNTERS_FILE)
     (tmp_path / "numbers.csv").write_text("id,value\na,1\n")
     monkeypatch.setenv("TALLY_APP", str(tmp_path))
     monkeypatch.chdir(tmp_path)

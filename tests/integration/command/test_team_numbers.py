@@ -41,7 +41,7 @@ def put_items(team: Team, items: list[dict[str, Any]]) -> None:
 
 
 def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
-    """Returns the items of all posts, with their likes and the team's numbers. `wrong`: the errors of the numbers."""
+    """Returns the items of all posts, with their likes and the team's numbers. `wrong`: numbers' errors by post."""
     items = []
     for number in range(POSTS):
         post, tally = {"S": f"POST#{number}"}, LIKES_EACH + wrong.get(str(number), 0)
@@ -64,8 +64,10 @@ def test_a_team_number_that_changed_recently_is_not_ok(team: Team) -> None:
     put_items(team, posts({}))
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
-    slow = declared([replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeTally", "META", within_s=3600)))])
-    team.counters, team.handler = slow, team.process()
+    counters_with_slow_watch = declared(
+        [replace(LIKES, items=replace(LIKE_ITEMS, watch=Watch("likeTally", "META", within_s=3600)))]
+    )
+    team.counters, team.handler = counters_with_slow_watch, team.process()
     reason = f"post_likes: {POSTS} groups have likeTally, {POSTS} of them changed within 3600 s and wait to be compared"
     code, _, err = team("check --only drift")
     assert (code, f"cannot tell: {reason}" in err) == (2, True)
@@ -84,8 +86,8 @@ def test_a_team_number_that_changed_recently_is_not_ok(team: Team) -> None:
 def test_a_team_number_with_decimals_is_shown_as_the_team_stores_it(
     make_team: Callable[[Mapping[str, Counter]], Team],
 ) -> None:
-    of = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", amount="total", scale=2)
-    team = make_team(declared([Watched("spent", table="shop", attribute="sum", items=of, at="META")]))
+    like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", amount="total", scale=2)
+    team = make_team(declared([Watched("spent", table="shop", attribute="sum", items=like_items, at="META")]))
     team.put("POST#3", "LIKE#1", total={"N": "12.5"})
     team.put("POST#3", "META", sum={"N": "10.05"})
     assert team("scan spent --yes")[0] == 0

@@ -71,7 +71,7 @@ class Invoke:
         return self({"operation": operation, **fields})
 
     def http(self, route: str, **change: Any) -> Event:
-        """Returns the answer to the sample request of a route. `change`: as of `events.http`."""
+        """Returns the answer to the sample request of a route. `change`: what `events.http` takes."""
         return self(events.http(route, **change))
 
     def read(self, counter: str, id: str, **fields: Any) -> dict[str, Any]:

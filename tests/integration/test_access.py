@@ -70,12 +70,14 @@ def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> 
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():
         writes = [route for route in routes if route.operation.writes and route.operation.has_counter_in_path]
-        closed = name in ("increments", "children", "holds", "changes")
-        assert {route.scope is not None for route in writes} <= {closed}, name
-    moved = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}
-    assert moved == {"VID#", "ARTICLE#", "POLL#"}
-    of_children = {need.prefix for need in DECLARED.needs["children_open"] if need.action in ("PutItem", "UpdateItem")}
-    assert of_children == {"POST#", "PAGE#", "tally#"}
+        needs_scope = name in ("increments", "children", "holds", "changes")
+        assert {route.scope is not None for route in writes} <= {needs_scope}, name
+    moved_prefixes = {need.prefix for need in DECLARED.needs["increments_open"] if need.action == "UpdateItem"}
+    assert moved_prefixes == {"VID#", "ARTICLE#", "POLL#"}
+    written_prefixes = {
+        need.prefix for need in DECLARED.needs["children_open"] if need.action in ("PutItem", "UpdateItem")
+    }
+    assert written_prefixes == {"POST#", "PAGE#", "tally#"}
     assert {"ITEM#", "VID#"} <= {need.prefix for need in DECLARED.needs["increments"]}
 
 
@@ -96,7 +98,7 @@ def test_an_open_function_refuses_other_counters_and_other_operations(
     assert answer["status"] == status, answer
 
 
-def test_the_route_decides_the_shortest_key(invoke: Invoke) -> None:
+def test_the_route_decides_how_long_a_key_must_be(invoke: Invoke) -> None:
     """Nobody may guess the key of an anonymous caller. A known caller's key is used with the caller's name."""
     short, long = "k" * 21, "k" * 22
     assert [invoke.http("increment_plays", idempotency_key=key)["statusCode"] for key in (short, long)] == [400, 200]

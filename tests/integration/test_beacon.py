@@ -54,8 +54,8 @@ def test_the_script_may_be_cached_and_is_compressed_for_clients_that_accept_gzip
         assert (plain["body"], plain["isBase64Encoded"]) == (SCRIPT, False)
         assert "content-encoding" not in plain["headers"]
     tag = headers["etag"]
-    for same in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": same})
+    for matching in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": matching})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
     for other in ('"other"', "", "W/"):
         answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": other})
@@ -66,7 +66,7 @@ def test_the_script_may_be_cached_and_is_compressed_for_clients_that_accept_gzip
 
 
 @pytest.mark.sdk
-def test_people_and_crawlers_are_counted_apart_and_read_in_one_query(invoke: Invoke, store: Store) -> None:
+def test_people_and_crawlers_are_counted_in_two_counters_and_read_in_one_query(invoke: Invoke, store: Store) -> None:
     for number, agent in enumerate([FIREFOX, GOOGLEBOT, GOOGLEBOT, FIREFOX, FIREFOX]):
         body = {"url": PAGE, "key": f"{events.KEY}-{number}"}
         answer = invoke.http("visit", idempotency_key=None, document=body, headers={"user-agent": agent})
@@ -135,7 +135,7 @@ PEOPLE = [
     *(f"{IPHONE} {app}" for app in ("WhatsApp/2.22.4.74 W", "Viber/21.3.0", "Feedly/98.0", "NewsBlur/13.4")),
     f"{DESKTOP} WhatsApp/2.2424.0 Chrome/91.0.4472.164 Electron/13.6.9 Safari/537.36",
 ]
-FETCHERS = [
+FETCHERS = [  # of previews and feeds
     "WhatsApp/2.23.20.0 A", "WhatsApp/2.16.16/i", "Viber", "Viber/18.0.1.286 CFNetwork/1335.0.3 Darwin/21.6.0",
     "Feedly/1.0 (+http://www.feedly.com/fetcher.html; like FeedFetcher-Google)", "FeedlyBot/1.0 (http://feedly.com)",
     "Mozilla/5.0 (compatible; Feedly/1.0; +http://feedly.com)", f"{DESKTOP} FeedlyBot/1.0", "",
@@ -151,8 +151,10 @@ def test_every_example_of_the_list_of_crawlers_is_a_crawler_and_browsers_are_peo
         agent: entry["pattern"] for entry in crawleruseragents.CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]
     }
     assert len(patterns) > 2000
-    people = {pattern for agent, pattern in patterns.items() if not crawlers.is_crawler(agent)}
-    assert people == {"MetaIAB Facebook", r"AP3A\.240617\.008"}, "the browser within an app, and a build of Android"
+    patterns_of_people = {pattern for agent, pattern in patterns.items() if not crawlers.is_crawler(agent)}
+    assert patterns_of_people == {"MetaIAB Facebook", r"AP3A\.240617\.008"}, (
+        "the browser within an app, and a build of Android"
+    )
     crawlers.is_crawler.cache_clear()
 
 

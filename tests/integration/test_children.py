@@ -84,7 +84,7 @@ def test_a_post_is_created_with_201_and_edited_with_200_and_only_its_author_edit
     assert events.body_of(second_answer) == {"id": "a91f", "removed": True, "changed": False}
 
 
-def test_children_are_listed_by_their_names_and_no_name_forges_a_key(invoke: Invoke, store: Store) -> None:
+def test_children_are_listed_by_their_names_and_no_name_adds_a_separator_to_a_key(invoke: Invoke, store: Store) -> None:
     """Names are percent-encoded in keys. A child that was not put through Tally has no time."""
     names = ["auth0|7c20", "a#b", "a?b", "x/y", "ü", "..."]
     for name in names:

@@ -28,22 +28,24 @@ from tests.integration.test_needs import AcceptingBus, Recorder
 from tests.invariants.streaming import CONSUMERS, Bucket, StreamWorld
 
 pytestmark = pytest.mark.sdk
-MINUTE = 1795251612 // 60  # of the samples
+MINUTE = 1795251612 // 60  # of the records in the samples, since 1970
 SUCCESS: dict[str, Any] = {"state": {}, "batchItemFailures": []}
+# The tallies after each sample, by counter and id.
 TALLIES: dict[str, dict[tuple[str, str], int]] = {
     "rollup/stream-receipts": {("plays", "9f3a"): 2},
     "rollup/stream-likes": {("likes", "a91f"): 1},
 }
+# The amounts [expected, observed] that are booked after each sample, by counter, id and minute.
 LEDGER: dict[str, dict[tuple[str, str, int], list[int]]] = {
     "bookkeeper/stream-receipts": {("plays", "9f3a", MINUTE): [2, 0], ("usage", "7c20", MINUTE): [10, 0]},
-    # A like with its tally; the tally edited by hand from 1 to 5; the like removed around the API.
+    # The records: a like with its tally, an edit of the tally by hand from 1 to 5, a removal around the API.
     "bookkeeper/stream-counts": {("likes", "a91f", MINUTE): [0, 5]},
 }
 SAMPLES = [name for name in events.sample_names() if name.split("/")[0] in CONSUMERS]
 
 
 class ConsumersRecorder(Recorder):
-    """Records for each checkpoint which consumer it belongs to, as the roles tell them apart."""
+    """Records the needs of checkpoints by consumer and table, as the roles grant these needs."""
 
     def prefix(self, partition_key: str) -> str:
         if partition_key.startswith("CHECKPOINT#"):

@@ -23,7 +23,7 @@ from tests.environments import ROOT
 
 PAGE = (ROOT / "docs/migrate.md").read_text()
 RECIPES = dict(re.findall(r"^`(\w+\.\w+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
-MANY = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}
+REDIS_NUMBERS = {f"v{number}": number * 7 % 1001 + 1 for number in range(1500)}
 REDIS = """
 KEYS = {**{f"plays:v{n}": str(n * 7 % 1001 + 1) for n in range(1500)}, "likes:x": "5"}
 class Redis:
@@ -32,8 +32,8 @@ class Redis:
         assert decode_responses
         return Redis()
     def scan_iter(self, match, count):
-        found = [key for key in KEYS if key.startswith(match.removesuffix("*"))]
-        return [*found, *found[:9]]  # SCAN may give a key twice
+        matching = [key for key in KEYS if key.startswith(match.removesuffix("*"))]
+        return [*matching, *matching[:9]]  # SCAN may return a key twice
     def mget(self, keys):
         return [KEYS[key] for key in keys]
 """
@@ -65,7 +65,7 @@ POSTGRES = r"""#!/bin/sh
 [ "$*" = "--csv -c SELECT slug AS id, plays AS value, now() AS at FROM videos" ] || exit 1
 printf 'id,value,at\na,7,2026-11-25 21:06:45.123456+00\nb,0,2026-11-25 21:06:45.123456+00\n'
 """
-"""Prints as Postgres 15 does."""
+"""A fake `psql`, which prints as Postgres 15 does."""
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def command(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def run_and_import(command: Command, recipe: str, numbers: dict[str, int], **environment: str) -> None:
-    """Runs a recipe and imports its output. Fails unless the recipe prints these numbers, and Tally has them then."""
-    run = ["sh", "-ec", RECIPES[recipe]] if recipe.endswith(".sh") else [sys.executable, "-c", RECIPES[recipe]]
+    """Runs a recipe and imports its output. Fails unless the recipe prints these numbers, and the import sets them."""
+    command_line = ["sh", "-ec", RECIPES[recipe]] if recipe.endswith(".sh") else [sys.executable, "-c", RECIPES[recipe]]
     variables = os.environ | {"PYTHONPATH": str(command.folder)} | environment
-    printed = subprocess.run(run, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+    printed = subprocess.run(command_line, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
     rows = list(csv.DictReader(printed.splitlines()))
     assert (len(rows), {row["id"]: int(row["value"]) for row in rows}) == (len(numbers), numbers)
     assert command.import_(command.file(*printed.splitlines())) == 0
@@ -90,7 +90,7 @@ def test_the_page_has_a_recipe_for_each_store() -> None:
 
 def test_the_recipe_for_redis_exports_every_counter_once(command: Command) -> None:
     (command.folder / "redis.py").write_text(REDIS)
-    run_and_import(command, "redis_numbers.py", MANY, REDIS_URL="redis://")
+    run_and_import(command, "redis_numbers.py", REDIS_NUMBERS, REDIS_URL="redis://")
 
 
 @pytest.mark.parametrize("sharded", [True, False])

@@ -26,7 +26,7 @@ from tests.contexts import LambdaContext
 from tests.integration.conftest import Invoke
 from tests.integration.test_beacon import FIREFOX, GOOGLEBOT, PAGE
 from tests.integration.test_needs import Recorder
-from tests.integration.test_periods import DAY_S, NOON_S
+from tests.integration.test_periods import DAY_S
 from tests.integration.test_periods import now as now
 from tests.integration.test_sweep import Streams
 
@@ -110,11 +110,11 @@ def test_a_retried_visit_counts_the_visitor_that_the_first_attempt_did_not_count
 def test_a_page_is_read_with_todays_visitors_if_the_stack_counts_visitors(
     store: Store, now: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = {"visitors": {"N": "7"}, "at": {"N": "1"}, "nonce": {"S": "x"}}
+    attributes = {"visitors": {"N": "7"}, "at": {"N": "1"}, "nonce": {"S": "x"}}
     for day in ("2026-11-22", "2026-11-23"):
-        item = {"PK": {"S": f"SITE#{PAGE}#{day}"}, "SK": {"S": "VISITORS"}, **number}
+        item = {"PK": {"S": f"SITE#{PAGE}#{day}"}, "SK": {"S": "VISITORS"}, **attributes}
         store.client.put_item(TableName=store.settings.counts_table, Item=item)
-        number["visitors"] = {"N": "9"}
+        attributes["visitors"] = {"N": "9"}
     invoke = Invoke(store)
     assert events.body_of(invoke.http("get_visits", url=PAGE))["visitors"] == 7
     now.s += DAY_S
@@ -133,19 +133,19 @@ def test_behind_cloudfront_a_visitor_is_the_address_that_cloudfront_saw_and_not_
     visit(invoke, "130.176.0.2", **{"x-forwarded-for": f"{ANN},130.176.0.2"})
     assert len(visitors(store)) == 1
     visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{BOB}, 130.176.0.1"})
-    for no_client in ({}, {"x-forwarded-for": "130.176.0.1"}):
-        visit(invoke, "130.176.0.1", **no_client)
+    for without_client in ({}, {"x-forwarded-for": "130.176.0.1"}):
+        visit(invoke, "130.176.0.1", **without_client)
     assert len(visitors(store)) == 2
 
 
 def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_the_day(
     store: Store, now: SimpleNamespace
 ) -> None:
-    invoke, day = Invoke(store), 12 * 3600 + 600
+    invoke = Invoke(store)
     visit(invoke)
     for secret in (ANN, FIREFOX, "Firefox"):
         assert secret not in str(receipts(store))
-    first = pseudonyms.salt_of_day(Call(store), now.s)
+    first_salt = pseudonyms.salt_of_day(Call(store), now.s)
     assert salts(store) == ["SALT#2026-11-22"]
     (stored,) = store.client.scan(TableName=store.settings.salts_table)["Items"]
     midnight_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
@@ -155,8 +155,8 @@ def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_t
     assert salts(store) == ["SALT#2026-11-22"], "the clock of a visit may be behind, so the salt stays for ten minutes"
     visit(invoke)
     assert salts(store) == ["SALT#2026-11-22", "SALT#2026-11-23"]
-    assert first not in store.secret_cache.values(), "the process keeps no salt of the day before"
-    now.s = NOON_S + day
+    assert first_salt not in store.secret_cache.values(), "the process keeps no salt of the day before"
+    now.s = midnight_s + 600
     run_sweep(store)
     assert salts(store) == ["SALT#2026-11-23"]
     run_sweep(store)
@@ -190,7 +190,7 @@ def test_a_visit_and_the_sweep_need_only_what_their_roles_grant(store: Store, no
     )
 
 
-def test_thresholds_of_page_visitors_take_away_no_need(store: Store) -> None:
+def test_thresholds_of_page_visitors_remove_no_need_of_a_function(store: Store) -> None:
     notified = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
     assert Table.SALTS in table_schemas(notified.values())
     plain, with_thresholds = (

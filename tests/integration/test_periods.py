@@ -26,7 +26,7 @@ DAY_S, HALF_A_DAY_S = 24 * 3600, 12 * 3600
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Returns the wall time in `s`, which the test moves."""
+    """Replaces the wall clock. Returns a clock whose time `s`, in seconds, the test sets."""
     clock = SimpleNamespace(s=NOON_S)
     monkeypatch.setattr(time, "time", lambda: clock.s)
     return clock
@@ -48,7 +48,7 @@ def read(invoke: Invoke, now: SimpleNamespace) -> Send:
     return lambda **more: invoke({"operation": "get_counter", **CALLS, "caller": "gate"} | more)
 
 
-def stored(store: Store) -> dict[str, dict[str, Any]]:
+def stored_items(store: Store) -> dict[str, dict[str, Any]]:
     """Returns the items of the table of counts, by partition key."""
     items = store.client.scan(TableName=store.settings.counts_table)["Items"]
     return {item["PK"]["S"]: dict(item) for item in items}
@@ -60,11 +60,11 @@ def test_each_day_has_a_tally_that_expires_35_days_later(
     assert call("a", 3)["body"] == {**CALLS, "period": TODAY, "counted": True, "visible": "now"}
     now.s += DAY_S
     assert call("b", 4)["body"]["period"] == TOMORROW
-    ends_s = int(NOON_S + HALF_A_DAY_S)
+    day_ends_s = int(NOON_S + HALF_A_DAY_S)
     calls = {**CALLS, "limit": 1000}
-    assert read()["body"] == {**calls, "period": TOMORROW, "value": 4, "left": 996, "resets_at": ends_s + DAY_S}
-    assert read(period=TODAY)["body"] == {**calls, "period": TODAY, "value": 3, "left": 997, "resets_at": ends_s}
-    items = stored(store)
+    assert read()["body"] == {**calls, "period": TOMORROW, "value": 4, "left": 996, "resets_at": day_ends_s + DAY_S}
+    assert read(period=TODAY)["body"] == {**calls, "period": TODAY, "value": 3, "left": 997, "resets_at": day_ends_s}
+    items = stored_items(store)
     assert {key: item["calls"]["N"] for key, item in items.items()} == {
         f"CLIENT#7c20#{TODAY}": "3", f"CLIENT#7c20#{TOMORROW}": "4",
     }  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_change_beyond_a_quota_is_refused_with_409_and_the_time_until_the_next
     assert call("b", 2)["body"]["retry_after_s"] == 1
     now.s += 0.5
     assert call("b", 2)["body"]["period"] == TOMORROW
-    assert {item["calls"]["N"] for item in stored(store).values()} == {"999", "2"}
+    assert {item["calls"]["N"] for item in stored_items(store).values()} == {"999", "2"}
 
 
 def test_a_period_is_read_over_http_and_an_expired_period_is_answered_with_404(

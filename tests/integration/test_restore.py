@@ -34,9 +34,9 @@ from tests.vaults import TABLES
 
 PAGE = "https://example.com/a"
 OPTIONS = ("--by", "ann", "--why", "INC-9", "--stack", "Tally-prod")
-SESSION = boto3.session.Session()  # one for all tests, because it reads each service's model once
-WHEN = datetime.now(UTC).replace(microsecond=0)
-PREFIX = f"Tally-prod-{WHEN:%Y%m%dT%H%M%S}"
+SESSION = boto3.session.Session()  # all tests share the session, because it reads each service's model once
+RESTORED_TO = datetime.now(UTC).replace(microsecond=0)
+PREFIX = f"Tally-prod-{RESTORED_TO:%Y%m%dT%H%M%S}"
 
 
 def template() -> str:
@@ -71,11 +71,11 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ) in moto_tables().values():  # in moto, only the second in which backups were switched on can be restored
             restorable = table.continuous_backups["PointInTimeRecoveryDescription"]
             restorable |= {
-                "EarliestRestorableDateTime": WHEN.timestamp() - 999,
-                "LatestRestorableDateTime": WHEN.timestamp(),
+                "EarliestRestorableDateTime": RESTORED_TO.timestamp() - 999,
+                "LatestRestorableDateTime": RESTORED_TO.timestamp(),
             }
         # DynamoDB reports the time that the request names. moto reports the time of the copy.
-        requested_time = property(lambda _: WHEN.timestamp(), lambda *_: None)
+        requested_time = property(lambda _: RESTORED_TO.timestamp(), lambda *_: None)
         monkeypatch.setattr(RestoredPITTable, "restore_date_time", requested_time, raising=False)
         monkeypatch.setattr(restore, "POLL_S", 0)
         yield client
@@ -93,11 +93,11 @@ def store_visits(tables: Store, watermark_written_s: int = 1) -> None:
         draft = receipts.draft_receipt(call, receipts.ReceiptKey("visit", PAGE, f"{KEY}{number}", {}))
         facts = tallies.receipt_facts(counters.VISITS, PAGE, 1, tallies.minute_now(call))
         put_receipt(call, draft.pending_receipt(call, {}, **facts))
-    judge = watermark.WATERMARK_KEY | {
+    watermark_item = watermark.WATERMARK_KEY | {
         "began_s": {"N": str(int(time.time()) - 3 * 24 * 3600)},
         "written_s": {"N": str(watermark_written_s)},
     }
-    tables.client.put_item(TableName=tables.settings.ledger_table, Item=judge)
+    tables.client.put_item(TableName=tables.settings.ledger_table, Item=watermark_item)
 
 
 def moto_tables() -> dict[str, Any]:
@@ -111,7 +111,7 @@ def visits(tables: Store) -> int:
 
 
 def test_a_restore_makes_new_tables_repairs_them_and_says_how_to_adopt_them(aws: Any, run: Run) -> None:
-    code, out, _ = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
+    code, out, _ = run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)
     assert out.splitlines() == [
         "repaired visits https://example.com/a: +2 (0 to 2), by rebuild",
         *[f"ready    {PREFIX}-{name}" for name in TABLES],
@@ -158,34 +158,34 @@ def test_a_repeated_restore_continues_and_adds_no_visit_twice(
     aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_first_wait(monkeypatch)
-    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS)[0] == 130
-    assert "repaired" in run("restore", "--to", WHEN.isoformat(), *OPTIONS)[1]
-    code, out, _ = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[0] == 130
+    assert "repaired" in run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[1]
+    code, out, _ = run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)
     assert (code, "repaired" in out) == (0, False)
     assert visits(store(PREFIX)) == 2
 
 
 def test_restored_tables_have_the_schemas_of_the_counters(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), counters.VISITS)
-    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS)[0] == 0
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[0] == 0
     assert fingerprints.read_all(store(PREFIX)) == {"visits": fingerprints.fingerprint_of(counters.VISITS)}
 
 
 def test_counters_with_another_schema_restore_no_table(aws: Any, run: Run) -> None:
     note_fingerprint(store("Tally-prod"), replace(counters.VISITS, attribute="seen"))
     message = "tally: counter 'visits' has counted with attribute='seen', which is 'visits' now: "
-    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS) == (2, "", f"{message}{fingerprints.WHAT_TO_DO}\n")
     assert not [name for name in moto_tables() if name.startswith(PREFIX)]
 
 
 def test_restored_tables_with_a_stream_are_not_repaired(aws: Any, run: Run) -> None:
-    """A stack has adopted these tables, so its consumers will add what is missing."""
+    """A stack has adopted these tables, so its consumers add the visits that are not rolled up."""
     for name in TABLES:
         names = {"SourceTableName": f"Tally-prod-{name}", "TargetTableName": f"{PREFIX}-{name}"}
-        aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
+        aws.restore_table_to_point_in_time(**names, RestoreDateTime=RESTORED_TO)
     stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws.update_table(TableName=f"{PREFIX}-receipts", StreamSpecification=stream)
-    assert "repaired" not in run("restore", "--to", WHEN.isoformat(), *OPTIONS)[1]
+    assert "repaired" not in run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)[1]
     assert visits(store(PREFIX)) == 0
 
 
@@ -197,7 +197,7 @@ def test_a_time_without_a_backup_is_refused_before_any_table_is_made(aws: Any, r
     assert len(aws.list_tables()["TableNames"]) == 3
 
 
-def test_a_restore_refuses_a_table_that_it_did_not_make_for_this_time(
+def test_a_restore_refuses_a_table_that_is_no_copy_of_this_time(
     aws: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"{PREFIX}-ledger"
@@ -205,21 +205,21 @@ def test_a_restore_refuses_a_table_that_it_did_not_make_for_this_time(
     aws.create_table(TableName=name, AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
                      BillingMode="PAY_PER_REQUEST", **keys)  # fmt: skip
     error = f"tally: the table {name} exists, and this command did not make it: choose another second\n"
-    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", error)
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS) == (2, "", error)
     assert len(aws.list_tables()["TableNames"]) == 4
     aws.delete_table(TableName=name)
     names = {"SourceTableName": "Tally-prod-ledger", "TargetTableName": name}
-    aws.restore_table_to_point_in_time(**names, RestoreDateTime=WHEN)
-    earlier = property(lambda _: WHEN.timestamp() - 1, lambda *_: None)
+    aws.restore_table_to_point_in_time(**names, RestoreDateTime=RESTORED_TO)
+    earlier = property(lambda _: RESTORED_TO.timestamp() - 1, lambda *_: None)
     monkeypatch.setattr(RestoredPITTable, "restore_date_time", earlier, raising=False)
-    assert run("restore", "--to", WHEN.isoformat(), *OPTIONS) == (2, "", error)
+    assert run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS) == (2, "", error)
 
 
 def test_a_restore_that_would_lose_dead_letters_needs_an_option(aws: Any, run: Run) -> None:
     marker = {"PK": {"S": "DEADLETTER"}, "SK": {"S": "rollup#shard#1"}, "at": {"N": "1"}}
     marker |= {name: {"S": "x"} for name in ("object", "reason", "table")}
     aws.put_item(TableName="Tally-prod-ledger", Item=marker)
-    code, out, err = run("restore", "--to", WHEN.isoformat(), *OPTIONS)
+    code, out, err = run("restore", "--to", RESTORED_TO.isoformat(), *OPTIONS)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].endswith("Choose another second, or delete the dead letters: --without-dead-letters")
-    assert run("restore", "--to", WHEN.isoformat(), "--without-dead-letters", *OPTIONS)[0] == 0
+    assert run("restore", "--to", RESTORED_TO.isoformat(), "--without-dead-letters", *OPTIONS)[0] == 0

@@ -22,8 +22,9 @@ from tally.dynamo.client import Call, Store
 from tally.operations import children, holds, increments
 from tests.integration.conftest import Invoke
 
+# Each change of ROLLED is spilled, and rolled up later.
 ROLLED = Counter("rolled", prefix="RLD", sort_key="N", attribute="n", visible="soon")
-OTHER = Counter("other", prefix="OTH", sort_key="N", attribute="n")
+ACTIVE = Counter("active", prefix="OTH", sort_key="N", attribute="n")
 COUNTERS = {
     counter.name: counter for counter in (counters.USAGE, counters.STOCK, counters.TICKET, counters.MEMBERS, ROLLED)
 }
@@ -106,13 +107,13 @@ def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_fir
 def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for declared in (RETIRED["usage"], OTHER):
+    for declared in (RETIRED["usage"], ACTIVE):
         monkeypatch.setitem(counters.COUNTERS, declared.name, declared)
-    changes = [increment("usage"), *(increment("other", f"{KEY}-{number}") for number in range(3))]
+    changes = [increment("usage"), *(increment("active", f"{KEY}-{number}") for number in range(3))]
     sent = [{"id": "i1", "caller": "shop", **change} for change in changes]
     results = Invoke(store)({"batch": [*sent, sent[0]]})["results"]
     assert [result["status"] for result in results] == [409, 200, 200, 200, 409]
-    assert tallies.read(Call(store), OTHER, "i1") == 15
+    assert tallies.read(Call(store), ACTIVE, "i1") == 15
 
 
 def test_an_open_hold_of_a_retired_counter_is_settled_or_expires(

@@ -30,11 +30,11 @@ from tests.integration.command.numbers import Run, note_fingerprint, put_drift_r
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:Tally-prod-Topic"
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/Tally-prod-Queue"
 MINUTE_S = 60
-SESSION = boto3.session.Session()  # one for all tests, because it reads each service's model once
+SESSION = boto3.session.Session()  # all tests share the session, because it reads each service's model once
 STATUS = ("status", "--stack", "Tally-prod")
 
 
-class Deployed:
+class FakeStack:
     """A fake stack in AWS. Every check is ok until a test changes the stack."""
 
     def __init__(self, store: Store) -> None:
@@ -43,17 +43,19 @@ class Deployed:
         self.health = 200
         self.alarms = {"Tally-prod-sweep": "OK", "Tally-prod-drift-likes": "INSUFFICIENT_DATA"}
         self.refuses_cloudwatch = False
-        """Whether CloudWatch refuses the caller."""
+        """Whether CloudWatch answers that the caller is not allowed to read alarms."""
         self.failed_events = 0
-        self.judge(judged_s=240, known_s=70)
+        self.set_watermark(judged_ago_s=240, passed_ago_s=70)
 
-    def judge(self, judged_s: float, known_s: float) -> None:
-        """Stores that the ledger is judged up to `judged_s` ago, and that the watermark is `known_s` old."""
+    def set_watermark(self, judged_ago_s: float, passed_ago_s: float) -> None:
+        """Stores that the ledger is judged up to `judged_ago_s` ago, and that the watermark is `passed_ago_s` old."""
         now_s = time.time()
-        numbers = {"judged": int((now_s - judged_s) // MINUTE_S) - 1, "written_s": int(now_s) - 99, "began_s": 1}
-        numbers |= dict.fromkeys(("journal_complete_s", "rollup_passed_s", "reads_complete_s"), int(now_s - known_s))
-        judge = watermark.WATERMARK_KEY | items.to_wire(numbers)
-        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=judge)
+        numbers = {"judged": int((now_s - judged_ago_s) // MINUTE_S) - 1, "written_s": int(now_s) - 99, "began_s": 1}
+        numbers |= dict.fromkeys(
+            ("journal_complete_s", "rollup_passed_s", "reads_complete_s"), int(now_s - passed_ago_s)
+        )
+        watermark_item = watermark.WATERMARK_KEY | items.to_wire(numbers)
+        self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=watermark_item)
 
     def client(self, service: str) -> Any:
         """Returns a client that answers one request, and fails for parameters that AWS does not know."""
@@ -88,8 +90,8 @@ class Deployed:
 
 
 @pytest.fixture
-def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    stack, real_client = Deployed(store), boto3.client
+def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeStack:
+    stack, real_client = FakeStack(store), boto3.client
 
     def client(service: str, **options: Any) -> Any:
         if service == "cloudformation":
@@ -107,7 +109,7 @@ def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> D
     return stack
 
 
-def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(deployed: Deployed, run: Run) -> None:
+def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(deployed: FakeStack, run: Run) -> None:
     code, out, err = run(*STATUS)
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
@@ -146,14 +148,14 @@ def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
         ("API", lambda stack: setattr(stack, "health", 503), "/health: 503"),
         ("alarms", lambda stack: stack.alarms.update({"Tally-prod-sweep": "ALARM"}), "1 of 2 in alarm, 1 without data:"
          " Tally-prod-sweep"),
-        ("lag", lambda stack: stack.judge(judged_s=240, known_s=601), "bookkeeper 10 minutes ago"),
-        ("judged", lambda stack: stack.judge(judged_s=1300, known_s=70), "minutes ago"),
+        ("lag", lambda stack: stack.set_watermark(judged_ago_s=240, passed_ago_s=601), "bookkeeper 10 minutes ago"),
+        ("judged", lambda stack: stack.set_watermark(judged_ago_s=1300, passed_ago_s=70), "minutes ago"),
         ("drift", lambda stack: put_drift_row(stack.store, "likes", "p", 5), "1 confirmed, 0 not yet: likes p +5"),
         ("failed events", lambda stack: setattr(stack, "failed_events", 2), "2"),
     ],
 )  # fmt: skip
 def test_status_names_the_part_that_is_wrong_and_exits_with_1(
-    deployed: Deployed, run: Run, part: str, break_part: Callable[[Deployed], object], line_end: str,
+    deployed: FakeStack, run: Run, part: str, break_part: Callable[[FakeStack], object], line_end: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     break_part(deployed)
@@ -172,7 +174,7 @@ def test_status_names_the_part_that_is_wrong_and_exits_with_1(
 
 
 def test_status_exits_with_2_for_an_unknown_part_and_with_1_if_another_part_is_wrong(
-    deployed: Deployed, run: Run
+    deployed: FakeStack, run: Run
 ) -> None:
     deployed.refuses_cloudwatch = True
     code, out, err = run(*STATUS)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.sdk
 SECRET, FAN = "s3cret", "f4n"  # every stored id contains SECRET or FAN, and no sample does
 PAGE = f"https://example.com/share/{SECRET}"
 MINE = "my-own-id"
-KEYS = {"idempotency_key": "k" * 22}
+KEY_FIELD = {"idempotency_key": "k" * 22}
 
 
 def stored_id(counter: Counter) -> str:
@@ -48,11 +48,12 @@ def filled_store(store: Store, now: SimpleNamespace) -> Store:
     """A store in which each counter has a number, children, an hour of its series and a place in a top list."""
     invoke, hour = Invoke(store), int(time.time()) // 3600
     table, top_list, amounts = store.settings.ledger_table, top.TopListBuilder(), []
-    new = progress.Progress(
+    series_progress = progress.Progress(  # the series began 20 hours ago
         progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute_of(time.time()), hour
     )
     commit_writes(
-        Call(store), [items.update_write(table, progress.PROGRESS, new.values, expected=items.EXPECT_NO_ITEM)]
+        Call(store),
+        [items.update_write(table, progress.PROGRESS, series_progress.values, expected=items.EXPECT_NO_ITEM)],
     )
     for counter in COUNTERS.values():
         id_ = stored_id(counter)
@@ -112,7 +113,7 @@ def answers_to_stranger(store: Store) -> dict[str, str]:
     invoke, texts = Invoke(store), {}
     for route in open_routes():
         for number, fields in enumerate(requests(route)):
-            sent = {**fields, **(KEYS if "idempotency_key" in {field.name for field in route.fields} else {})}
+            sent = {**fields, **(KEY_FIELD if "idempotency_key" in {field.name for field in route.fields} else {})}
             event = samples.http_event(route, COUNTERS, **sent)
             answer = invoke.entry(invoke.function_of(event))(event, LambdaContext())
             texts[f"{route.key} {number}"] = json.dumps(answer)
@@ -148,18 +149,18 @@ PUBLIC = [name for name, counter in counters.COUNTERS.items() if counter.public]
 def test_the_list_of_a_counter_that_anyone_may_list_has_only_its_own_ids(
     listed: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = replace(COUNTERS[listed], lists=ANYONE)
-    monkeypatch.setitem(COUNTERS, listed, opened)
+    listed_counter = replace(COUNTERS[listed], lists=ANYONE)
+    monkeypatch.setitem(COUNTERS, listed, listed_counter)
     answered = answers_to_stranger(filled_store)
     assert routes_with(SECRET, answered) == {"GET /top"}
-    other_ids = {stored_id(counter) for counter in COUNTERS.values() if not counter.pages} - {stored_id(opened)}
+    other_ids = {stored_id(counter) for counter in COUNTERS.values() if not counter.pages} - {stored_id(listed_counter)}
     assert [id_ for id_ in other_ids if routes_with(f'"{id_}', answered) or routes_with(f'\\"{id_}', answered)] == []
     invoke = Invoke(filled_store)
-    if opened.child:
-        children = events.body_of(invoke.http(f"list_children_{listed}", id=stored_id(opened)))["children"]
+    if listed_counter.child:
+        children = events.body_of(invoke.http(f"list_children_{listed}", id=stored_id(listed_counter)))["children"]
         assert [child["child"] for child in children] == [FAN]
     [place] = events.body_of(invoke.http("get_top", counter=listed))["top"]
-    assert place == {"id": stored_id(opened), "value": 7}
+    assert place == {"id": stored_id(listed_counter), "value": 7}
     for other in COUNTERS.values():
         if other.name != listed:
             refused = events.body_of(invoke.http("get_top", counter=other.name))

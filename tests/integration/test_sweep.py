@@ -1,4 +1,7 @@
-"""The sweep: heartbeats, judge, drift, holds, deleted posts. A part that is slow or fails does not stop the others."""
+"""The sweep writes heartbeats, judges, reports drift, releases holds and removes deleted posts.
+
+A part that is slow or fails does not stop the other parts.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class Streams:
 
 @dataclass
 class Ledger:
-    """A ledger whose minutes from -9 to -5 are closed and not judged. Minutes count from the present one."""
+    """A ledger whose minutes from -9 to -5 are closed and not judged. Minute 0 is the present minute."""
 
     store: Store
     now_s: int
@@ -60,10 +63,12 @@ class Ledger:
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | item)
 
     def checkpoint(self, consumer: str, table: str, ago_s: int, shard: str = "", sequence: str = "9") -> None:
+        """Store that a consumer has passed a shard of a table up to `ago_s` ago."""
         key = keys.key(*keys.checkpoint_key(consumer, table, shard or f"shard-{table}"))
         self.put(key, sequence=sequence, through=self.now_s - ago_s, heartbeat=shard[-1:] or "k", note="9")
 
     def book(self, minute: int, *amounts: int) -> None:
+        """Book amounts of v0, v1 and so on as observed, but not as expected, so that these tallies drift."""
         entries = [JournalEntry("plays", f"v{number}", "", 0, amount) for number, amount in enumerate(amounts)]
         assert try_commit(
             self.store, [segments.segment_write(self.store.settings, self.minute + minute, 0, "s#1", entries, 0)]
@@ -95,19 +100,20 @@ def ledger_to_judge(store: Store, now_s: int) -> Ledger:
     )  # fmt: skip
     for consumer in ("rollup", "bookkeeper"):
         for table in ("counts", "receipts"):
-            to_judge.checkpoint(consumer, table, 2)
+            to_judge.checkpoint(consumer, table, ago_s=2)
     to_judge.book(-9, 5)
     return to_judge
 
 
 @pytest.fixture(autouse=True)
 def ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    to_judge = ledger_to_judge(store, int(time.time() // 3600) * 3600 + 40 * 60 + 30)  # no part of an hour ends then
+    now_s = int(time.time() // 3600) * 3600 + 40 * 60 + 30  # at 40:30, no part of an hour ends during a test
+    to_judge = ledger_to_judge(store, now_s)
     monkeypatch.setattr(time, "time", lambda: float(to_judge.now_s))
     return to_judge
 
 
-def fail(*_: Any, **__: Any) -> Any:
+def fail_as_busy(*_: Any, **__: Any) -> Any:
     raise StoreBusyError("The store is busy.")
 
 
@@ -190,7 +196,7 @@ def test_each_part_of_a_sweep_has_its_share_of_the_time_and_holds_come_first(
     monkeypatch.setattr(rows, "summary", note_deadline("drift", ({observe.DRIFTING_TALLIES: 0}, {})))
     monkeypatch.setattr(hours, "sum_up", note_deadline("series", 0))
     monkeypatch.setattr(deletion, "sweep", note_deadline("deleted", deletion.SweptParents(0, 0, 0, True)))
-    ledger.sweep(LambdaContext(remaining_ms=32_000), store=store)
+    ledger.sweep(LambdaContext(remaining_ms=32_000), store=store)  # RESERVE_S leaves 30 s for the parts
     assert list(deadlines_s.items()) == [
         ("holds", 100 + 0.5 * 30), ("judge", 110 + 0.6 * 20), ("drift", 110 + 0.25 * 20), ("series", 110 + 0.5 * 20),
         ("deleted", 130),
@@ -227,7 +233,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
 def test_a_consumer_that_lags_is_logged_with_its_shard(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.checkpoint("rollup", "receipts", 700, sequence="8")
+    ledger.checkpoint("rollup", "receipts", ago_s=700, sequence="8")
     ledger.sweep()
     metered = metrics(capsys.readouterr().out)
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [60.0])
@@ -249,7 +255,7 @@ def test_a_part_of_the_sweep_that_fails_does_not_stop_the_other_parts_and_raises
     monkeypatch.setattr(
         deletion, "sweep", lambda *_: ended_parts.append("parents") or deletion.SweptParents(0, 0, 0, True)
     )
-    monkeypatch.setattr(module, function, fail)
+    monkeypatch.setattr(module, function, fail_as_busy)
     with pytest.raises(TallyError, match="busy"):
         ledger.sweep()
     metered = metrics(capsys.readouterr().out)
@@ -292,16 +298,17 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     ledger: Ledger, meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Compares reads, requests, bytes of the log, and the custom metrics that have data without traffic. The figures
-    are means of two sweeps: every second sweep learns of more of the rollup's writes, and judges two minutes."""
+    are means of two sweeps, because only every second sweep learns of more of the rollup's writes, and judges two
+    minutes."""
     shards = Streams(cost.SHARDS)
     ledger.book(-5, -5)  # nothing drifts
     used = list[tuple[float, float, float]]()
-    for _ in range(8):  # until the judge has caught up
+    for _ in range(8):  # enough sweeps to judge all old minutes
         ledger.now_s += 60
         for consumer in ("rollup", "bookkeeper"):
             for table in ("counts", "receipts"):
                 for shard in shards.list_shards(table):
-                    ledger.checkpoint(consumer, table, 2, shard)
+                    ledger.checkpoint(consumer, table, ago_s=2, shard=shard)
         meter.reset()
         capsys.readouterr()
         ledger.sweep(shards=shards)

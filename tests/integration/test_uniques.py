@@ -65,7 +65,7 @@ def test_a_counter_at_its_ceiling_still_takes_visits_of_visitors_that_it_has_cou
     assert (refused["status"], refused["left"], refused["retry_after_s"] > DAY_S) == (409, 0, True)
     assert not visit(invoke, "ann", **seat)["new"]
     assert invoke.read("seats", "acme", caller="web")["value"] == 2
-    put = invoke.direct("put_limit", **seat, limit=3, idempotency_key="plan", caller="sales")
+    put = invoke.direct("put_limit", **seat, limit=3, idempotency_key="limit-3", caller="sales")
     assert (put["status"], visit(invoke, "cid", **seat)["new"], visit(invoke, "dan", **seat)["status"]) == (
         200,
         True,

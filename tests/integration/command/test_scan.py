@@ -93,8 +93,8 @@ def write_during_scan(team: Team, number: int) -> None:
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("last_write", range(7))
 def test_a_killed_scan_continues_where_it_stopped(team: Team, last_write: int, committed: bool) -> None:
-    """A scan has seven writes: the schema fingerprint, the scan's start, two batches of items, the end of the table, four numbers
-    at once, and the end of the scan."""
+    """A scan has seven writes: the schema fingerprint, the scan's start, two batches of items, the end of the
+    table, four numbers at once, and the scan's end."""
     team.old_orders()
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, last_write, committed=committed))

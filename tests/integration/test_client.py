@@ -206,7 +206,7 @@ def test_the_sample_checkout_sells_a_paid_order_once_and_refunds_an_order_that_i
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
     assert checkout.handler(order, None) == checkout.handler(order, None) == {"sold": True}
     assert checkout.handler({**order, "order_id": "o-2"}, None) == {"sold": False, "left": 1}
-    refunded, in_time = list[str](), clock.now_s
+    refunded, real_clock = list[str](), clock.now_s
     sold_to_others = {"o-3": 1, "o-4": 0}
 
     def charge(order: dict[str, Any]) -> bool:
@@ -222,7 +222,7 @@ def test_the_sample_checkout_sells_a_paid_order_once_and_refunds_an_order_that_i
     assert [checkout.handler(late, None) for _ in range(2)] == [{"sold": False}] * 2
     assert refunded == ["o-3", "o-3"], "a second run refunds, too, in case the first run died before its refund"
     tally.increment(*MUG, amount=1)
-    monkeypatch.setattr(clock, "now_s", in_time)
+    monkeypatch.setattr(clock, "now_s", real_clock)
     assert checkout.handler({**late, "order_id": "o-4"}, None) == {"sold": True}, "nobody else bought the item"
     assert tally.get_counter(*MUG)["value"] == 0
 
@@ -341,7 +341,7 @@ def test_the_sample_credits_spend_first_the_grants_that_end_first_and_all_or_not
 def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """60 requests at once may use 100 each, and use less. All their holds together are above the budget of 1,000."""
+    """60 requests at once hold 100 tokens each, and use fewer. Their holds together are above the budget of 1,000."""
     monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=1_000))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
     gateway = example("gateway", tally, monkeypatch)

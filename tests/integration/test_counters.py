@@ -91,8 +91,8 @@ def test_a_counter_with_a_delta_needs_no_body_and_refuses_another_amount(invoke:
     first = invoke.http("increment", **TICKET, amount=None)
     body = {**TICKET, "counted": True, "number": 1, "last": False, "visible": "now"}
     assert events.body_of(first) == body
-    again = invoke.http("increment", **TICKET, amount=1)
-    assert (again["headers"]["idempotency-replayed"], events.body_of(again)) == ("true", body)
+    replay = invoke.http("increment", **TICKET, amount=1)
+    assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)) == ("true", body)
     refused = invoke.http("increment", **TICKET, idempotency_key="another-key", amount=2)
     assert problem(refused, 400, "invalid-input")["field"] == "amount"
     assert problem(invoke.http("increment", **USAGE, amount=None), 400, "invalid-input")["field"] == "amount"
@@ -106,8 +106,8 @@ def test_if_match_takes_the_etag_of_a_read_and_the_answer_has_a_new_etag(invoke:
     assert invoke.http("set_counter", **STOCK, value=42, version='"1"')["headers"]["etag"] == '"2"'
     assert invoke.http("get_counter", **STOCK)["headers"]["etag"] == '"2"'
     assert stored_quantity(store) == 42
-    moved = invoke.http("set_counter", **STOCK, value=42, version='"1"', idempotency_key="another")
-    assert problem(moved, 412, "precondition-failed")["version"] == 2
+    old_version = invoke.http("set_counter", **STOCK, value=42, version='"1"', idempotency_key="another")
+    assert problem(old_version, 412, "precondition-failed")["version"] == 2
 
 
 def test_a_put_without_if_match_is_refused_with_428_and_an_invalid_version_with_400(invoke: Invoke) -> None:
@@ -142,8 +142,8 @@ def test_a_change_with_used_may_pass_a_limit_within_the_debt_and_every_answer_sa
     problem(invoke.http("increment", **calls, amount=5, idempotency_key="2"), 409, "limit-reached")
     over = events.body_of(invoke.http("increment", **calls, amount=5, used="true", value="true", idempotency_key="2"))
     assert (over["over"], over["value"]) == (True, 14)
-    again = invoke.direct("increment", **calls, amount=5, used=True, idempotency_key="2", caller=samples.CALLER)
-    assert (again["replayed"], again["body"]["over"]) == (True, True)
+    replay = invoke.direct("increment", **calls, amount=5, used=True, idempotency_key="2", caller=samples.CALLER)
+    assert (replay["replayed"], replay["body"]["over"]) == (True, True)
     expected = {"value": 14, "limit": 10, "left": -4, "over": True}
     for read in (invoke.http("get_counter", **calls), invoke.http("get_any_tallies", of=["calls:7c20"])):
         body = events.body_of(read)
@@ -161,16 +161,16 @@ def test_a_change_with_used_may_pass_a_limit_within_the_debt_and_every_answer_sa
 
 def test_a_hold_over_http_is_placed_committed_and_released(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=10, idempotency_key="in", caller="checkout")
-    taken = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
-    body = events.body_of(taken)
-    assert taken["statusCode"] == 201
+    placed = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
+    body = events.body_of(placed)
+    assert placed["statusCode"] == 201
     assert {name: body[name] for name in ("counter", "id", "amount")} == {**STOCK, "amount": 2}
     assert abs(body["expires_at"] - time.time() - 900) < 60
     assert re.fullmatch(r"[0-9]{10}-[A-Za-z0-9_-]{16}", body["hold"])
     assert stored_quantity(store) == 8
-    again = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
-    assert (again["statusCode"], again["body"]) == (201, taken["body"])
-    assert again["headers"]["idempotency-replayed"] == "true"
+    replay = invoke.http("hold", **STOCK, amount=2, ttl_s=900)
+    assert (replay["statusCode"], replay["body"]) == (201, placed["body"])
+    assert replay["headers"]["idempotency-replayed"] == "true"
     first = {**STOCK, "hold": body["hold"]}
     assert events.body_of(invoke.http("commit_hold", **first)) == {
         **first, "state": "committed", "amount": 2, "changed": True,
@@ -204,17 +204,17 @@ def test_a_hold_over_http_is_committed_at_another_amount_and_voided(invoke: Invo
 
 def test_the_amount_and_the_time_of_a_hold_are_changed_over_http(invoke: Invoke, store: Store) -> None:
     invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
-    taken = events.body_of(invoke.http("hold", **STOCK, amount=5, ttl_s=900))
-    hold = {**STOCK, "hold": taken["hold"]}
+    placed = events.body_of(invoke.http("hold", **STOCK, amount=5, ttl_s=900))
+    hold = {**STOCK, "hold": placed["hold"]}
     for number, amount in enumerate((2, 5)):
         key = {"idempotency_key": f"change-{number}", "amount": amount, "ttl_s": None}
         for replayed in (False, True):
             answer = invoke.http("change_hold", **hold, **key)
-            assert (answer["statusCode"], events.body_of(answer)) == (200, taken | {"amount": amount})
+            assert (answer["statusCode"], events.body_of(answer)) == (200, placed | {"amount": amount})
             assert ("idempotency-replayed" in answer["headers"]) is replayed
         assert stored_quantity(store) == 5 - amount
     longer = {"idempotency_key": "longer", "amount": None, "ttl_s": 1800}
-    assert events.body_of(invoke.http("change_hold", **hold, **longer))["expires_at"] > taken["expires_at"]
+    assert events.body_of(invoke.http("change_hold", **hold, **longer))["expires_at"] > placed["expires_at"]
     assert problem(invoke.http("change_hold", **hold, amount=6), 409, "limit-reached")["left"] == 0
     assert problem(invoke.http("change_hold", **hold, **longer | {"amount": 1}), 422, "key-reused")
     for wrong in (0, -1, 1.5, "3", AMOUNT_MAX + 1):
@@ -231,18 +231,18 @@ def test_the_amount_and_the_time_of_a_hold_are_changed_over_http(invoke: Invoke,
         )
     replay = invoke.http("change_hold", **hold, **longer)
     assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)["state"]) == ("true", "committed")
-    problem(invoke.http("change_hold", counter="stock", id="cup", hold=taken["hold"]), 404, "not-found")
+    problem(invoke.http("change_hold", counter="stock", id="cup", hold=placed["hold"]), 404, "not-found")
     assert stored_quantity(store) == 0
 
 
 @pytest.mark.usefixtures("midday")
 def test_a_hold_of_a_quota_names_its_period_and_is_settled_without_the_period(invoke: Invoke) -> None:
     calls = {"counter": "calls", "id": "7c20"}
-    taken = events.body_of(invoke.http("hold", **calls, amount=900))
-    assert taken["period"] == time.strftime("%Y-%m-%d", time.gmtime(time.time()))
+    placed = events.body_of(invoke.http("hold", **calls, amount=900))
+    assert placed["period"] == time.strftime("%Y-%m-%d", time.gmtime(time.time()))
     refused = problem(invoke.http("hold", **calls, amount=101, idempotency_key="more"), 409, "limit-reached")
     assert (refused["left"], refused["retry_after_s"] > 0) == (100, True)
-    settled = events.body_of(invoke.http("commit_hold", **calls, hold=taken["hold"], amount=250))
+    settled = events.body_of(invoke.http("commit_hold", **calls, hold=placed["hold"], amount=250))
     assert (settled["amount"], settled["changed"]) == (250, True)
     assert invoke.direct("get_counter", **calls, caller="checkout")["body"]["value"] == 250
 
@@ -256,19 +256,21 @@ def test_a_counter_without_a_limit_or_with_numbers_takes_no_holds(counter: str, 
 # Receipts
 
 
-def receipts_of(invoke: Invoke, of: str, target: Any, key: Any, which: str = "own", **more: Any) -> list[Any]:
-    """Returns the entries for these keys. `which` names the route: "own", "any", or "" for anonymous callers."""
-    answer = invoke.http(f"get_{which}_receipts".replace("__", "_"), of=of, target=target, key=key, **more)
+def receipts_of(
+    invoke: Invoke, of: str, target: Any, key: Any, route: str = "get_own_receipts", **more: Any
+) -> list[Any]:
+    """Returns the entries for these keys. The route `get_receipts` is for anonymous callers."""
+    answer = invoke.http(route, of=of, target=target, key=key, **more)
     assert answer["statusCode"] == 200, answer
     return list(events.body_of(answer)["receipts"])
 
 
-def state(invoke: Invoke, of: str, target: str, key: str, which: str = "own", **more: Any) -> str:
-    [entry] = receipts_of(invoke, of, [target], [key], which, **more)
+def state(invoke: Invoke, of: str, target: str, key: str, route: str = "get_own_receipts", **more: Any) -> str:
+    [entry] = receipts_of(invoke, of, [target], [key], route, **more)
     return str(entry["state"])
 
 
-KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
+RECEIPT_CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("increment_plays_short", "increment", "plays/9f3a", {"id": "9f3a"}),
     ("visit", "visit", "https://EXAMPLE.com:443/a", {"url": "https://EXAMPLE.com:443/a"}),
     ("put_mine_likes_short", "put_mine", "likes/a91f", {"id": "a91f"}),
@@ -287,8 +289,10 @@ KEYED: list[tuple[str, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("route", "operation", "target", "fields"), KEYED, ids=[route for route, *_ in KEYED])
-def test_only_its_caller_finds_the_receipt_of_a_change_of_each_kind(
+@pytest.mark.parametrize(
+    ("route", "operation", "target", "fields"), RECEIPT_CASES, ids=[route for route, *_ in RECEIPT_CASES]
+)
+def test_only_the_caller_of_a_change_finds_its_receipt(
     route: str, operation: str, target: str, fields: dict[str, Any], invoke: Invoke
 ) -> None:
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
@@ -297,7 +301,8 @@ def test_only_its_caller_finds_the_receipt_of_a_change_of_each_kind(
         held = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
         fields = {**fields, "hold": held["body"]["hold"]}
     needs_caller = events.routes()[route].needs_caller
-    right_route, wrong_route = ("own", "") if needs_caller else ("", "own")
+    routes = ["get_own_receipts", "get_receipts"]
+    right_route, wrong_route = routes if needs_caller else reversed(routes)
     answer = invoke.http(route, idempotency_key=events.KEY, **fields)
     assert answer["statusCode"] in (200, 201, 202), answer["body"]
     [entry] = receipts_of(invoke, operation, [target], [events.KEY], right_route)
@@ -308,8 +313,8 @@ def test_only_its_caller_finds_the_receipt_of_a_change_of_each_kind(
     assert state(invoke, operation, target, events.KEY + "x", right_route) == "unknown"
     # A caller who may read every receipt names the caller of the change.
     caller = {"caller": "auth0|7c20"} if needs_caller else {}
-    assert state(invoke, operation, target, events.KEY, "any", **caller) == "counted"
-    assert state(invoke, operation, target, events.KEY, "any", caller="somebody else") == "unknown"
+    assert state(invoke, operation, target, events.KEY, "get_any_receipts", **caller) == "counted"
+    assert state(invoke, operation, target, events.KEY, "get_any_receipts", caller="somebody else") == "unknown"
 
 
 def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invoke) -> None:
@@ -335,11 +340,11 @@ def test_a_change_is_voided_by_its_key_and_its_receipt_says_voided(invoke: Invok
         assert problem(wrong, 400, "invalid-input")["field"] == "counter"
 
 
-def test_receipts_of_every_operation_that_leaves_one_can_be_read() -> None:
+def test_the_receipts_of_every_operation_that_leaves_receipts_can_be_read() -> None:
     assert (
         set(KEYED_OPERATIONS)
         == {operation.name for operation in OPERATIONS if operation.leaves_receipt}
-        == {operation for _, operation, *_ in KEYED}
+        == {operation for _, operation, *_ in RECEIPT_CASES}
     )
 
 
@@ -351,16 +356,18 @@ def test_many_receipts_are_read_in_one_request(invoke: Invoke, store: Store) -> 
     requests: list[dict[str, Any]] = []
     store.client.meta.events.register("provide-client-params.dynamodb", lambda params, **_: requests.append(params))
     pairs = [*keys.items(), ("k" * 30, "plays/v1"), ("k" * 30, "plays/v2")]
-    entries = receipts_of(invoke, "increment", [target for _, target in pairs], [key for key, _ in pairs], "")
+    entries = receipts_of(
+        invoke, "increment", [target for _, target in pairs], [key for key, _ in pairs], "get_receipts"
+    )
     assert [(entry["key"], entry["target"]) for entry in entries] == pairs
     assert [entry["state"] for entry in entries] == ["counted", "counted", "unknown", "counted", "unknown"]
     assert [len(request["RequestItems"]) for request in requests] == [1]
     assert requests[0]["RequestItems"][store.settings.receipts_table]["ConsistentRead"]
-    one_target = receipts_of(invoke, "increment", ["plays/v1"], list(keys), "")
+    one_target = receipts_of(invoke, "increment", ["plays/v1"], list(keys), "get_receipts")
     assert [(entry["target"], entry["state"]) for entry in one_target] == [
         ("plays/v1", "counted"), ("plays/v1", "unknown"), ("plays/v1", "unknown"),
     ]  # fmt: skip
-    assert len(receipts_of(invoke, "increment", ["plays/v1"], [f"{n:030d}" for n in range(100)], "")) == 100
+    assert len(receipts_of(invoke, "increment", ["plays/v1"], [f"{n:030d}" for n in range(100)], "get_receipts")) == 100
     wrong = invoke.http("get_receipts", of="increment", target=["plays/v1", "plays/v2"], key=list(keys))
     assert problem(wrong, 400, "invalid-input")["field"] == "target"
 
@@ -373,8 +380,8 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     assert (lifetimes_s["plays"], lifetimes_s["stock"], lifetimes_s["visits"]) == (86400, 86400, 8 * 86400)
     assert receipts.lifetime_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
     every = counters.COUNTERS.items()
-    nine = {name: replace(counter, receipt_days=9) for name, counter in every if not counter.unique}
-    for name, counter in nine.items():
+    kept_nine_days = {name: replace(counter, receipt_days=9) for name, counter in every if not counter.unique}
+    for name, counter in kept_nine_days.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
     invoke = Invoke(store)
     usage = {"operation": "increment", **USAGE, "amount": 1, "caller": "shop"}
@@ -392,16 +399,18 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     *lives_s, of_hold_s = sorted(int(item["expiration"]["N"]) - time.time() for item in items)
     assert len(lives_s) == 6
-    assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)  # without a caller, to the end of a day
+    assert all(
+        9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s
+    )  # a receipt without a caller lives to the end of a day
     assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
-    assert receipts.lifetime_s(store, nine["plays"]) == 9 * 86400
+    assert receipts.lifetime_s(store, kept_nine_days["plays"]) == 9 * 86400
 
 
 def test_an_expired_receipt_is_unknown(invoke: Invoke, store: Store) -> None:
     invoke.http("increment", **USAGE, idempotency_key="the-key")
     [item] = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    over = {**item, "expiration": {"N": str(int(time.time()) - 10)}}
-    store.client.put_item(TableName=store.settings.receipts_table, Item=over)
+    expired = {**item, "expiration": {"N": str(int(time.time()) - 10)}}
+    store.client.put_item(TableName=store.settings.receipts_table, Item=expired)
     assert state(invoke, "increment", "usage/7c20", "the-key") == "unknown"
 
 

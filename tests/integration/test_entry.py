@@ -177,11 +177,11 @@ def test_a_batch_with_on_failure_raise_raises_for_failures_and_not_for_refusals(
 
 
 @pytest.mark.sdk
-def test_the_retry_of_a_batch_that_raised_counts_the_failed_entries_and_replays_the_others(
+def test_the_retry_of_a_batch_that_raised_counts_the_failed_entries_and_replays_the_other_entries(
     invoke: Invoke, store: Store
 ) -> None:
     """Lambda retries an asynchronous invocation with the same event."""
-    attempts = []
+    attempts = []  # to write
 
     def fail_the_second(**_: Any) -> Any:
         attempts.append(1)
@@ -218,7 +218,7 @@ def test_a_batch_ends_in_time_and_its_last_entries_are_to_be_retried(store: Stor
     entry = handlers.entry("increments", replace(store, clock=lambda: 0.060 * meter.requests))
     usage = {"operation": "increment", "counter": "usage", "id": "7c20", "amount": 1, "caller": "shop"}
     entries = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
-    for counted in (41, 41, 18):
+    for counted in (41, 41, 18):  # entries that have begun within the 2.5 s
         deadline_s = entry.store.clock() + 2.51
         results = entry({"batch": entries}, LambdaContext(remaining_ms=3010))["results"]
         assert entry.store.clock() < deadline_s
@@ -236,7 +236,7 @@ def test_a_missing_table_is_answered_with_503_because_the_deployment_is_at_fault
     assert handlers.entry("reads", store)(events.http("get_counter_plays_short"), LambdaContext())["statusCode"] == 503
 
 
-def test_a_bug_is_answered_with_500_without_its_message_and_is_logged_with_it(
+def test_a_bug_is_answered_with_500_without_its_message_and_the_log_has_the_message(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(call: Call, **_: Any) -> Any:
@@ -279,7 +279,7 @@ def set_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], No
     """Returns a function that sets the random number of the logger, which logs one success in twenty."""
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "WARNING")
     monkeypatch.setenv("POWERTOOLS_LOGGER_SAMPLE_RATE", "0.05")
-    stack_logger = Logger(service="as the stack makes it")  # it reads both variables
+    stack_logger = Logger(service="as the stack makes it")  # a Logger reads both variables
     monkeypatch.setattr(observe.logger, "sampling_rate", stack_logger.sampling_rate)
     monkeypatch.setattr(observe.logger, "initial_log_level", stack_logger.initial_log_level)
     yield lambda drawn: monkeypatch.setattr(random, "random", lambda: drawn)

@@ -73,33 +73,33 @@ class Processes:
     chance: random.Random
     act_as_others: Action = lambda: None
     """A change of the same counter by others, between lines and runs."""
-    killed: set[int] = field(default_factory=set)
+    killed_lines: set[int] = field(default_factory=set)
     """The lines at which runs died. A run dies at each line at which no earlier run has died."""
-    dead: set[int] = field(default_factory=set)
+    dead_threads: set[int] = field(default_factory=set)
     """The threads of dead processes."""
 
     def check_alive(self) -> None:
         """Raises Died for a dead process, whose `finally` blocks still run. All fakes call this."""
-        if threading.get_ident() in self.dead:
+        if threading.get_ident() in self.dead_threads:
             raise Died
 
     def die(self) -> None:
         """End the present process."""
-        self.dead.add(threading.get_ident())
+        self.dead_threads.add(threading.get_ident())
         raise Died
 
-    def run(self, event: dict[str, Any], at: dict[int, Action]) -> dict[str, Any] | None:
-        """Returns the answer of one process, or None if it ended without an answer. `at`: actions at its n-th lines."""
+    def run(self, event: dict[str, Any], actions: dict[int, Action]) -> dict[str, Any] | None:
+        """Returns the answer of one process, or None if the process died. `actions`: by line of the run, from 0."""
         answers: list[dict[str, Any]] = []
         numbers = itertools.count()
 
         def trace(frame: Any, kind: str, _: object) -> Any:
             if frame.f_code.co_filename != self.module.__file__:
                 return None
-            if kind == "line" and threading.get_ident() not in self.dead:
-                action = at.get(next(numbers), lambda: None)
-                if action == self.die or frame.f_lineno not in self.killed:
-                    self.killed.add(frame.f_lineno)
+            if kind == "line" and threading.get_ident() not in self.dead_threads:
+                action = actions.get(next(numbers), lambda: None)
+                if action == self.die or frame.f_lineno not in self.killed_lines:
+                    self.killed_lines.add(frame.f_lineno)
                     self.die()
                 action()
             return trace
@@ -109,7 +109,7 @@ class Processes:
             with suppress(Died, ModelError):
                 answers.append(self.module.handler(event, None))
             sys.settrace(None)
-            self.dead.discard(threading.get_ident())
+            self.dead_threads.discard(threading.get_ident())
 
         thread = threading.Thread(target=process)
         thread.start()
@@ -188,9 +188,9 @@ class Model:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "time", made)
-    return made
+    test_clock = Clock()
+    monkeypatch.setattr(time, "time", test_clock)
+    return test_clock
 
 
 @dataclass
@@ -242,20 +242,20 @@ def test_every_charged_order_is_sold_or_refunded(
     shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others buy and return the same scarce item."""
-    made = shop("checkout", seed)
-    processes, chance = made.processes, made.processes.chance
+    example_shop = shop("checkout", seed)
+    processes, chance = example_shop.processes, example_shop.processes.chance
     outcomes = Sums[str]()
     for number in range(runs):
         provider = Provider(processes, declines=chance.choice((0, 0, 5)))
         monkeypatch.setattr(processes.module, "charge", provider.charge)
         monkeypatch.setattr(processes.module, "refund", provider.refund)
         item, bought = ("stock", f"mug-{seed}-{number}"), Sums[str]()
-        made.others.increment(*item, amount=2)
+        example_shop.others.increment(*item, amount=2)
 
         def act_as_others(item: tuple[str, str] = item, bought: Sums[str] = bought) -> None:
             amount = 2 if chance.random() < 0.6 and not bought["by others"] else -bought["by others"]
             with suppress(LimitReachedError):
-                made.others.increment(*item, amount=-amount)
+                example_shop.others.increment(*item, amount=-amount)
                 bought["by others"] += amount
 
         processes.act_as_others = act_as_others
@@ -264,14 +264,14 @@ def test_every_charged_order_is_sold_or_refunded(
         order = {"order_id": f"o-{seed}-{number}", "item_id": item[1], "amount": 2}
         answer = processes.handle(order)
         processes.clock.now_s += 2000
-        sold = sum(made.committed(*item))
+        sold = sum(example_shop.committed(*item))
         key = order["order_id"]
         assert provider.charged[key] == sold + provider.refunded[key], (number, answer)
         assert answer["sold"] == (sold == 2)
-        assert made.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
+        assert example_shop.tally.get_counter(*item)["value"] == 2 - bought["by others"] - sold
         outcomes["sold" if sold else "refunded" if provider.refunded[key] else "not sold"] += 1
     assert runs < 200 or min(outcomes[outcome] for outcome in ("sold", "refunded", "not sold")) > 0
-    assert runs < 200 or processes.killed >= processes.handler_lines()
+    assert runs < 200 or processes.killed_lines >= processes.handler_lines()
 
 
 @pytest.mark.parametrize(("seed", "runs"), CASES)
@@ -280,8 +280,8 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
 ) -> None:
     """Others use up the budget of the team. A call may use more than was held, and take longer than its hold lasts."""
     monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=200, period=None))
-    made = shop("gateway", seed)
-    processes, chance = made.processes, made.processes.chance
+    example_shop = shop("gateway", seed)
+    processes, chance = example_shop.processes, example_shop.processes.chance
     statuses: Sums[int] = Sums()
     for number in range(runs):
         model = Model(processes)
@@ -292,7 +292,7 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         def act_as_others(team: tuple[str, str] = team, used: Sums[str] = used) -> None:
             amount = 150 if chance.random() < 0.6 and not used["by others"] else -used["by others"]
             with suppress(LimitReachedError):
-                made.others.increment(*team, amount=amount)
+                example_shop.others.increment(*team, amount=amount)
                 used["by others"] += amount
 
         processes.act_as_others = act_as_others
@@ -302,12 +302,12 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
-        assert sum(made.committed(*team)) == spent, (number, answer)
-        assert made.tally.get_counter(*team)["value"] == used["by others"] + spent
+        assert sum(example_shop.committed(*team)) == spent, (number, answer)
+        assert example_shop.tally.get_counter(*team)["value"] == used["by others"] + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
     assert runs < 200 or statuses[200] > statuses[429] > 0
-    assert runs < 200 or processes.killed >= processes.handler_lines()
+    assert runs < 200 or processes.killed_lines >= processes.handler_lines()
 
 
 @dataclass
@@ -340,18 +340,18 @@ def test_a_call_whose_hold_expires_before_its_commit_is_charged_what_fits(
     gateway: Gateway, used: int, charged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The held amount is released between the first commit, which is refused, and the second commit."""
-    made, commit = gateway.shop, Tally.commit_hold
-    made.others.increment(*gateway.team, amount=10)
+    example_shop, commit = gateway.shop, Tally.commit_hold
+    example_shop.others.increment(*gateway.team, amount=10)
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         if amount is None:
-            made.processes.clock.now_s += 1000
-            made.others.increment(*gateway.team, amount=-10)
+            example_shop.processes.clock.now_s += 1000
+            example_shop.others.increment(*gateway.team, amount=-10)
         return commit(tally, *hold, amount=amount)
 
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
-    monkeypatch.setattr(made.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
-    assert made.processes.module.handler(gateway.request, None)["status"] == 200
+    monkeypatch.setattr(example_shop.processes.module, "complete", lambda request: {"text": "x", "tokens": used})
+    assert example_shop.processes.module.handler(gateway.request, None)["status"] == 200
     assert gateway.charged == [charged]
 
 
@@ -359,24 +359,24 @@ def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others take more after each refusal that says how much fits."""
-    made, commit = gateway.shop, Tally.commit_hold
+    example_shop, commit = gateway.shop, Tally.commit_hold
 
     def commit_hold(tally: Tally, *hold: str, amount: int | None = None) -> Any:
         try:
             return commit(tally, *hold, amount=amount)
         except LimitReachedError as refused:
             if refused.left:
-                made.others.increment(*gateway.team, amount=min(50, refused.left))
+                example_shop.others.increment(*gateway.team, amount=min(50, refused.left))
             raise
 
     def complete_slowly(request: dict[str, Any]) -> dict[str, Any]:
-        made.processes.clock.now_s += 1000
+        example_shop.processes.clock.now_s += 1000
         return {"text": "x", "tokens": 130}
 
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
-    monkeypatch.setattr(made.processes.module, "complete", complete_slowly)
-    assert made.processes.module.handler(gateway.request, None)["status"] == 200
-    assert (made.committed(*gateway.team), made.tally.get_counter(*gateway.team)["value"]) == ([0], 120)
+    monkeypatch.setattr(example_shop.processes.module, "complete", complete_slowly)
+    assert example_shop.processes.module.handler(gateway.request, None)["status"] == 200
+    assert (example_shop.committed(*gateway.team), example_shop.tally.get_counter(*gateway.team)["value"]) == ([0], 120)
 
 
 def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_once(
@@ -401,44 +401,44 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
 ) -> None:
     """Another run sells the order, and somebody voids the sale, before this run commits. This run refunds nothing,
     because whoever voids a sale has to refund it."""
-    made = shop("checkout", 0)
-    module, provider = made.processes.module, Provider(made.processes)
+    example_shop = shop("checkout", 0)
+    module, provider = example_shop.processes.module, Provider(example_shop.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
-    made.others.increment("stock", "mug", amount=2)
+    example_shop.others.increment("stock", "mug", amount=2)
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
-    void_hold, is_first_charge = made.others.void_hold, iter((True, False))
+    void_hold, is_first_charge = example_shop.others.void_hold, iter((True, False))
 
     def charge_after_void(order: dict[str, Any]) -> bool:
         if next(is_first_charge):
             assert module.handler(order, None) == {"sold": True}
-            held = made.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
+            held = example_shop.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
             void_hold("stock", "mug", held["hold"])
         return provider.charge(order)
 
     monkeypatch.setattr(module, "charge", charge_after_void)
     assert module.handler(order, None) == {"sold": False}
-    assert (made.committed("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
-    assert made.tally.get_counter("stock", "mug")["value"] == 2
+    assert (example_shop.committed("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
+    assert example_shop.tally.get_counter("stock", "mug")["value"] == 2
 
 
 def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The items are in stock again between the refusal of the first run and its call of `give_up`."""
-    made = shop("checkout", 0)
-    module, provider = made.processes.module, Provider(made.processes)
+    example_shop = shop("checkout", 0)
+    module, provider = example_shop.processes.module, Provider(example_shop.processes)
     monkeypatch.setattr(module, "refund", provider.refund)
     give_up, item = module.give_up, ("stock", "mug")
     order = {"order_id": "o-1", "item_id": "mug", "amount": 2}
-    made.others.increment(*item, amount=2)
+    example_shop.others.increment(*item, amount=2)
 
     def charge_slowly(order: dict[str, Any]) -> bool:
-        made.processes.clock.now_s += 1000
-        made.others.increment(*item, amount=-2)
+        example_shop.processes.clock.now_s += 1000
+        example_shop.others.increment(*item, amount=-2)
         return provider.charge(order)
 
     def sell_and_give_up(order: dict[str, Any], hold: str) -> Any:
-        made.others.increment(*item, amount=2)
+        example_shop.others.increment(*item, amount=2)
         assert module.handler(order, None) == {"sold": True}
         return give_up(order, hold)
 
@@ -446,18 +446,18 @@ def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     monkeypatch.setattr(module, "charge", lambda order: next(charges)(order))
     monkeypatch.setattr(module, "give_up", sell_and_give_up)
     assert module.handler(order, None) == {"sold": True}
-    assert (provider.charged["o-1"], provider.refunded["o-1"], made.committed(*item)) == (2, 0, [2])
+    assert (provider.charged["o-1"], provider.refunded["o-1"], example_shop.committed(*item)) == (2, 0, [2])
 
 
 class DeadlyWire(SyncWire):
-    """SIGKILL ends this process at its n-th request, before the request is sent or, if `answered`, after its answer."""
+    """SIGKILL ends this process at request `last_request` (from 1), before it is sent or, if `answered`, answered."""
 
-    def __init__(self, port: int, at: int, *, answered: bool) -> None:
+    def __init__(self, port: int, last_request: int, *, answered: bool) -> None:
         super().__init__(port)
-        self.at, self.answered = at, answered
+        self.last_request, self.answered = last_request, answered
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        is_last = self.calls + 1 == self.at
+        is_last = self.calls + 1 == self.last_request
         try:
             return {} if is_last and not self.answered else super()._call(operation, parameters)
         finally:
@@ -472,28 +472,28 @@ class Deaths:
     shop: Shop
     engine: Engine
 
-    def is_killed(self, event: dict[str, Any], at: int, *, answered: bool) -> bool:
+    def is_killed(self, event: dict[str, Any], last_request: int, *, answered: bool) -> bool:
         """Runs the handler in a new process. Returns whether SIGKILL ended the process."""
-        process = FORK.Process(target=self._run, args=(event, at, answered), daemon=True)
+        process = FORK.Process(target=self._run, args=(event, last_request, answered), daemon=True)
         process.start()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
         return process.exitcode != 0
 
-    def _run(self, event: dict[str, Any], at: int, answered: bool) -> None:
-        store = Store(DeadlyWire(self.engine.port, at, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
+    def _run(self, event: dict[str, Any], last_request: int, answered: bool) -> None:
+        store = Store(DeadlyWire(self.engine.port, last_request, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
         module, functions = self.shop.processes.module, {each: each for each in client.FUNCTIONS}
         module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
         module.handler(event, None)
 
-    def each(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
+    def killed_runs(self, event_of: Callable[[str], dict[str, Any]], take: Callable[[str], object]) -> Iterator[str]:
         """Yields the name of each killed run, after the next run has answered. Between these runs, nothing happens, or
         the hold expires, or the hold expires and others `take` the held amount."""
         module = self.shop.processes.module
-        for at in itertools.count(1):
+        for last_request in itertools.count(1):
             for answered, later in itertools.product((False, True), ("at once", "expired", "taken")):
-                name = f"{at}-{answered}-{later}".replace(" ", "-")
-                if not self.is_killed(event_of(name), at, answered=answered):
+                name = f"{last_request}-{answered}-{later}".replace(" ", "-")
+                if not self.is_killed(event_of(name), last_request, answered=answered):
                     return
                 self.shop.processes.clock.now_s += 0 if later == "at once" else 1000
                 if later == "taken":
@@ -507,7 +507,7 @@ class Deaths:
 def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     shop: Callable[[str, int], Shop], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, payments = shop("checkout", 0), tmp_path / "provider.jsonl"
+    example_shop, payments = shop("checkout", 0), tmp_path / "provider.jsonl"
     payments.touch()
 
     def paid(order: dict[str, Any]) -> int:
@@ -523,15 +523,17 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     def order(name: str) -> dict[str, Any]:
         if name not in stocked:
             stocked.add(name)
-            made.others.increment("stock", name, amount=2)
+            example_shop.others.increment("stock", name, amount=2)
         return {"order_id": name, "item_id": name, "amount": 2}
 
     stocked = set[str]()
-    monkeypatch.setattr(made.processes.module, "charge", lambda order: pay(order, 2))
-    monkeypatch.setattr(made.processes.module, "refund", lambda order: pay(order, 0))
+    monkeypatch.setattr(example_shop.processes.module, "charge", lambda order: pay(order, 2))
+    monkeypatch.setattr(example_shop.processes.module, "refund", lambda order: pay(order, 0))
     outcomes = Sums[int]()
-    for name in Deaths(made, engine).each(order, lambda name: made.others.increment("stock", name, amount=-2)):
-        sold = sum(made.committed("stock", name))
+    for name in Deaths(example_shop, engine).killed_runs(
+        order, lambda name: example_shop.others.increment("stock", name, amount=-2)
+    ):
+        sold = sum(example_shop.committed("stock", name))
         assert paid(order(name)) == sold, name
         outcomes[sold] += 1
     assert outcomes[2] > outcomes[0] > 0
@@ -542,7 +544,7 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
 ) -> None:
     budget = Counter("tokens", prefix="TEAM", sort_key="TOKENS", attribute="tokens", ceiling=200, debt=100)
     monkeypatch.setitem(counters.COUNTERS, "tokens", budget)
-    made = shop("gateway", 0)
+    example_shop = shop("gateway", 0)
 
     def kept_answer(request: dict[str, Any]) -> dict[str, Any] | None:
         answer = tmp_path / request["id"]
@@ -555,10 +557,12 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
     def request(name: str) -> dict[str, Any]:
         return {"team": name, "id": name, "prompt": "x" * 149, "max_tokens": 50}
 
-    monkeypatch.setattr(made.processes.module, "complete", complete)
-    monkeypatch.setattr(made.processes.module, "kept_answer", kept_answer)
+    monkeypatch.setattr(example_shop.processes.module, "complete", complete)
+    monkeypatch.setattr(example_shop.processes.module, "kept_answer", kept_answer)
     charged = Sums[int]()
-    for name in Deaths(made, engine).each(request, lambda name: made.others.increment("tokens", name, amount=150)):
-        assert made.committed("tokens", name) == ([90] if kept_answer(request(name)) else []), name
-        charged[sum(made.committed("tokens", name))] += 1
+    for name in Deaths(example_shop, engine).killed_runs(
+        request, lambda name: example_shop.others.increment("tokens", name, amount=150)
+    ):
+        assert example_shop.committed("tokens", name) == ([90] if kept_answer(request(name)) else []), name
+        charged[sum(example_shop.committed("tokens", name))] += 1
     assert charged[90] > charged[0] > 0

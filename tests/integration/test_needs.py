@@ -67,7 +67,7 @@ def _accesses(action: str, parameters: dict[str, Any]) -> Iterator[tuple[str, st
             for key in request["Keys"]:
                 yield action, table, key
     elif action in ("Scan", "DescribeTable"):
-        return  # all keys: these actions are granted apart
+        return  # for all keys: a grant of these actions names no key
     elif action == "Query":
         yield action, parameters["TableName"], {"PK": parameters["ExpressionAttributeValues"][":pk"]}
     else:
@@ -125,7 +125,7 @@ Scenario = Iterator[None]
 
 @dataclass
 class World:
-    """One operation of one function, with the counters that both of them serve."""
+    """One operation of one function, with the counters that the operation and the function both serve."""
 
     operation: Operation
     counters: Sequence[Counter]
@@ -271,27 +271,27 @@ def hold(world: World) -> Scenario:
 
 def settle(world: World) -> Scenario:
     """Settle holds in time, twice, too late, beyond a limit, a missing hold, and a hold whose release meets a limit."""
-    in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
-    late = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
+    holds_in_time = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
     fill_calls(world)
     yield
     world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
     too_much = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
-    for counter, hold_id in in_time.items():
+    for counter, hold_id in holds_in_time.items():
         if too_much:
             assert world.do(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
         for each in (hold_id, hold_id, NO_HOLD):
             world.do(**{**STOCK, "counter": counter}, hold=each)
     world.pass_a_minute()
-    for counter, hold_id in late.items():
+    for counter, hold_id in late_holds.items():
         world.do(**{**STOCK, "counter": counter}, hold=hold_id)
 
 
 def change_hold(world: World) -> Scenario:
     """Change holds: less, beyond the limit, longer, a replay, after expired holds, too late, and a missing hold."""
     holds_of = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
-    late = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
+    late_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     yield
     number = itertools.count()
 
@@ -306,12 +306,12 @@ def change_hold(world: World) -> Scenario:
     world.pass_a_minute()
     for name, hold_id in holds_of.items():
         assert change(name, hold_id, amount=5) == 200, "the amount of an expired hold is released first"
-    assert {change(name, hold_id, amount=1) for name, hold_id in late.items()} == {409}
+    assert {change(name, hold_id, amount=1) for name, hold_id in late_holds.items()} == {409}
 
 
 def void_hold(world: World) -> Scenario:
     """Void committed holds, twice, an open hold, a missing hold, and a hold whose void meets a limit."""
-    committed, still_open = (
+    committed, open_holds = (
         {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE},
         {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE},
     )
@@ -323,25 +323,25 @@ def void_hold(world: World) -> Scenario:
     yield
     world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
     for counter, hold in committed.items():
-        for each in (hold, hold, still_open[counter], NO_HOLD):
+        for each in (hold, hold, open_holds[counter], NO_HOLD):
             world.do(**{**STOCK, "counter": counter}, hold=each)
     world.pass_a_minute()
     assert world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
 
 
-def place_hold(invoke: Invoke, amount: int, of: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
+def place_hold(invoke: Invoke, amount: int, counter: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
     """Place a hold of one minute, and return the answer."""
     key = key or secrets.token_hex(8)
-    fields = {**STOCK, "counter": of.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
+    fields = {**STOCK, "counter": counter.name, "amount": amount, "ttl_s": 60, "idempotency_key": key}
     return invoke({**fields, "operation": "hold"})
 
 
-def stock_and_hold(invoke: Invoke, of: Counter = counters.STOCK) -> str:
+def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
     """Add 5 to stock, or leave 5 of a quota, and hold 4 of the 5. Returns the hold's id."""
-    amount = 5 if of.ceiling is None else of.ceiling - 5
-    more = {**STOCK, "counter": of.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
+    amount = 5 if counter.ceiling is None else counter.ceiling - 5
+    more = {**STOCK, "counter": counter.name, "amount": amount, "idempotency_key": secrets.token_hex(8)}
     invoke({**more, "operation": "increment"})
-    return str(place_hold(invoke, 4, of)["body"]["hold"])
+    return str(place_hold(invoke, 4, counter)["body"]["hold"])
 
 
 def hold_before_redeclaration(store: Store) -> str:
@@ -404,7 +404,7 @@ SCENARIOS: dict[str, Callable[[World], Scenario]] = {
 def test_an_operation_needs_exactly_what_it_declares(
     function: str, operation: Operation, invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each function that serves it, because a function of open counters needs less. A limit must refuse once."""
+    """Runs for each function of the operation: a function of open counters needs less. A limit must refuse once."""
     refusals: list[LimitReachedError] = []
     init = LimitReachedError.__init__
 
@@ -457,7 +457,7 @@ class OneShard:
 
 
 def put_minute_to_judge(store: Store) -> None:
-    """Store a closed minute: one tally does not drift, one begins to drift, and the drift of one ends.
+    """Store a closed minute: a tally does not drift, another begins to drift, and the drift of a third ends.
 
     Also store that the bookkeeper has not provably passed the last day.
     """
@@ -559,8 +559,8 @@ def put_event_to_send(store: Store) -> None:
 def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
     """Store a post with a wrong tally, a tally that was wrong before the ledger, a video that drifts, a receipt
     that was not rolled up, and a dead letter of each consumer."""
-    old = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
-    store.client.put_item(TableName=store.settings.counts_table, Item=old)
+    old_tally = tallies.key(counters.LIKES, "old", 0) | {"likeTally": {"N": "5"}, "authorId": {"S": "ann"}}
+    store.client.put_item(TableName=store.settings.counts_table, Item=old_tally)
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
     invoke.direct("put_mine", counter="likes", id="a91f", caller="bob")
     edit(store, tallies.key(counters.LIKES, "a91f", 0), "likeTally", 2)
@@ -594,9 +594,9 @@ def test_the_command_needs_only_what_its_policy_allows(
     put_faults(invoke, store, objects)
     stock_and_hold(invoke)
     mark_judged(store)
-    repairs_at_s = reconcile.Reconciler(store).clock  # bound at the import, which a command does late
+    repair_clock = reconcile.Reconciler(store).clock  # the import binds this clock, which a command imports late
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # the judged minutes are ahead of the clock
-    assert reconcile.Reconciler(store).clock() == pytest.approx(repairs_at_s(), abs=60)
+    assert reconcile.Reconciler(store).clock() == pytest.approx(repair_clock(), abs=60)
     fold_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)

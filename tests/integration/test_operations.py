@@ -74,9 +74,9 @@ def test_a_sample_succeeds_and_has_the_same_answer_over_http_and_as_a_direct_eve
     route: Route, invoke: Invoke, store: Store, engine: Engine
 ) -> None:
     """`invoke` compares each answer with the API document."""
-    other = Invoke(Store(store.client, fresh_tables(engine.endpoint)))
+    invoke_direct = Invoke(Store(store.client, fresh_tables(engine.endpoint)))
     answer = invoke(samples.http_event(route, COUNTERS, **prepare(invoke, route.operation.name)))
-    direct = other(samples.direct_event(route, COUNTERS, **prepare(other, route.operation.name)))
+    direct = invoke_direct(samples.direct_event(route, COUNTERS, **prepare(invoke_direct, route.operation.name)))
     assert answer["statusCode"] in route.operation.success_statuses, answer["body"]
     assert answer["statusCode"] == direct["status"]
     if "media_type" not in direct["body"]:
@@ -114,11 +114,11 @@ def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: 
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """`make generate`: the samples in `events/`, and the client."""
-    old = [
+    """`make generate` writes the samples in `events/`, and the client."""
+    stale = [
         path for path, text in generated.files(COUNTERS).items() if not path.exists() or path.read_text("utf-8") != text
     ]
-    assert (old, generated.stale_files(generated.files(COUNTERS))) == ([], [])
+    assert (stale, generated.stale_files(generated.files(COUNTERS))) == ([], [])
     folders = {path.parent.name for path in generated.files(COUNTERS) if path.is_relative_to(generated.EVENTS)}
     assert folders | {"rollup", "bookkeeper"} == {path.name for path in generated.EVENTS.iterdir()}
 
@@ -151,19 +151,19 @@ def test_a_whole_number_may_be_written_with_a_fraction_or_an_exponent(route: Rou
 
 # Bad input
 
-ODD: list[object] = [
+ODD_VALUES: list[object] = [
     None, True, 0, -1, 1.5, 10**30, "", " ", "\x00", "\ud800", "a#b", "ü" * 9000, "x" * 20_000, [], ["x"], {}, {"": 1},
 ]  # fmt: skip
 
 
 def invalid_values(route: Route, field: Field) -> list[object]:
-    """Returns the values of ODD that are invalid for this field, as the API document says."""
+    """Returns the values of ODD_VALUES that are invalid for this field, as the API document says."""
     schema = field.kind.schema_for(SchemaContext(route.served_counters(COUNTERS), anonymous=not route.needs_caller))
     schema = schema["items"] if field.kind.list_max else schema  # a query repeats the field
     validator = Draft202012Validator(schema)
     words = {"true", "false"} if schema.get("type") == "boolean" else set()
-    in_url = [value for value in ODD if isinstance(value, str) and value not in words]
-    values = ODD if field.source is Source.BODY else in_url
+    in_url = [value for value in ODD_VALUES if isinstance(value, str) and value not in words]
+    values = ODD_VALUES if field.source is Source.BODY else in_url
     return [value for value in values if not _is_surrogate_in_url(value, field) and not validator.is_valid(value)]
 
 
@@ -219,8 +219,8 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "a huge number", {**event, "body": huge, "headers": headers}
     yield "a large body", {**event, "body": "x" * (route.operation.body_bytes_max + 1), "headers": headers}
     yield "not base64", {**event, "body": "!!!", "headers": headers, "isBase64Encoded": True}
-    yield "another type", {**event, "body": "{}", "headers": headers | {"content-type": "image/png"}}
-    yield "a packed body", {**event, "body": "{}", "headers": headers | {"content-encoding": "gzip"}}
+    yield "another media type", {**event, "body": "{}", "headers": headers | {"content-type": "image/png"}}
+    yield "a compressed body", {**event, "body": "{}", "headers": headers | {"content-encoding": "gzip"}}
 
 
 def item_count(store: Store) -> int:
@@ -231,17 +231,17 @@ def item_count(store: Store) -> int:
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: route.id)
 def test_bad_requests_are_refused_with_a_problem_and_store_nothing(route: Route, invoke: Invoke, store: Store) -> None:
-    taken = {}
+    accepted = {}
     for name, event in bad_requests(route):
         answer = invoke(event)
         document = events.body_of(answer) if answer["statusCode"] >= 400 else {}
         if answer["statusCode"] not in REFUSALS or not document.get("detail"):
-            taken[name] = answer["statusCode"]
+            accepted[name] = answer["statusCode"]
         else:
             assert answer["headers"]["content-type"] == "application/problem+json"
             assert document["type"].startswith(PROBLEM_TYPE_PREFIX)
             assert "\ud800" in name or document["status"] == answer["statusCode"]
-    assert taken == {}
+    assert accepted == {}
     assert item_count(store) == 0
 
 
@@ -263,7 +263,7 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
         validator = Draft202012Validator(schema)
         bad += [
             (f"{field.name}={str(value)[:20]!r}", event | {field.name: value})
-            for value in ODD
+            for value in ODD_VALUES
             if not validator.is_valid(value) and not (value == 0 and field.name in AS_NUMBERS)
         ]
         bad += [(f"{field.name}_", event | {f"{field.name}_": event.get(field.name)})]
@@ -272,8 +272,8 @@ def test_bad_direct_events_are_refused_with_a_problem_and_store_nothing(
     if general.needs_caller and (operation.writes or not general.scope):
         bad.append(("no caller", {name: value for name, value in event.items() if name != "caller"}))
     bad += [(f"caller={str(value)[:20]!r}", event | {"caller": value}) for value in (7, "", "ü" * 200, ["a"], {})]
-    taken = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSALS}
-    assert taken == {}
+    accepted = {name: answer["status"] for name, sent in bad if (answer := invoke(sent))["status"] not in REFUSALS}
+    assert accepted == {}
     assert item_count(store) == 0
 
 

@@ -66,16 +66,14 @@ class Shop:
         self.handler = ItemsHandler({counter.name: counter for counter in counters}, store, objects)
         self.sequence = 0
 
-    def write(
-        self, pk: str, sk: str, old: dict[str, Any] | None, new: dict[str, Any] | None, made_s: float = 0
-    ) -> None:
+    def write(self, pk: str, sk: str, *, old: dict[str, Any] | None = None, new: dict[str, Any]) -> None:
         """Deliver a record of this item to the consumer."""
         self.sequence += 1
         key = {"PK": {"S": pk}, "SK": {"S": sk}}
         images = {"OldImage": old, "NewImage": new}
         change = {name: {**key, **image} if image else image for name, image in images.items() if image is not None}
-        position = {"ApproximateCreationDateTime": made_s or time.time(), "SequenceNumber": str(self.sequence)}
-        name = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
+        position = {"ApproximateCreationDateTime": time.time(), "SequenceNumber": str(self.sequence)}
+        name = "INSERT" if old is None else "MODIFY"
         record = {"eventName": name, "eventID": str(self.sequence), "dynamodb": {"Keys": key, **position, **change}}
         event = {"Records": [record], "shardId": "shardId-1", "eventSourceARN": SHOP.stream}
         assert self.handler(event, LambdaContext()) == {"state": {}, "batchItemFailures": []}
@@ -103,32 +101,32 @@ def begin_scan(store: Store, counter: Counter) -> scan_state.Scan:
 
 
 def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store) -> None:
-    """The consumer gets records during a scan, after it, that cannot be counted, and under another declaration."""
+    """The consumer gets records in and after a scan, of an item that cannot count, and under another declaration."""
     scan = begin_scan(team_store, ORDERS)
     scan_state.close(team_store, begin_scan(team_store, LIKED), LIKED.items_digest)
     recorder, shop = ConsumersRecorder(team_store), Shop(team_store, ORDERS, LIKED)
-    shop.write("CUSTOMER#ann", "ORDER#1", None, OPEN_ORDER)
-    shop.write("CUSTOMER#ann", "ORDER#1", OPEN_ORDER, SHIPPED_ORDER)
-    shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
-    shop.write("POST#a", "META", None, {"likes": {"N": "1"}})
-    shop.write("CUSTOMER#ann", "ORDER#2", None, {})
-    recorded = set(recorder.needs)
+    shop.write("CUSTOMER#ann", "ORDER#1", new=OPEN_ORDER)
+    shop.write("CUSTOMER#ann", "ORDER#1", old=OPEN_ORDER, new=SHIPPED_ORDER)
+    shop.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
+    shop.write("POST#a", "META", new={"likes": {"N": "1"}})
+    shop.write("CUSTOMER#ann", "ORDER#2", new={})
+    consumer_needs = set(recorder.needs)  # without the needs of the scan's end
     assert scan_state.end(team_store, scan, time.time() - scan_state.CLOCK_SLACK * team_store.settings.minute_s - 1)
-    recorder.needs = recorded
-    shop.write("CUSTOMER#ann", "ORDER#3", None, OPEN_ORDER)
+    recorder.needs = consumer_needs
+    shop.write("CUSTOMER#ann", "ORDER#3", new=OPEN_ORDER)
     other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
-    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", None, OPEN_ORDER)
+    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", new=OPEN_ORDER)
     assert recorder.needs == items.needed(COUNTERS.values())
 
 
 class OneShard:
-    """One shard for each stream. `gone`: the tables whose stream is deleted."""
+    """Fake streams with one shard each. `deleted_streams`: the tables whose stream is deleted."""
 
-    def __init__(self, *gone: str) -> None:
-        self.gone = gone
+    def __init__(self, *deleted_streams: str) -> None:
+        self.deleted_streams = deleted_streams
 
     def list_shards(self, table: str) -> ShardTree:
-        if table in self.gone:
+        if table in self.deleted_streams:
             raise StoreRefusedError("there is no such stream")
         return {f"shardId-{table}": None}
 
@@ -161,20 +159,20 @@ class TeamsRecorder(Recorder):
 def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     team_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep stores how far the consumer has come and what may be lost. It checks the team's numbers, of which one
-    is wrong and does not change. It also recounts some groups."""
+    """The sweep stores how far the consumer has come and what may be lost. The sweep also checks the team's numbers, of
+    which one stays wrong, and recounts some groups."""
     for counter in (ORDERS, LIKED):
         scan_state.close(team_store, begin_scan(team_store, counter), counter.items_digest)
     shop, now = Shop(team_store, ORDERS, LIKED), time.time
-    shop.write("POST#a", "LIKE#ann", None, {"at": {"N": "1"}})
-    shop.write("POST#a", "META", None, {"likes": {"N": "7"}})
+    shop.write("POST#a", "LIKE#ann", new={"at": {"N": "1"}})
+    shop.write("POST#a", "META", new={"likes": {"N": "7"}})
     order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPEN_ORDER}
     team_store.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
     chosen = {"orders": [order], "liked": [like]}  # in place of random items
     monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: chosen[recount.counter.name])
     recorder = TeamsRecorder(team_store, SHOP.name)
-    for days in (0, 0.1, 0.2, 3):
+    for days in (0, 0.1, 0.2, 3):  # from now
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
         Sweep(COUNTERS, team_store, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
     recorded = {(need.action, need.prefix) for need in recorder.needs}

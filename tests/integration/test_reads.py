@@ -30,9 +30,9 @@ from tests.integration.conftest import Invoke
 pytestmark = pytest.mark.sdk
 VIEWS = Counter("views", prefix="ARTICLE", sort_key="VIEWS", attribute="views", read="anyone", max_age_s=5)
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="OPEN", attribute="open", read="anyone", items=Items("shop"))
-TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, read="anyone")
-BOTH = Counter("both", prefix="ROOM", sort_key="BOTH", attribute="both", start=5, floor=2, ceiling=9)
-BEGUN = Counter("begun", prefix="ROOM", sort_key="BEGUN", attribute="begun", start=5)
+SEATS = Counter("seats", prefix="SHOW", sort_key="SEATS", attribute="seats", floor=0, read="anyone")
+FLOOR_AND_CEILING = Counter("both", prefix="ROOM", sort_key="BOTH", attribute="both", start=5, floor=2, ceiling=9)
+WITH_START = Counter("with_start", prefix="ROOM", sort_key="BEGUN", attribute="begun", start=5)
 Ask = Callable[..., dict[str, Any]]
 PAGE = "https://example.com/a"
 TOKEN = {"authorization": "Bearer anything"}
@@ -41,7 +41,7 @@ TOKEN = {"authorization": "Bearer anything"}
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Invokes functions that read this test's counters, too."""
-    for counter in (VIEWS, TESTED, ORDERS, BOTH, BEGUN):
+    for counter in (VIEWS, SEATS, ORDERS, FLOOR_AND_CEILING, WITH_START):
         monkeypatch.setitem(COUNTERS, counter.name, counter)
     return Invoke(store)
 
@@ -58,7 +58,7 @@ def ask(invoke: Invoke) -> Callable[..., dict[str, Any]]:
     return call
 
 
-def test_anyone_reads_a_public_counter_and_a_cache_keeps_it_for_the_declared_time(
+def test_anyone_reads_a_public_counter_and_a_cache_keeps_the_answer_for_the_declared_time(
     ask: Ask, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask("views", amount=3, idempotency_key="a")
@@ -76,18 +76,18 @@ def test_anyone_reads_a_public_counter_and_a_cache_keeps_it_for_the_declared_tim
     )
     ask("views", amount=1, idempotency_key="b")
     assert ask("views", {"if-none-match": headers["etag"]})["statusCode"] == 200
-    ask("tested", amount=2, idempotency_key="c")
-    assert ask("tested")["headers"]["etag"] == '"1"', "the ETag of a counter with versions is the version"
-    monkeypatch.setitem(COUNTERS, "tested", replace(TESTED, floor=-3))
-    after_deploy = Invoke(store).http("get_counter_tested", id="7c20", headers={"if-none-match": '"1"'})
+    ask("seats", amount=2, idempotency_key="c")
+    assert ask("seats")["headers"]["etag"] == '"1"', "the ETag of a counter with versions is the version"
+    monkeypatch.setitem(COUNTERS, "seats", replace(SEATS, floor=-3))
+    after_deploy = Invoke(store).http("get_counter_seats", id="7c20", headers={"if-none-match": '"1"'})
     assert after_deploy["statusCode"] == 200, "a deploy has changed the limit, but not the version"
     assert events.body_of(after_deploy)["left"] == 5
 
 
 LIMITED = [
-    (BOTH, {}, {"value": 5, "version": 0, "limit": 9, "left": 4}),
-    (BOTH, {"shard0": 2}, {"value": 7, "version": 1, "limit": 9, "left": 2}),
-    (BEGUN, {"shard0": 2}, {"value": 7, "version": 1}),
+    (FLOOR_AND_CEILING, {}, {"value": 5, "version": 0, "limit": 9, "left": 4}),
+    (FLOOR_AND_CEILING, {"shard0": 2}, {"value": 7, "version": 1, "limit": 9, "left": 2}),
+    (WITH_START, {"shard0": 2}, {"value": 7, "version": 1}),
     (COUNTERS["stock"], {"shard0": 3}, {"value": 3, "version": 1, "limit": 0, "left": 3}),
     (COUNTERS["contest"], {"shard0": -1}, {"value": 99, "version": 1, "limit": 0, "left": 99}),
     (COUNTERS["plays"], {"shard0": 2, "shard3": 5}, {"value": 7}),
@@ -152,7 +152,7 @@ def test_no_cache_keeps_a_refusal(invoke: Invoke) -> None:
     assert "etag" not in answer["headers"], json.dumps(answer)
 
 
-# Many at once
+# Many numbers in one request
 
 
 def read_as_anyone(*tally_names: str) -> dict[str, Any]:
@@ -180,22 +180,22 @@ def add(store: Store, counter: Counter, id_: str, **amounts: int) -> None:
 
 def test_many_numbers_are_answered_in_order_and_each_is_read_once(invoke: Invoke, store: Store, meter: Meter) -> None:
     add(store, COUNTERS["plays"], "9f3a", shard0=2, shard3=5)
-    add(store, TESTED, "7c20", shard0=7)
+    add(store, SEATS, "7c20", shard0=7)
     add(store, VIEWS, "7c20", shard0=1)
     meter.reset()
     answer = invoke(
         read_as_anyone(
-            "tested:7c20", "plays:9f3a", "views:7c20", "tested:none", "plays:none", "plays:9f3a", "tested:7c20"
+            "seats:7c20", "plays:9f3a", "views:7c20", "seats:none", "plays:none", "plays:9f3a", "seats:7c20"
         ),
     )
     assert numbers(answer) == [7, 7, 1, 0, 0, 7, 7]
     first = events.body_of(answer)["tallies"][0]
-    assert first == {"counter": "tested", "id": "7c20", "value": 7, "limit": 0, "left": 7}
+    assert first == {"counter": "seats", "id": "7c20", "value": 7, "limit": 0, "left": 7}
     assert meter.requests == 4, "one request for all tallies with one item, and one for each other tally"
     assert meter.read_units <= 5
     assert answer["headers"]["cache-control"] == "public, max-age=1", "the shortest time of the counters"
-    conditional = read_as_anyone("tested:7c20")
-    conditional["headers"]["if-none-match"] = invoke(read_as_anyone("tested:7c20"))["headers"]["etag"]
+    conditional = read_as_anyone("seats:7c20")
+    conditional["headers"]["if-none-match"] = invoke(read_as_anyone("seats:7c20"))["headers"]["etag"]
     assert invoke(conditional)["statusCode"] == 304
 
 
@@ -218,7 +218,7 @@ def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
 
 
 def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a watermark, `as_of` is null. With one, `as_of` is the stored time less 5 s, because clocks differ."""
+    """Without a watermark, `as_of` is null. With a watermark, it is the stored time less 5 s."""
 
     def as_of_of_reads() -> list[int | None]:
         monkeypatch.setattr(watermark, "_cached", None)
@@ -228,8 +228,8 @@ def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch:
 
     assert as_of_of_reads() == [None, None]
     rolled_s = int(time.time()) - 90
-    noted = items.to_wire({"written_s": rolled_s + 60, "reads_complete_s": rolled_s})
-    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | noted)
+    stored_watermark = items.to_wire({"written_s": rolled_s + 60, "reads_complete_s": rolled_s})
+    store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | stored_watermark)
     assert as_of_of_reads() == [rolled_s - 5] * 2
 
 
@@ -237,21 +237,21 @@ def test_a_counter_of_items_has_no_number_until_a_scan_has_counted_the_items(inv
     """The scan must be of the present declaration. With `about`, `as_of` is approximate."""
     add(store, ORDERS, "ann", shard0=4)
     ann = {"counter": "orders", "id": "ann"}
-    begun = scan_state.begin(store, ORDERS, time.time())
-    assert begun is not None
+    open_scan = scan_state.begin(store, ORDERS, time.time())
+    assert open_scan is not None
     for digest in ("", "of another declaration"):
         refused = [invoke.http(name, **ann) for name in ("get_counter", "get_counter_badge")]
         assert [answer["statusCode"] for answer in refused] == [409, 409]
         assert "run `tally scan orders`" in events.body_of(refused[0])["detail"]
         assert numbers(invoke(read_as_anyone("orders:ann", "plays:x"))) == ["not-counted", 0]
-        scan_state.close(store, begun, digest)
-        begun = scan_state.begin(store, ORDERS, time.time())
-        assert begun is not None
-    scan_state.close(store, begun, ORDERS.items_digest)
+        scan_state.close(store, open_scan, digest)
+        open_scan = scan_state.begin(store, ORDERS, time.time())
+        assert open_scan is not None
+    scan_state.close(store, open_scan, ORDERS.items_digest)
     answer = events.body_of(invoke.http("get_counter", **ann))
     assert answer == {"counter": "orders", "id": "ann", "value": 4, "as_of": None, "about": True}
-    noted = scan_state.passed_key("shop") | items.to_wire({"passed": 1_800_000_000})
-    store.client.put_item(TableName=store.settings.ledger_table, Item=noted)
+    passed_item = scan_state.passed_key("shop") | items.to_wire({"passed": 1_800_000_000})
+    store.client.put_item(TableName=store.settings.ledger_table, Item=passed_item)
     [entry] = events.body_of(invoke(read_as_anyone("orders:ann")))["tallies"]
     assert entry == answer | {"as_of": 1_800_000_000}
     assert invoke.http("get_counter_badge", **ann)["statusCode"] == 200
@@ -263,9 +263,9 @@ def test_the_status_says_which_items_are_not_counted(invoke: Invoke, store: Stor
         return next((part["state"], part["line"]) for part in parts if part["name"] == "items")
 
     assert part() == ("wrong", "orders not counted: run `tally scan orders`")
-    begun = scan_state.begin(store, ORDERS, time.time())
-    assert begun is not None
-    scan_state.close(store, begun, ORDERS.items_digest)
+    open_scan = scan_state.begin(store, ORDERS, time.time())
+    assert open_scan is not None
+    scan_state.close(store, open_scan, ORDERS.items_digest)
     assert part() == ("ok", "orders counted")
     add(store, ORDERS, "~-group", shard0=3)
     line = "orders counted; orders does not count 3 with a group that no id can be made of, such as ?"
@@ -277,9 +277,9 @@ def test_the_number_of_the_longest_possible_group_can_be_read(invoke: Invoke, st
     """The group's id has nine or twelve characters for each letter. No other id may be so long."""
     group = encode_id(letter * GROUP_CHARACTERS_MAX)
     add(store, ORDERS, group, shard0=4)
-    begun = scan_state.begin(store, ORDERS, time.time())
-    assert begun is not None
-    scan_state.close(store, begun, ORDERS.items_digest)
+    open_scan = scan_state.begin(store, ORDERS, time.time())
+    assert open_scan is not None
+    scan_state.close(store, open_scan, ORDERS.items_digest)
     read = events.body_of(invoke.http("get_counter", counter="orders", id=group))
     [entry] = events.body_of(invoke(read_as_anyone(f"orders:{group}")))["tallies"]
     details = invoke.direct("get_details", counter="orders", id=group)["body"]
@@ -329,14 +329,14 @@ def test_a_change_answers_the_value_with_one_more_read_unit(invoke: Invoke, stor
     assert events.body_of(answer)["value"] == events.body_of(answer)["number"] == 1
 
 
-def test_a_replay_reads_the_value_again_and_no_receipt_keeps_it(invoke: Invoke, store: Store) -> None:
+def test_a_replay_reads_the_present_value_and_no_receipt_has_the_value(invoke: Invoke, store: Store) -> None:
     change(invoke, "stock", "a", 5)
     change(invoke, "stock", "b", -2)
-    again = invoke({
+    replay = invoke({
         "operation": "increment", "counter": "stock", "id": "x", "caller": "alice", "idempotency_key": "a", "amount": 5,
         "value": True,
     })  # fmt: skip
-    assert (again["replayed"], again["body"]["value"]) == (True, 3)
+    assert (replay["replayed"], replay["body"]["value"]) == (True, 3)
     receipts = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert ["value" in json.loads(receipt["data"]["S"]) for receipt in receipts] == [False, False]
 

@@ -60,10 +60,10 @@ PING_STORE: Needs = frozenset({Need("GetItem", Table.COUNTS, "HEALTH")})
 
 
 def to_count(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs of a change, which puts a receipt, and moves the tally unless the rollup does."""
+    """Returns the needs of a change without limits, which puts a receipt, and moves the tally unless it spills."""
     counting = list(counters)
     visible_now = [counter for counter in counting if counter.visible == "now"]
-    return (PUT_RECEIPT if counting else NOTHING) | on_counts(visible_now, "UpdateItem") | to_read_limits(counting)
+    return (PUT_RECEIPT if counting else NOTHING) | on_counts(visible_now, "UpdateItem")
 
 
 def to_read_limits(counters: Iterable[Counter]) -> Needs:

@@ -567,10 +567,10 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
     mark_judged(store)  # a repair waits until the present minute is judged
     put_drift_row(store, "likes", "a91f", 2)
     put_drift_row(store, "plays", "9f3a", -3)
-    record = stream_records.play(7, "9f3a", at=28_000_000)
-    lost = stream_records.play(8, "lost", at=int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY)["dynamodb"][
-        "NewImage"
-    ]
+    record = stream_records.play(7, "9f3a", writer_minute=28_000_000)
+    lost = stream_records.play(8, "lost", writer_minute=int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY)[
+        "dynamodb"
+    ]["NewImage"]
     store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
     for consumer in ("rollup", "bookkeeper"):
         marker = dead_letters.store_and_mark(

@@ -16,7 +16,7 @@ CHECKOUT = Path(tally.__file__).parents[1]
 PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
 
 
-def test_a_play_runs_through_at_most_11_modules_and_60_calls(store: Store) -> None:
+def test_a_play_runs_through_at_most_12_modules_and_60_calls(store: Store) -> None:
     """Counts the calls from HTTP event to answer. An earlier play fills the caches that all plays share."""
     entry, event = handlers.entry("increments_open", store), events.http("increment_plays_short")
     assert entry(event, LambdaContext())["statusCode"] == 200

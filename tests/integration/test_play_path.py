@@ -13,7 +13,7 @@ from tests import events
 from tests.contexts import LambdaContext
 
 CHECKOUT = Path(tally.__file__).parents[1]
-PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 11, 60
+PLAY_MODULES_MAX, PLAY_FRAMES_MAX = 12, 60
 
 
 def test_a_play_runs_through_at_most_12_modules_and_60_calls(store: Store) -> None:

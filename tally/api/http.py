@@ -85,10 +85,10 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
     UnsupportedMediaTypeError.
     """
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
-    checks_query = not route.operation.takes_any_query
+    has_query_to_parse = event.get("rawQueryString") and not route.operation.takes_any_query
     sent: dict[Source, Mapping[str, object]] = {
         Source.PATH: event.get("pathParameters") or {},
-        Source.QUERY: _parse_query(event, route) if checks_query else {},
+        Source.QUERY: _parse_query(event, route) if has_query_to_parse else {},
         Source.BODY: _parse_body(event, headers, route),
         Source.HEADER: headers,
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},

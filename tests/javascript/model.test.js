@@ -148,6 +148,8 @@ class History {
       "open", "close", "freeze", "thaw", "user", "token", "token", "online", "full", "broken", "setClock", "storeJunk", "faults",
       "retry", ...(random.often(0.2) ? ["forgetUser", "clear"] : []), ...(random.often(0.1) ? ["forgetBrowser"] : []),
     ]);
+    // "open" opens two tabs while fewer than four are open: `this[event]` below opens one.
+    if (event === "open" && model.alive.length < 4) this.open();
     if (event === "close") model.close(this.tab);
     if (event === "freeze") model.freeze(this.tab);
     if (event === "thaw") model.alive.filter(({ frozen }) => frozen).forEach((tab) => model.thaw(tab));

@@ -53,12 +53,13 @@ UNREACHABLE_DYNAMODB = {
 }  # fmt: skip
 COMMIT = """
 import json
+from tally.dynamo.keys import FORMAT
 from tally.errors import StoreUnreachableError
 from tally.transact import Transactions
 names = ("COUNTS", "RECEIPTS", "LEDGER")
 counter = {"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}
 settings = {f"TALLY_{name}_TABLE": name for name in names}
-granted = {"format": 1, "version": "", "counters": [counter], "settings": settings}
+granted = {"format": FORMAT, "version": "", "counters": [counter], "settings": settings}
 tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(granted)}, caller="orders")
 try:
     tally.commit("k", [("usage", "ann", 1)], [{"Delete": {"TableName": "shop", "Key": {"PK": {"S": "a"}}}}])

@@ -35,7 +35,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
             return {"spent": True}
         except KeyReusedError:  # an earlier run spent the amount from other grants
             return {"spent": True}
-        except LimitReachedError:  # another request spent the same grant: plan anew
+        except LimitReachedError:  # another request spent the same grant: plan again
             continue
     raise TimeoutError("Others are spending the same grants. Send the request again.")
 

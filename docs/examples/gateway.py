@@ -39,7 +39,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
     try:
         hold = tally.hold(*budget, estimate, HOLD_S, idempotency_key=request["id"])
         answer = kept_answer(request)
-        if hold["state"] == "expired" and answer is None:  # an earlier run died: hold the amount anew
+        if hold["state"] == "expired" and answer is None:  # an earlier run died, so this run places a new hold
             second_hold = tally.hold(*budget, estimate, HOLD_S, idempotency_key=str(uuid4()))
     except LimitReachedError as refused:
         return {"status": 429, "left": refused.left, "retry_after_s": refused.retry_after_s}

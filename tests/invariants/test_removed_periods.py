@@ -112,7 +112,7 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
     assert (stored_items(world, target), world.drifts()) == ([], {})
 
 
-def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally_anew(
+def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally_again(
     world: Deployment, reconciler: Reconciler
 ) -> None:
     expired, kept = current_tally(world, SHORT), current_tally(world, HOURLY)

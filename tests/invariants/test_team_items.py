@@ -693,7 +693,7 @@ def test_a_consumer_with_the_old_declaration_abandons_the_scan_of_the_new_declar
     assert team.numbers("open") == {"a": 1}
 
 
-def test_a_counter_that_was_removed_and_declared_anew_shows_no_old_number(team: Team) -> None:
+def test_a_counter_that_was_removed_and_declared_again_shows_no_old_number(team: Team) -> None:
     count_all(team)
     team.counters = {name: counter for name, counter in COUNTERS.items() if name != "open"}
     team.handler = team.process()

@@ -7,13 +7,12 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from math import isnan
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tally import counter, errors, items, notify, observe, pages
-from tally.cdk import alarms, monitoring, options
+from tally.cdk import options
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 HEAD = """# Reference
@@ -22,6 +21,7 @@ HEAD = """# Reference
 
 * The HTTP API: `/openapi.json` of every stack, `/dev/openapi` under `make dev`.
 * The command: `tally help`, `tally help COMMAND`.
+* The alarms: [the runbook](runbook.md#find-your-alarm).
 """
 CLASSES = (
     (counter.Counter, counter, '`counters.py` declares counters with these fields: `Counter("likes", prefix=…)`.'),
@@ -33,14 +33,10 @@ CLASSES = (
 ABOUT = {
     "Options": "`-c name=value` of `make deploy`, or the context in `cdk.json`. An argument of the construct"
     " `Tally(…)` has the same name in snake_case, and takes a list, a number or a boolean.",
-    "Alarms": "The alarm goes off after so many periods in a row. The runbook says what to do.",
     "Metrics": "The namespace is `Tally`, and the dimension `service` is the name of the stack. A metric that"
     " begins with \"By\" has one more dimension: `counter`, `consumer` or `version`.",
-    "Widgets": "The sections of the CloudWatch dashboard in their order, below the state of each alarm. *Successful"
-    " sweeps* is normally five in five minutes. If *Functions throttled* is above 0, the account's concurrency or a"
-    " reservation is used up.",
     "Problems": "Answers of the type `application/problem+json` (RFC 9457). `type` is `urn:problem-type:tally:` and the"
-    " type below. A request that got 503 may be sent again unchanged, with the same key, after `Retry-After`.",
+    " type below. After a 503, send the request again unchanged, with the same key, after `Retry-After`.",
 }  # fmt: skip
 NEVER_ANSWERED = (errors.RetryableError, errors.AlreadyCountedError, errors.HotTallyError, errors.ChangeRefusedError)
 DEFAULT_CHARACTERS_MAX = 24
@@ -115,45 +111,11 @@ def _default_text(value: Any) -> str:
     return f"`{text.lower() if text.isupper() or isinstance(value, bool) else text}`"
 
 
-def alarms_table() -> str:
-    """Returns the table of the alarms, in the order of the runbook."""
-    rows = []
-    for alarm in alarms.ALARMS:
-        sign = "below" if alarm.compare is alarms.BELOW else "above"
-        limit = "by the routes' throttles" if isnan(alarm.threshold) else f"{sign} {alarm.threshold:,}"
-        name = f"[{alarm.name}](runbook.md#{alarm.name})"
-        rows.append((name, alarm.description, limit, str(alarm.periods), alarm.act))
-    return table(("alarm", "its text", "threshold", "periods", "act"), rows)
-
-
 def metrics() -> list[tuple[str, str]]:
     """Returns the metrics that the functions write, and their docstrings."""
     written = assignments(ast.parse(inspect.getsource(observe)).body)
     texts = [(value.value, text) for _, value, text in written if isinstance(value, ast.Constant)]
     return [(str(name), text) for name, text in texts if str(name)[:1].isupper() and name != observe.NAMESPACE]
-
-
-def widgets() -> list[tuple[str, str]]:
-    """Returns the section and the title of each widget of the dashboard, in their order."""
-    [cls] = ast.parse(inspect.getsource(monitoring.Monitoring)).body
-    assert isinstance(cls, ast.ClassDef)
-    methods = [part for part in cls.body if isinstance(part, ast.FunctionDef)]
-    sections = [method for method in methods if method.name != "_add_alarms_without_widgets"]
-    calls = [node for section in sections for node in ast.walk(section) if isinstance(node, ast.Call)]
-    found = []
-    for call in sorted(calls, key=lambda node: node.lineno):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "_add_section":
-            _, section, shown = call.args
-            found += [(ast.literal_eval(section), ast.literal_eval(title)) for title in shown.keys]  # type: ignore
-    return found
-
-
-def widgets_table() -> str:
-    """Returns the table of the dashboard's widgets, a row for each section."""
-    by_section: dict[str, list[str]] = {}
-    for section, title in widgets():
-        by_section.setdefault(section, []).append(title)
-    return table(("section", "widgets"), [(section, "; ".join(titles)) for section, titles in by_section.items()])
 
 
 def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type[errors.TallyError]]:
@@ -167,8 +129,8 @@ def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type
 
 def problems_table() -> str:
     """Returns the table of the problem types, by status."""
-    rows = [(str(each.status), f"`{each.slug}`", each.title, _docstring(each)) for each in problems()]
-    return table(("status", "type", "title", "when"), sorted(rows))
+    rows = [(str(each.status), f"`{each.slug}`", _docstring(each)) for each in problems()]
+    return table(("status", "type", "when"), sorted(rows))
 
 
 def _docstring(cls: type) -> str:
@@ -180,9 +142,7 @@ def page() -> str:
     parts = {cls.__name__: f"{about}\n\n{class_table(cls, module)}" for cls, module, about in CLASSES}
     tables = {
         "Options": options_table(),
-        "Alarms": alarms_table(),
         "Metrics": table(("metric", "meaning"), [(f"`{name}`", text) for name, text in metrics()]),
-        "Widgets": widgets_table(),
         "Problems": problems_table(),
     }
     parts |= {name: f"{ABOUT[name]}\n\n{text}" for name, text in tables.items()}

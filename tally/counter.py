@@ -66,69 +66,64 @@ class Counter:
     name: str
     """The name in routes, answers and the command."""
     prefix: str
-    """Start of the partition key: `VID` makes `VID#9f3a`."""
+    """The start of the partition key: `VID` makes `VID#9f3a`."""
     sort_key: str
-    """Sort key of shard 0; shard k appends `#k`."""
+    """The sort key of shard 0; shard k appends `#k`."""
     attribute: str
     """The attribute that holds the number."""
     visible: str = NOW
-    """When reads show a change. `now`: receipt and count are one transaction, 4 write units. `soon`: the receipt alone,
-    1 write unit; the rollup adds it up within seconds."""
+    """`now`: receipt and count are one transaction, 4 write units. `soon`: the receipt alone, 1 write unit; the rollup
+    adds the change within seconds."""
     delta: int | None = None
     """The step of each change. None: the caller gives the amount."""
     start: int = 0
     """The number before the first change."""
     floor: int | None = None
-    """No change takes the number below this, in any race."""
+    """No change takes the number below this."""
     ceiling: int | None = None
-    """No change takes the number above this, in any race."""
+    """No change takes the number above this."""
     debt: int = 0
-    """How far a used amount may take the number beyond its limit: in commits of holds, and increments that say `used`.
-    New holds keep the limit."""
+    """How far commits of holds, and increments that say `used`, may take the number beyond its limit."""
     limit_overrides: bool = False
-    """Whether `PUT …/limit` may set another floor or ceiling for one id. Without an override, an id has the declared
-    limit."""
+    """Whether `PUT …/limit` may set another floor or ceiling for one id."""
     numbered: bool = False
-    """Whether each change returns the number that it took. No number is given out twice, and none is missing."""
+    """Whether each change returns its number. Each number is given out once, and none is missing."""
     max_shards: int = MAX_SHARDS_AUTOMATIC
     """How many shards a hot tally may use, 1 to 256. Default: 16, or 1 if a change depends on the present number."""
     pages: bool = False
-    """Whether its ids are URLs of pages, of the hosts that the deployment lists. `POST /visits` moves it."""
+    """Whether its ids are URLs of pages, on hosts that the deployment lists. `POST /visits` moves it."""
     path: str | None = None
-    """A short route for this counter, beside the general ones: `/videos/{id}/plays`."""
+    """A short route beside the general ones: `/videos/{id}/plays`."""
     retired: bool = False
-    """Whether it refuses changes. It is still read, rolled up and judged, and its open holds are settled."""
+    """Whether it refuses changes. Tally still reads, rolls up and judges it, and settles its open holds."""
     receipt_days: int | None = None
-    """The days for which a retry with the same key is recognised, 1 to 365. None: as long as the deployment says."""
+    """The days for which a retry with the same key is recognised, 1 to 365. None: as the deployment says."""
     changes: str = SERVICE
-    """Who may change it: `anyone`, a `caller` who is signed in, or a `service`, whose token has the scope
-    `tally/write`. If it has children, `caller` makes the caller the child, and `anyone` also allows a browser without
-    sign-in."""
+    """Who may change it: `anyone`, a `caller` who is signed in, or a `service` whose token has the scope `tally/write`.
+    With `child`, `caller` makes the caller the child, and `anyone` also allows a browser without sign-in."""
     read: str = SERVICE
-    """Who may read it: `anyone`, or a `service`, whose token has the scope `tally/read`."""
+    """Who may read it: `anyone`, or a `service` whose token has the scope `tally/read`."""
     lists: str = SERVICE
-    """Who may list its ids, as top lists do, and its children: `anyone`, or a `service`. If a caller knows an id,
-    `read` says whether the caller may read its number."""
+    """Who may list its ids and its children: `anyone`, or a `service`."""
     max_age_s: int | None = None
     """The seconds for which a cache may keep what anyone reads, 0 to 86,400. None: 1."""
     child: str | None = None
-    """How the sort keys of the items that it counts begin: `LIKE#USER#`. None: it counts no items of Tally's table."""
+    """The start of the sort keys of the items that it counts: `LIKE#USER#`. None: it counts no items of Tally's
+    table."""
     period: str | None = None
-    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, and its own `start`, `floor` and
-    `ceiling`. None: one tally for good. With a period a counter is not numbered or set, and has no children."""
+    """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, `start`, `floor` and `ceiling`.
+    None: one tally for good. A counter with a period has no children, and is not numbered or set."""
     keep_periods: int | None = None
-    """For how many periods after its own a tally is kept, 1 to 5,000. Then DynamoDB removes the tally, and reads answer
-    404. None: for good."""
+    """For how many later periods a tally is kept, 1 to 5,000. DynamoDB then removes the tally, and reads answer 404.
+    None: for good."""
     timezone: str | None = None
-    """The place where its days, weeks, months and years begin: `Europe/Paris`. None: UTC. Hours and minutes are UTC."""
+    """The timezone of its days, weeks, months and years: `Europe/Paris`. None: UTC."""
     unique: bool = False
-    """Whether it counts different visitors, each once in a period of a day or longer. A service names them. Only
-    visitors and imports move the number."""
+    """Whether it counts each visitor once in a period of a day or longer. Only visitors and imports move the number."""
     items: Items | None = None
-    """The items of your own table that it counts. The code that writes them does not change. Nothing else moves the
-    number."""
+    """The items of your own table that it counts. Nothing else moves the number."""
     notify: Notify | None = None
-    """The thresholds whose crossing is an event. None: there are no events."""
+    """The thresholds whose crossing is an event."""
     parent_required: ClassVar[bool] = False
     """Whether an item with the counter's own sort key must be there before a child is put, as for posts alone."""
 

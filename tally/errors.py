@@ -84,13 +84,13 @@ class CallerError(TallyError):
 
 
 class InvalidInputError(CallerError):
-    """The request is malformed. `field` names the input. Correct it."""
+    """The request is malformed. `field` names the input."""
 
     slug, status, title = "invalid-input", 400, "The request is malformed"
 
 
 class WriteInvalidError(CallerError):
-    """DynamoDB rejected a write of your own (`tally.transact`). `field` names the write. Correct it."""
+    """DynamoDB rejected a write of your own (`tally.transact`). `field` names the write."""
 
     slug, status, title = "write-invalid", 400, "DynamoDB does not accept a write"
 
@@ -102,8 +102,7 @@ class UnauthenticatedError(CallerError):
 
 
 class ForbiddenError(CallerError):
-    """The caller may not do this: a post of another author, a page of a host that is not listed, a counter that
-    only services change or read."""
+    """The caller may not do this, or the host of the page is not listed."""
 
     slug, status, title = "forbidden", 403, "Not allowed"
 
@@ -121,15 +120,14 @@ class EditConflictError(CallerError):
 
 
 class ParentRemovedError(CallerError):
-    """The post or other parent was removed. Its id can be used again about 15 minutes later."""
+    """The post or other parent was removed. Its id can be used again after about 15 minutes."""
 
     slug, status, title = "parent-removed", 409, "Deleted; the id can be used again in about 15 minutes"
 
 
 class LimitReachedError(CallerError):
-    """The change does not fit the floor or the ceiling, or the value was given out before. `left` is the amount
-    that fits; it is below 0 if the number is already beyond the limit. If the next period takes the amount,
-    `Retry-After` says when that period begins."""
+    """The change does not fit the limit, or the value was given out before. `left`: the amount that fits; below 0 if
+    the number is beyond the limit. `Retry-After`: when the next period begins, if that period takes the amount."""
 
     slug, status, title = "limit-reached", 409, "Limit reached"
 
@@ -147,8 +145,8 @@ class LimitReachedError(CallerError):
 
 
 class WriteRefusedError(CallerError):
-    """The condition of a write of your own (`tally.transact`) failed. `write` is the place of the write, from 0. `item`
-    is the item that was there, in DynamoDB's wire form; None if there was no item."""
+    """The condition of a write of your own (`tally.transact`) failed. `write`: its place, from 0. `item`: the item that
+    was there, in DynamoDB's wire form, or None."""
 
     slug, status, title = "write-refused", 409, "The condition of a write failed"
 
@@ -164,26 +162,25 @@ class WriteRefusedError(CallerError):
 
 
 class NotCountedError(CallerError):
-    """A counter of your own items was not scanned yet, or has to be scanned again."""
+    """Your own items are not scanned, or have to be scanned again."""
 
     slug, status, title = "not-counted", 409, "The items are not counted yet"
 
 
 class HoldSettledError(CallerError):
-    """The hold was committed, released, expired or voided before, or a void was asked for a hold that is not
-    committed."""
+    """The hold was committed, released, expired or voided before. A void needs a committed hold."""
 
     slug, status, title = "hold-settled", 409, "The hold is already settled"
 
 
 class CounterRetiredError(CallerError):
-    """The counter is retired: it can be read, and takes no changes."""
+    """The counter is retired, and takes no changes."""
 
     slug, status, title = "counter-retired", 409, "The counter takes no more changes"
 
 
 class PreconditionFailedError(CallerError):
-    """The counter has changed since the version in `If-Match`. `version` is its version now. Read it again."""
+    """The counter has changed since the version in `If-Match`. `version` is its version now."""
 
     slug, status, title = "precondition-failed", 412, "The counter has moved"
 
@@ -201,19 +198,19 @@ class PreconditionRequiredError(CallerError):
 
 
 class PayloadTooLargeError(CallerError):
-    """The body is larger than the operation takes, or a batch has too many entries. Send a smaller body."""
+    """The body is larger than the operation takes, or a batch has too many entries."""
 
     slug, status, title = "payload-too-large", 413, "The body is too large"
 
 
 class UnsupportedMediaTypeError(CallerError):
-    """The body is not JSON, or it is compressed. Send JSON without `Content-Encoding`."""
+    """The body is not JSON, or it is compressed."""
 
     slug, status, title = "unsupported-media-type", 415, "The content type is not supported"
 
 
 class KeyReusedError(CallerError):
-    """The caller used this key for another change of the same operation and target. Use another key."""
+    """The key was used for another change of the same operation and target."""
 
     slug, status, title = "key-reused", 422, "The idempotency key was used for another change"
 
@@ -237,7 +234,7 @@ class StoreUnreachableError(RetryableError):
 
 
 class StoreRefusedError(RetryableError):
-    """A permission or a table is missing. The operator has to correct the deployment."""
+    """A permission or a table is missing in the deployment."""
 
     slug, title = "store-refused", "The store refused the request: a fault of the deployment"
 

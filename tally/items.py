@@ -80,7 +80,7 @@ class Watch:
     at: str
     """The sort key of the item that has the number. This item does not count."""
     within_s: int = 60
-    """The seconds for which the number may be behind its items, or ahead of them; 1 to 3,600."""
+    """The seconds that the number may be behind its items or ahead of them, 1 to 3,600."""
     same_transaction: bool = False
     """Whether your code always writes the number and the item in one transaction."""
 
@@ -108,26 +108,26 @@ class Items:
     table: str
     """The name that `Tally(tables={…})` gives the table."""
     partition_key: str = "PK"
-    """The attribute that is the partition key."""
+    """The name of the partition key."""
     partition_prefix: str = ""
-    """How the partition keys of items that count begin. The rest of the key is the group."""
+    """The start of the partition keys of items that count. The rest of the key is the group."""
     sort_key: str | None = None
-    """The attribute that is the sort key. None: each item of the partition counts."""
+    """The name of the sort key. None: each item of the partition counts."""
     sort_prefix: str = ""
-    """How the sort keys of items that count begin."""
+    """The start of the sort keys of items that count."""
     where: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
-    """The attributes and values that an item has if it counts: texts, whole numbers, `True`, `False`."""
+    """The attributes and values of items that count: texts, whole numbers, `True`, `False`."""
     group_by: str | None = None
     """The attribute that names the group. None: the rest of the partition key."""
     amount: int | str = 1
-    """The amount that each item counts: a whole number other than 0, or the attribute that holds the amount."""
+    """The amount of each item: a whole number other than 0, or the attribute that has the amount."""
     scale: int = 0
-    """How many decimals amounts have, 0 to 6. With 2 the number of 12.50 is 1250."""
+    """The decimals of amounts, 0 to 6. With 2 the number of 12.50 is 1250."""
     heartbeats: bool = False
-    """Whether Tally may write heartbeats into the table, a few items whose partition keys begin with `HEARTBEAT#`. Then
-    `as_of` is proven, not estimated. All counters of a table must agree."""
+    """Whether Tally may write items `HEARTBEAT#…` into the table. They prove `as_of`, which is otherwise an estimate.
+    All counters of a table must agree."""
     watch: Watch | None = None
-    """The number of your own code that is compared with the count (`Watched`)."""
+    """The number of your own code to compare with the count (`Watched`)."""
 
     def __post_init__(self) -> None:
         for name in ("table", "partition_key", "partition_prefix", "sort_prefix"):

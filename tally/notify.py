@@ -25,11 +25,11 @@ class Notify:
     """
 
     percent: tuple[int, ...] = ()
-    """Percentages of the ceiling, rounded up. If an id has an override, they are percentages of the override."""
+    """Percentages of the ceiling or of its override, rounded up."""
     at: tuple[int, ...] = ()
-    """Numbers. A tally crosses 10 upwards when it reaches 10, and downwards when it falls to 9."""
+    """Numbers. A tally crosses 10 upwards at 10, and downwards at 9."""
     every: int | None = None
-    """Every multiple of this number is a threshold, upwards only."""
+    """Every multiple of this number, upwards only."""
 
     @property
     def invalid_reason(self) -> str | None:

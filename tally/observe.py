@@ -24,46 +24,44 @@ NAMESPACE = "Tally"
 COUNTER, CONSUMER, VERSION = "counter", "consumer", "version"  # other dimensions: a metric has at most one of them
 # The metrics. docs/reference.md lists them with these texts, of which the first words name the dimension.
 COUNTED = "Counted"
-"""By counter: changes that the bookkeeper has booked, each once: accepted changes, and children that were put or
-deleted, without imports. If the bookkeeper stands still, so does this metric: see `WatermarkAgeSeconds`."""
+"""By counter: changes that the bookkeeper has booked, each once, without imports."""
 DRIFT_CONFIRMED = "DriftConfirmed"
-"""By counter: tallies whose drift has stood for five judged minutes; 0 only after a sweep has looked at all of them."""
+"""By counter: tallies whose drift has stood for five judged minutes. A sweep writes 0 only after it has looked at all
+drift."""
 UNCOUNTED = "UncountedItems"
-"""By counter with `items`: items that count for nothing because of a fault. The log and `tally status` name one item of
-each fault. There is no data while there are no such items."""
+"""By counter with `items`: items with a fault, which count for nothing. No data: there are no such items."""
 WATERMARK_AGE = "WatermarkAgeSeconds"
-"""By consumer: the age of the watermark, up to which the consumer has provably passed every stream shard. Of `rollup`
-it is the age of `as_of`. Of `bookkeeper` it says how far judging is behind: two to four minutes."""
+"""By consumer: the age of its watermark. For `rollup`: the age of `as_of`. For `bookkeeper`: two to four minutes are
+normal."""
 DEAD_LETTERS = "DeadLetters"
-"""By consumer: records that the consumer could not apply, and kept as dead letters."""
+"""By consumer: records that became dead letters."""
 FAILED = "Failed"
-"""By version of the code in a function (`1f2e3d4c5b6a.reads`): answers that were a fault of the code or the store."""
+"""By version of a function's code (`1f2e3d4c5b6a.reads`): answers that were a fault of the code or the store."""
 REPLAYED = "Replayed"
-"""Retries that Tally answered from their receipt. A plain `ADD` would have counted them twice."""
+"""Retries that Tally answered from their receipt."""
 REFUSED = "Refused"
-"""Requests that the caller has to correct: a client with a bug, a counter at its limit, a stranger who tries keys."""
+"""Requests for a change that Tally answered with 4xx."""
 CONFLICTS = "Conflicts"
-"""Transactions that conflicted with another one, and were retried on another shard. More conflicts widen the spread."""
+"""Transactions that conflicted with another one, and were retried on another shard."""
 SPILLED = "Spilled"
-"""Changes of a hot tally that spilled: they count at once, and are visible when the rollup has added them."""
+"""Changes of a hot tally that spilled: counted at once, visible when the rollup has added them."""
 DRIFTING_TALLIES = "DriftingTallies"
-"""While tallies drift: how many differ from the accepted changes. If the log says `more may drift`, this is a minimum,
-because a sweep reads about 100,000. A short bump without an alarm is a change that was committed late."""
+"""While tallies drift: how many. If the log says `more may drift`, there are more. A short bump without an alarm is a
+late commit."""
 DRIFT_ABSOLUTE = "DriftAbsolute"
-"""While tallies drift: the sum of their drifts without the sign. With `DriftingTallies`, it distinguishes one drift of
-1,000 from a thousand drifts of 1."""
+"""While tallies drift: the sum of their drifts without the sign."""
 OLDEST_DRIFT = "OldestDriftSeconds"
-"""While tallies drift: the age of the oldest drift, from the minute in which it began."""
+"""While tallies drift: the age of the oldest drift."""
 SWEEP_UNFINISHED = "SweepUnfinished"
 """1 if the sweep had no time to judge all that it could."""
 JUDGED_AGE = "JudgedAgeSeconds"
-"""The time since the end of the newest judged minute: three to four minutes if all is well. No data: no sweep runs."""
+"""The time since the end of the newest judged minute: normally three to four minutes. No data: no sweep runs."""
 RECORDS_LOST = "RecordsLost"
 """1 while stream records may be lost and nobody has acknowledged the loss."""
 OLDEST_EVENT = "OldestEventSeconds"
-"""If a counter has thresholds: the age of the oldest event that a sweep could not send."""
+"""The age of the oldest threshold event that a sweep could not send."""
 HOLDS_NOT_RELEASED = "HoldsNotReleased"
-"""Expired holds that the sweep could not release; 0 only after it has looked at all of them."""
+"""Expired holds that the sweep could not release. It writes 0 only after it has looked at all expired holds."""
 
 logger = Logger(service=SERVICE, use_rfc3339=True)  # Lambda reads the time and the level of a JSON line
 

@@ -68,9 +68,8 @@ class Pages:
     """
 
     drop: tuple[str, ...] = CREDENTIALS
-    """Parameters of the query and of the path (`/a;jsessionid=7`), in any case. A `*` at the beginning or at the end of
-    a name matches any text, and `*` alone every parameter of the query. The parameters of `a+b` are dropped if the
-    query has both."""
+    """Parameters of the query and of the path (`/a;jsessionid=7`), in any case. A `*` at an end of a name matches any
+    text, and `*` alone every parameter of the query. `a+b` drops both if the query has both."""
     trailing_slash: str = KEEP
     """`drop`: `/a/` is `/a`. `keep`: they are two pages."""
     index: tuple[str, ...] = ()

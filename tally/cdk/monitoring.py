@@ -1,7 +1,4 @@
-"""The dashboard, and the alarms on the same metrics.
-
-docs/reference.md lists the widgets, and docs/runbook.md has a section for each alarm.
-"""
+"""The dashboard, and the alarms on the same metrics. docs/runbook.md has a section for each alarm."""
 
 from __future__ import annotations
 

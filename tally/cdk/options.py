@@ -43,107 +43,99 @@ class Options:
     """The end of the stack's name, without `aws`, `amazon` or `cognito` in it. Each stage but `dev` keeps its tables
     and users when the stack is deleted."""
     issuer: str = _option(parse.issuer, "")
-    """The issuer of the tokens of callers who sign in. Without an issuer the stack makes a Cognito user pool."""
+    """The issuer of the tokens of callers who sign in. Without it the stack makes a Cognito user pool."""
     audience: tuple[str, ...] = _option(parse.audience, ())
-    """The audiences of the issuer's tokens, between commas. Give `issuer` and `audience`, or neither."""
+    """The audiences of the issuer's tokens, between commas. Goes with `issuer`."""
     mfa: str = _option(parse.one_of({"optional": "OPTIONAL", "required": "REQUIRED"}), "OPTIONAL")
-    """Whether the users of the stack's own pool need a second factor, an authenticator app. `required` is better in
-    `prod`."""
+    """Whether users of the stack's own pool need an authenticator app: `optional` or `required`."""
     users_plan: str = _option(parse.one_of({"lite": "LITE", "essentials": "ESSENTIALS"}), "LITE")
-    """Cognito's plan for the stack's own pool. `essentials` costs nearly three times as much, and Tally uses nothing
-    that it adds."""
+    """Cognito's plan for the stack's own pool: `lite`, or `essentials` at nearly three times the price. Tally uses
+    nothing that `essentials` adds."""
     one_user_per_mailbox: bool = _option(parse.yes_no, True)
-    """Whether `Ana@` and `ana@` are one user of the stack's own pool. Cognito fixes this when it makes a pool. If a
-    deploy fails with `Updates are not allowed for property - UsernameConfiguration`, the pool was made before
-    2026-11-25: always give `false`."""
+    """Whether `Ana@` and `ana@` are one user of the stack's own pool. An existing pool cannot change this."""
     page_hosts: tuple[str, ...] = _option(parse.hosts, ())
-    """The hosts whose pages count, between commas, up to 3,200 bytes together. A visit of a page on another host is
-    refused with 403. `*` alone: any host."""
+    """The hosts whose pages count, between commas, up to 3,200 bytes together. Visits of other pages get 403. `*`
+    alone: any host."""
     cors_origins: tuple[str, ...] = _option(parse.origins, ("*",))
-    """The origins that browsers may call from, as browsers send them: `https://example.com`. API Gateway does not
-    support `*.example.com`. `*` alone: any origin."""
+    """The origins that browsers may call from: `https://example.com`, never `*.example.com`. `*` alone: any origin."""
     domain_name: str = _option(parse.domain_name, "")
-    """The name that callers use. It needs a certificate. Without a name callers use the address that AWS gives."""
+    """The name that callers use. Needs `certificate_arn`. Without a name AWS gives an address."""
     certificate_arn: str = _option(parse.certificate, "")
-    """The certificate of the API's own name, in the region of the stack. The API's own name is the domain, or behind
-    CloudFront the origin's name."""
+    """The certificate of the API's own name (`origin_name` with `cdn`, else `domain_name`), in the stack's region."""
     cdn: bool = _option(parse.yes_no, False, STAGE)
     """Whether CloudFront and AWS WAF are in front of the API, in a second stack."""
     origin_name: str = _option(parse.domain_name, "", EDGE)
     """With `cdn`: the name of the API itself, which only CloudFront uses."""
     cdn_certificate_arn: str = _option(parse.certificate, "", EDGE)
-    """With `cdn`: the certificate of the domain, in us-east-1. Without it the API's certificate serves both names."""
+    """With `cdn`: the certificate of the domain, in us-east-1. Without it `certificate_arn` serves both names."""
     # The bounds are AWS WAF's: https://docs.aws.amazon.com/waf/latest/APIReference/API_RateBasedStatement.html
     client_rate: int = _option(parse.whole(10, 2_000_000_000), 2000, EDGE)
-    """With `cdn`: how many requests one IP address may send in five minutes before AWS WAF refuses it; 10 to
-    2,000,000,000. The default is 6.7 a second, less than the lowest throttle of a route, which is 10."""
+    """With `cdn`: how many requests AWS WAF lets an IP address send in five minutes, 10 to 2,000,000,000."""
     edge_logs: int = _option(parse.whole(1, 3650), 0, EDGE)
-    """With `cdn`: for how many days CloudFront's access log is kept; 1 to 3,650. The log has the addresses of callers.
-    Without it there is no such log."""
+    """With `cdn`: the days for which CloudFront's access log is kept, 1 to 3,650. The log has callers' addresses.
+    Without it: no log."""
     cdn_client_certificate_arn: str = _option(parse.certificate, "", EDGE)
     """With `cdn`: the certificate that CloudFront presents to the API, in us-east-1."""
     origin_trust_store: str = _option(parse.s3_object, "", EDGE)
-    """With `cdn`: the S3 object with the authorities of CloudFront's client certificate, as PEM, in the region of the
-    API. The API then refuses everyone but CloudFront. Add it one deploy after `cdn_client_certificate_arn`."""
+    """With `cdn`: the S3 object with the authorities of `cdn_client_certificate_arn`, as PEM, in the API's region. The
+    API then refuses everyone but CloudFront. Add it one deploy after the certificate."""
     alarm_email: str = _option(parse.email, "")
     """The address that gets a mail of each alarm. AWS first mails a link to confirm."""
     docs_url: str = _option(parse.folder_url, "docs")
-    """Where your people read the folder docs/, such as `https://git.example.com/tally/docs`. Alarms and the console
-    then link to the section that helps. Without it they name the file, such as `docs/runbook.md`."""
+    """The address of the folder docs/: `https://git.example.com/tally/docs`. Alarms and the console link there. Without
+    it they name the file."""
     # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
     warm_writes: int | None = _option(parse.whole(4000, 10**7), None)
-    """Write units a second that counts and receipts, each, take from the first moment; 4,000 to 10,000,000. AWS bills
-    this once. A deploy cannot lower this."""
+    """Write units a second that `counts` and `receipts` each take from the first moment, 4,000 to 10,000,000. AWS bills
+    this once. A deploy cannot lower it."""
     warm_reads: int | None = _option(parse.whole(12_000, 10**7), None)
-    """Read units a second that counts and receipts, each, take from the first moment; 12,000 to 10,000,000."""
+    """Read units a second, as `warm_writes`; 12,000 to 10,000,000."""
     max_writes: int | None = _option(parse.whole(100, 10**7), None)
-    """The most write units a second that counts and receipts take, each; 100 to 10,000,000. Without it: what AWS
+    """The most write units a second that `counts` and `receipts` each take, 100 to 10,000,000. Without it: what AWS
     allows the account."""
     max_reads: int | None = _option(parse.whole(100, 10**7), None)
-    """The most read units a second that counts and receipts take, each; 100 to 10,000,000."""
+    """The most read units a second, as `max_writes`."""
     # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
     reserved_concurrency: int | None = _option(parse.whole(10, 10_000), None)
-    """Invocations at once that are reserved for each stream consumer; 10 to 10,000. The sweep then gets one."""
+    """Invocations at once that are reserved for each stream consumer, 10 to 10,000. The sweep gets one."""
     strangers_concurrency: int | None = _option(parse.whole(0, 10_000), None)
-    """The most invocations at once of the functions that serve strangers, all together; up to 10,000. `0`: no ceiling.
-    Without it: what the throttles of their routes need, but in `dev` no ceiling."""
+    """The most invocations at once of all functions that serve strangers, up to 10,000. `0`: no ceiling. Without it:
+    what the throttles of their routes need; in `dev` no ceiling."""
     # Callers may rely on 24 hours. The rollup keeps what is spilled for 8 days, and a receipt must not outlive that.
     receipt_ttl_hours: int | None = _option(parse.whole(24, 168), None)
-    """For how many hours a retry with the same key is recognised; 24 to 168. Each receipt is stored that long. Without
-    it: 24. A counter's `receipt_days` overrides it."""
+    """The hours for which a retry with the same key is recognised, 24 to 168. Without it: 24. A counter's
+    `receipt_days` overrides it."""
     snap_start: bool = _option(parse.yes_no, None)
-    """Whether the functions that callers wait for start from a snapshot, for which AWS bills about $2 a month each.
-    Lambda has no snapshots in Taipei and New Zealand."""
+    """Whether the functions that callers wait for start from snapshots, at about $2 a month each. Lambda has none in
+    Taipei and New Zealand."""
     canary: bool = _option(parse.yes_no, None)
-    """Whether new code of each busy function first gets a tenth of the calls. If it fails, the old code gets all."""
+    """Whether new code of a busy function first gets a tenth of the calls. If it fails, the old code gets all."""
     throttle: float = _option(parse.matching(r"1|0?\.(?!0+$)[0-9]{1,3}", "a share up to 1, as 0.1", float), None)
-    """The share of each route's throttle that all its callers get together."""
+    """The share of each route's throttle that its callers get, up to 1."""
     tracing: str = _option(parse.one_of({which: which for which in ("callers", "all", "off")}), "off")
-    """Which functions X-Ray traces: those that `callers` wait for, `all`, or none (`off`). X-Ray shows the
-    invocation, but not the calls of DynamoDB. The log line of an answer has these."""
+    """The functions that X-Ray traces: those that `callers` wait for, `all`, or none (`off`). Only the log has the
+    calls of DynamoDB."""
     log_sampling: float = _option(parse.share, None)
-    """The share of the invocations that log their successes. Errors and refusals are always logged."""
+    """The share of invocations that log their successes. Errors and refusals are always logged."""
     likers_visible: UserVisibility = _option(  # noqa: RUF009 (a member of an Enum does not change)
         parse.one_of({visible.value: visible for visible in UserVisibility}), UserVisibility.ANYONE
     )
-    """Who sees over HTTP which users like a post, of a counter with `lists="anyone"`: `anyone`, `signedIn` or
-    `nobody`."""
+    """Who may list the users who like a post, if the counter has `lists="anyone"`: `anyone`, `signedIn` or `nobody`."""
     dead_letter_days: int = _option(parse.whole(1, 3650), 90)
-    """After how many days a dead letter that nobody redrove expires; 1 to 3,650."""
+    """The days after which a dead letter expires, 1 to 3,650."""
     series_days: int | None = _option(parse.whole(1, 36_500), None)
-    """For how many days series are kept; 1 to 36,500. Without it: for ever."""
+    """The days for which series are kept, 1 to 36,500. Without it: for ever."""
     spot_check_units: int = _option(parse.whole(0, 10_000), 100)
-    """How many read and write units of your tables and Tally's a spot check of a counter of items may take, every few
-    minutes; up to 10,000. `0`: no spot checks."""
+    """How many units of your tables and Tally's a spot check of items may take, every few minutes; up to 10,000. `0`:
+    no spot checks."""
     event_bus: str = _option(parse.event_bus, "")
-    """The ARN of the EventBridge bus that gets the events of thresholds. Without it Tally makes a bus, if a counter
-    has thresholds."""
+    """The ARN of the EventBridge bus for events of thresholds. Without it Tally makes a bus if a counter has
+    thresholds."""
     restored: str = _option(parse.restored_times, "", name="tables")
-    """The restored tables that the stack has, as `tally restore` prints them: `Tally-prod-20261122T103000`; one for
-    each stage, between commas. An argument of the construct is the moment alone: `20261122T103000`. Without it: the
-    tables of the first deploy."""
+    """The restored tables of the stack, as `tally restore` prints them: `Tally-prod-20261122T103000`. One for each
+    stage, between commas. For a construct: `20261122T103000`."""
     backup_to: str = _option(parse.vault, "")
-    """The ARN of a vault of AWS Backup, in another region or account, that gets a copy of the tables each day."""
+    """The ARN of a vault of AWS Backup, in another region or account, for a daily copy of the tables."""
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on the stage."""

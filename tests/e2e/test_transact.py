@@ -1,4 +1,4 @@
-"""Runs the files of docs/transactions.md as a team does: the last file is a program against `make dev`."""
+"""Runs the files of docs/transactions.md as a team does: a function, and a program that calls it against `make dev`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_program_of_the_transactions_page_sells_once_and_likes_once(dev: Dev, tmp_path: Path) -> None:
+def test_the_program_of_the_transactions_page_sells_once(dev: Dev, tmp_path: Path) -> None:
     page = (ROOT / "docs/transactions.md").read_text().replace("localhost:8080", f"localhost:{dev.port}")
     files = dict(re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
-    assert files.keys() == {"orders.py", "likes.py", "try_it.py"}
+    assert files.keys() == {"orders.py", "try_it.py"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     ran = subprocess.run(

@@ -29,7 +29,7 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
     return code, printed.out, printed.err
 
 
-def one_line(main: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def error_of(main: Callable[[list[str]], int], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Returns the only line that the command prints to stderr, with exit status 2."""
     try:
         code: Any = main(arguments)

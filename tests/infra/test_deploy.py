@@ -25,7 +25,7 @@ from tally.cli.account import Account
 from tally.cli.terminal import CommandError
 from tally.dynamo import keys
 from tally.streams import fingerprints
-from tests.commands import one_line
+from tests.commands import error_of
 from tests.infra.conftest import BEHIND_CDN, DECLARED, ROOT, Synthesize
 from tests.infra.template import Template
 from tests.infra.test_tables import MOMENT
@@ -235,15 +235,15 @@ def test_a_missing_region_gives_an_error_of_one_line(
     run: Run, aws: Aws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert one_line(run, [], capsys).startswith("there is no AWS region: set AWS_DEFAULT_REGION")
+    assert error_of(run, [], capsys).startswith("there is no AWS region: set AWS_DEFAULT_REGION")
 
 
 @pytest.mark.parametrize("run", [run_deploy, run_destroy])
 def test_a_misspelt_option_is_refused_and_never_means_the_stage_dev(
     run: Run, aws: Aws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert one_line(run, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
-    assert "'stage' is not KEY=VALUE" in one_line(run, ["-c", "stage", "--yes"], capsys)
+    assert error_of(run, ["-c", "Stage=prod", "--yes"], capsys).startswith("context 'Stage' is unknown")
+    assert "'stage' is not KEY=VALUE" in error_of(run, ["-c", "stage", "--yes"], capsys)
     assert (aws.cdk, aws.deleted) == ([], [])
 
 
@@ -254,9 +254,9 @@ def test_a_region_without_bootstrap_gives_an_error_of_one_line_with_the_command(
         "account 123456789012 was never bootstrapped in {0}: run node_modules/.bin/cdk bootstrap aws://123456789012/{0}"
     )
     cdn = [part for key, value in BEHIND_CDN.items() for part in ("-c", f"{key}={value}")]
-    assert one_line(run_deploy, cdn, capsys) == command.format("us-east-1")
+    assert error_of(run_deploy, cdn, capsys) == command.format("us-east-1")
     aws.bootstrapped = {}
-    assert one_line(run_deploy, [], capsys) == command.format("eu-west-1")
+    assert error_of(run_deploy, [], capsys) == command.format("eu-west-1")
     assert aws.cdk == []
 
 
@@ -266,7 +266,7 @@ def test_without_a_terminal_both_commands_ask_for_the_option_yes(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     aws.add_stack("Tally-dev", dev)
     for run in (run_deploy, run_destroy):
-        assert one_line(run, [], capsys) == "this command asks before it starts, and stdin is not a terminal: add --yes"
+        assert error_of(run, [], capsys) == "this command asks before it starts, and stdin is not a terminal: add --yes"
     assert (aws.cdk, aws.deleted) == ([], [])
 
 
@@ -545,7 +545,7 @@ def test_deploy_ends_with_the_commands_of_the_readme_and_with_a_token(aws: Aws, 
 
 
 def test_a_missing_stack_gives_an_error_of_one_line(aws: Aws, capsys: pytest.CaptureFixture[str]) -> None:
-    error = one_line(run_destroy, ["--yes", "-c", "stage=prdo"], capsys)
+    error = error_of(run_destroy, ["--yes", "-c", "stage=prdo"], capsys)
     assert error == "there is no stack Tally-prdo in account 123456789012, region eu-west-1"
     assert destroy.stack_names("prod", "eu-west-1") == (
         names.stack_name("prod"),
@@ -558,7 +558,7 @@ def test_protected_stacks_give_an_error_of_one_line_with_the_commands(
 ) -> None:
     aws.add_stack("Tally-prod", behind_cdn, protected=True)
     aws.add_stack("Tally-prod-edge-eu-west-1", behind_cdn, "us-east-1", protected=True)
-    error = one_line(run_destroy, ["--yes", "-c", "stage=prod"], capsys)
+    error = error_of(run_destroy, ["--yes", "-c", "stage=prod"], capsys)
     commands = [shlex.split(command) for command in error.partition("run first: ")[2].split(" && ")]
     assert [command[-3:] for command in commands] == [
         ["us-east-1", "--stack-name", "Tally-prod-edge-eu-west-1"], ["eu-west-1", "--stack-name", "Tally-prod"],

@@ -1,8 +1,8 @@
 """On seeded schedules each stream record takes effect exactly once, however Lambda delivers it.
 
 Each schedule has stream shards of both tables, and splits some of them. Both consumers get the records with crashes,
-repeats, cuts, overlaps, threads, a clock that jumps, too little time and a bucket that fails. unit/test_labels tests
-the effect of each kind of record. `SCHEDULES=450 make test` runs 450 schedules.
+repeats, cuts, overlaps, threads, a clock that jumps, too little time and a bucket that fails.
+unit/test_booking_minutes.py tests the effect of each kind of record. `SCHEDULES=450 make test` runs 450 schedules.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from tally.notify import Notify
 from tally.operations.receipts import KEYED_OPERATIONS
 from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
-from tests.commands import one_line, run_command
+from tests.commands import error_of, run_command
 from tests.conftest import create_tables, new_engine
 from tests.integration.command.numbers import SIGNED, Run, edit, fold_plays, mark_judged, post
 from tests.integration.conftest import Invoke
@@ -71,7 +71,7 @@ def test_an_id_or_a_key_may_begin_with_a_dash(run: Run, capsys: pytest.CaptureFi
         (["--X9"], "ID; write an id that begins with -- at the end, behind a separate --; --help says more"),
         ([], "are required: ID; --help says more"), (["v", "-json"], "unrecognized arguments: -json; --help says more"),
     ):  # fmt: skip
-        assert one_line(main, ["get", "plays", "--local", *arguments], capsys).endswith(message)
+        assert error_of(main, ["get", "plays", "--local", *arguments], capsys).endswith(message)
 
 
 def test_get_shows_the_shards_of_a_tally(run: Run, store: Store) -> None:
@@ -242,7 +242,7 @@ def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke
 def test_bad_input_is_an_error_of_one_line_with_status_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in one_line(main, arguments, capsys)
+    assert message in error_of(main, arguments, capsys)
 
 
 @pytest.mark.parametrize("buffering", [0, -1], ids=["unbuffered", "buffered"])
@@ -255,7 +255,7 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line_with_status_2(
     device = open("/dev/full", "wb", buffering=buffering)  # noqa: SIM115  # `full` closes the device
     with io.TextIOWrapper(device, write_through=not buffering) as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert one_line(main, arguments, capsys) == "the output cannot be written: No space left on device"
+        assert error_of(main, arguments, capsys) == "the output cannot be written: No space left on device"
 
 
 HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
@@ -456,7 +456,7 @@ def test_a_stack_that_cannot_be_used_is_an_error_of_one_line(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", engine.endpoint)
     fake_cloudformation(monkeypatch, outputs)
-    assert message in one_line(main, ["check"], capsys)
+    assert message in error_of(main, ["check"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_an_empty_region_is_an_error_of_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "")
-    assert "there is no AWS region: set AWS_DEFAULT_REGION" in one_line(main, ["status"], capsys)
+    assert "there is no AWS region: set AWS_DEFAULT_REGION" in error_of(main, ["status"], capsys)
 
 
 def http(body: str) -> str:

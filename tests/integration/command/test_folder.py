@@ -14,7 +14,7 @@ from tally.cli import account, destroy, init
 from tally.cli.__main__ import main
 from tally.cli.terminal import CommandError
 from tally.contract.declarations import Declarations
-from tests.commands import one_line, run_command
+from tests.commands import error_of, run_command
 from tests.environments import ROOT
 from tests.infra.conftest import BEHIND_CDN
 from tests.integration.command.numbers import Run
@@ -46,11 +46,11 @@ def test_init_overwrites_nothing_and_writes_all_or_nothing(folder: Path, capsys:
     for other_files in ([], ["cdk.json"]):
         for name in other_files:
             (folder / name).write_text(existing)
-        assert one_line(main, ["init", "."], capsys) == "nothing is written: counters.py already exists"
+        assert error_of(main, ["init", "."], capsys) == "nothing is written: counters.py already exists"
         assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(
             ("counters.py", *other_files), existing
         )
-    assert one_line(main, ["init", "counters.py"], capsys) == "the files cannot be written to counters.py: File exists"
+    assert error_of(main, ["init", "counters.py"], capsys) == "the files cannot be written to counters.py: File exists"
 
 
 @pytest.mark.parametrize("app_files", [["app.py"], ["cdk.json"], ["app.py", "cdk.json"]])
@@ -77,7 +77,7 @@ def test_init_beside_an_app_that_is_not_of_the_cdk_writes_nothing(
     error = (
         "nothing is written: app.py exists, and is not an app of the CDK: `tally init NAME` makes a folder beside it"
     )
-    assert one_line(main, ["init"], capsys) == error
+    assert error_of(main, ["init"], capsys) == error
     assert [path.name for path in folder.iterdir()] == ["app.py"]
     assert (
         run_command(capsys, "init", "tally")[1].splitlines()[0]
@@ -86,16 +86,16 @@ def test_init_beside_an_app_that_is_not_of_the_cdk_writes_nothing(
 
 
 def test_commands_read_the_counters_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert one_line(main, ["get", "shares", "a1", "--local"], capsys).startswith("argument COUNTER: there is no")
+    assert error_of(main, ["get", "shares", "a1", "--local"], capsys).startswith("argument COUNTER: there is no")
     assert run_command(capsys, "init")[0] == 0
-    assert one_line(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
+    assert error_of(main, ["get", "shares", "a1", "--local", "--port", "1"], capsys).startswith("nothing answers")
 
 
 def test_a_folder_without_counters_is_an_error_of_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = f"{folder}/counters.py is missing: go to the folder of your counters, or run `tally init`"
-    assert one_line(main, ["get", "plays", "v", "--local"], capsys) == error
-    assert error in one_line(main, ["get", "shares", "v", "--local"], capsys)
-    assert one_line(main, ["dev"], capsys) == error
+    assert error_of(main, ["get", "plays", "v", "--local"], capsys) == error
+    assert error in error_of(main, ["get", "shares", "v", "--local"], capsys)
+    assert error_of(main, ["dev"], capsys) == error
 
 
 def test_a_wrong_counters_file_is_an_error_of_one_line_and_help_still_works(
@@ -105,11 +105,11 @@ def test_a_wrong_counters_file_is_an_error_of_one_line_and_help_still_works(
     file.write_text("COUNTERS = [\n")
     wrong = f"{file}, line 1: SyntaxError: '[' was never closed"
     for command in ("get plays 9f3a --local", "status", "import plays.csv --counter plays"):
-        assert one_line(main, command.split(), capsys) == wrong
+        assert error_of(main, command.split(), capsys) == wrong
     for line in (["statsu"], ["help", "statsu"]):
-        assert one_line(main, line, capsys) == "there is no command 'statsu': did you mean 'status'?; --help says more"
+        assert error_of(main, line, capsys) == "there is no command 'statsu': did you mean 'status'?; --help says more"
     error = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"
-    assert one_line(main, ["cost"], capsys) == error
+    assert error_of(main, ["cost"], capsys) == error
     for line in ("", "--help", "help get", "get --help", "completion bash", "--version"):
         status, printed, err = run_command(capsys, *line.split())
         assert (status, err) == (0, "")
@@ -129,7 +129,7 @@ def test_a_deleted_folder_is_an_error_of_one_line(folder: Path, capsys: pytest.C
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
     for command in ("status", "dev"):
-        assert one_line(main, [command], capsys) == "the current folder does not exist: go to another one"
+        assert error_of(main, [command], capsys) == "the current folder does not exist: go to another one"
 
 
 def test_a_counter_that_is_not_listed_is_reported_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,15 +153,15 @@ def test_pages_are_normalised_as_the_folder_declares(
 def test_deploy_without_settings_is_an_error_of_one_line(
     folder: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "is missing: go to the folder of your app" in one_line(main, [command], capsys)
+    assert "is missing: go to the folder of your app" in error_of(main, [command], capsys)
     (folder / "cdk.json").write_text("[]")
-    assert "is not JSON" in one_line(main, [command], capsys)
+    assert "is not JSON" in error_of(main, [command], capsys)
 
 
 def test_a_deploy_with_a_cdn_is_refused_without_a_checkout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(capsys, "init")[0] == 0
     cdn = [part for name, text in BEHIND_CDN.items() for part in ("-c", f"{name}={text}")]
-    error = one_line(main, ["deploy", *cdn], capsys)
+    error = error_of(main, ["deploy", *cdn], capsys)
     assert error.startswith("a CDN is a second stack, which only a checkout of Tally has")
 
 
@@ -170,12 +170,12 @@ def test_the_package_without_extras_says_what_the_command_needs(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tally.cli.commands")
     monkeypatch.setitem(sys.modules, "shtab", None)
-    error = one_line(main, ["status"], capsys)
+    error = error_of(main, ["status"], capsys)
     assert error == "shtab is missing, and the command needs it: install 'tallystick[dev]'"
 
 
 def test_destroy_refuses_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert one_line(main, ["destroy", "--forse"], capsys) == "unrecognized arguments: --forse; --help says more"
+    assert error_of(main, ["destroy", "--forse"], capsys) == "unrecognized arguments: --forse; --help says more"
 
 
 def test_the_cdk_on_the_path_is_used_or_else_the_pinned_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Records the requests to tables when a team's items are counted. The roles grant exactly these requests.
+"""Records the requests to tables when a team's items are counted. The declared needs name exactly these requests.
 
 Only the command, spot checks and heartbeats send requests to the team's table.
 """

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 SEED = int(os.environ.get("SEED", "1"))
 PLAYS = int(os.environ.get("PLAYS", "3000"))
 LIKES = 150
-VIDEOS, POSTS = ("storm-a", "storm-b", "storm-c"), ("post-1", "post-2", "post-3", "post-4")
+VIDEOS, POSTS = ("video-a", "video-b", "video-c"), ("post-1", "post-2", "post-3", "post-4")
 ARTICLES = ("article-a", "article-b", "article-c")
 HAS_BROWSER_LIKE = (
     "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"

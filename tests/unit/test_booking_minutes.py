@@ -18,7 +18,7 @@ from tally.streams.record import CounterIndex, Record, goes_to_bookkeeper, goes_
 from tally.streams.segments import JournalEntry
 from tests.delivery import passes_filters
 
-NOW = 29_916_666
+NOW = 29_916_666  # a minute since 1970
 DECLARED = CounterIndex(counters.COUNTERS)
 Keys = dict[str, Any]
 PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
@@ -198,14 +198,14 @@ TALLY_MOVED = Effect("likes", "p", NOW, observed=-1, pair="x")
 
 
 def test_a_removal_whose_halves_are_in_one_run_is_an_entry_without_a_pair() -> None:
-    other, balanced = CHILD_REMOVED._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
-    left = JournalEntry("likes", "p", "y", -1, 0)
-    assert sorted(entries(CHILD_REMOVED, balanced, other, TALLY_MOVED)[NOW]) == [left], (
+    lone, balanced = CHILD_REMOVED._replace(pair="y"), Effect("likes", "p", NOW, 1, 1)
+    entry = JournalEntry("likes", "p", "y", -1, 0)
+    assert sorted(entries(CHILD_REMOVED, balanced, lone, TALLY_MOVED)[NOW]) == [entry], (
         "an entry whose amounts come to 0 is left out"
     )
-    assert sorted(entries(CHILD_REMOVED, other, TALLY_MOVED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), left]
-    apart = entries(CHILD_REMOVED, TALLY_MOVED._replace(minute=NOW + 1))
-    assert apart == {NOW: [JournalEntry("likes", "p", "x", -1, 0)], NOW + 1: [JournalEntry("likes", "p", "x", 0, -1)]}
+    assert sorted(entries(CHILD_REMOVED, lone, TALLY_MOVED)[NOW]) == [JournalEntry("likes", "p", "", -1, -1), entry]
+    split = entries(CHILD_REMOVED, TALLY_MOVED._replace(minute=NOW + 1))
+    assert split == {NOW: [JournalEntry("likes", "p", "x", -1, 0)], NOW + 1: [JournalEntry("likes", "p", "x", 0, -1)]}
     assert entries(balanced, balanced._replace(expected=-1, observed=-1)) == {}, "a segment without entries is left out"
 
 

@@ -35,20 +35,20 @@ def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DynamoDB writes `Date` at some moment between the request and its answer."""
-    process = Clock()
+    process_clock = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
-    process.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
-    assert process.ahead_s == pytest.approx(corrected_s)
-    assert process.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
+    process_clock.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
+    assert process_clock.ahead_s == pytest.approx(corrected_s)
+    assert process_clock.now_s() == pytest.approx(TRUE_S + took_s + off_s - corrected_s)
 
 
 def test_an_answer_removes_the_correction_of_a_clock_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    process, date = Clock(), formatdate(TRUE_S, usegmt=True)
+    process_clock, date = Clock(), formatdate(TRUE_S, usegmt=True)
     monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-    process.correct_by(date, TRUE_S + 300)
+    process_clock.correct_by(date, TRUE_S + 300)
     monkeypatch.setattr(time, "time", lambda: TRUE_S)
-    process.correct_by(date, TRUE_S)
-    assert process.now_s() == TRUE_S
+    process_clock.correct_by(date, TRUE_S)
+    assert process_clock.now_s() == TRUE_S
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_a_date_without_a_zone_is_utc(date: str, monkeypatch: pytest.MonkeyPatch
     """HTTP allows the format of C's asctime, which has no zone. The machine's own zone does not matter."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    process = Clock()
+    process_clock = Clock()
     try:
         monkeypatch.setattr(time, "time", lambda: TRUE_S + 300)
-        process.correct_by(date, TRUE_S + 300)
+        process_clock.correct_by(date, TRUE_S + 300)
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert process.ahead_s == 298
+    assert process_clock.ahead_s == 298
 
 
 @pytest.mark.parametrize(
     "date", ["", "yesterday", "Fri, 32 Nov 2026 14:18:00 GMT", "Fri, 27 Nov 2026 14:18:00 +99999999999999999999"]
 )
 def test_a_date_that_cannot_be_read_corrects_nothing(date: str) -> None:
-    process = Clock()
-    process.correct_by(date, 0)
-    assert process.ahead_s == 0
+    process_clock = Clock()
+    process_clock.correct_by(date, 0)
+    assert process_clock.ahead_s == 0
 
 
 @pytest.fixture

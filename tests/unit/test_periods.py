@@ -23,7 +23,7 @@ def counter(period: str | None, **more: Any) -> Counter:
     return Counter("calls", prefix="CLIENT", sort_key="CALLS", attribute="calls", period=period, **more)
 
 
-def at(text: str) -> float:
+def epoch_s(text: str) -> float:
     """Returns the epoch seconds of a time in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
@@ -42,14 +42,14 @@ def at(text: str) -> float:
 def test_a_period_has_its_iso_8601_name_and_its_tally_is_kept_for_keep_periods_more_periods(
     period: str, name: str, left_s: int, kept_until: str
 ) -> None:
-    now_s, declared = at("2026-11-22T14:05:46.5"), counter(period, keep_periods=2)
-    tally_id = periods.tally_id(declared, "7c20", now_s)
+    now_s, calls = epoch_s("2026-11-22T14:05:46.5"), counter(period, keep_periods=2)
+    tally_id = periods.tally_id(calls, "7c20", now_s)
     assert tally_id == f"7c20#{name}"
     assert periods.answer_members(tally_id) == {"id": "7c20", "period": name}
-    assert periods.seconds_to_next(declared, tally_id, now_s) == left_s
-    assert periods.expires_s(declared, tally_id) == at(kept_until)
-    assert periods.is_kept(declared, tally_id, at(kept_until) - 1)
-    assert not periods.is_kept(declared, tally_id, at(kept_until))
+    assert periods.seconds_to_next(calls, tally_id, now_s) == left_s
+    assert periods.expires_s(calls, tally_id) == epoch_s(kept_until)
+    assert periods.is_kept(calls, tally_id, epoch_s(kept_until) - 1)
+    assert not periods.is_kept(calls, tally_id, epoch_s(kept_until))
     assert periods.expires_s(counter(period), tally_id) is None
     assert periods.is_kept(counter(period), tally_id, 1e11)
 
@@ -58,15 +58,15 @@ def test_a_period_has_its_iso_8601_name_and_its_tally_is_kept_for_keep_periods_m
 @given(now_s=TIMES)
 def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, now_s: int) -> None:
     """The last second of a period is in the period, and its end is in the next period."""
-    declared = counter(period, timezone=zone)
-    tally_id = periods.tally_id(declared, "x", now_s)
-    left_s = periods.seconds_to_next(declared, tally_id, now_s)
-    assert periods.is_valid_tally_id(declared, tally_id)
+    calls = counter(period, timezone=zone)
+    tally_id = periods.tally_id(calls, "x", now_s)
+    left_s = periods.seconds_to_next(calls, tally_id, now_s)
+    assert periods.is_valid_tally_id(calls, tally_id)
     assert 1 <= left_s <= 366 * DAY_S + 3600
-    assert periods.tally_id(declared, "x", now_s + left_s - 1) == tally_id
-    assert periods.tally_id(declared, "x", now_s + left_s) > tally_id
-    assert not periods.has_ended(declared, tally_id, now_s + left_s - 1)
-    assert periods.has_ended(declared, tally_id, now_s + left_s)
+    assert periods.tally_id(calls, "x", now_s + left_s - 1) == tally_id
+    assert periods.tally_id(calls, "x", now_s + left_s) > tally_id
+    assert not periods.has_ended(calls, tally_id, now_s + left_s - 1)
+    assert periods.has_ended(calls, tally_id, now_s + left_s)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_periods_follow_each_other_without_a_gap(period: str, zone: str | None, 
 def test_a_day_of_a_time_zone_ends_at_its_midnight_even_if_it_has_23_or_25_hours(
     zone: str | None, last: str, first: str
 ) -> None:
-    declared = counter("day", timezone=zone)
-    before, after = (periods.tally_id(declared, "x", at(time)) for time in (last, first))
+    calls = counter("day", timezone=zone)
+    before, after = (periods.tally_id(calls, "x", epoch_s(time)) for time in (last, first))
     assert before < after
-    assert periods.seconds_to_next(declared, before, at(last)) == 1
-    assert periods.seconds_to_next(declared, after, at(first)) in (23 * 3600, DAY_S, 25 * 3600)
+    assert periods.seconds_to_next(calls, before, epoch_s(last)) == 1
+    assert periods.seconds_to_next(calls, after, epoch_s(first)) in (23 * 3600, DAY_S, 25 * 3600)
 
 
 NAMES = ["2026-11-22T14:05", "2026-11-22T14", "2026-11-22", "2026-W47", "2026-11", "2026"]
@@ -98,14 +98,14 @@ INVALID_NAMES = [
 
 @pytest.mark.parametrize(("period", "valid_name"), list(zip(PERIODS, NAMES, strict=True)))
 def test_a_period_has_one_valid_name(period: str, valid_name: str) -> None:
-    declared, now_s = counter(period, keep_periods=14), at("2026-11-22T14:06")
-    assert periods.tally_id(declared, "7c20", now_s, valid_name) == f"7c20#{valid_name}"
+    calls, now_s = counter(period, keep_periods=14), epoch_s("2026-11-22T14:06")
+    assert periods.tally_id(calls, "7c20", now_s, valid_name) == f"7c20#{valid_name}"
     for name in {*NAMES, *INVALID_NAMES} - {valid_name}:
-        assert not periods.is_valid_tally_id(declared, f"7c20#{name}")
+        assert not periods.is_valid_tally_id(calls, f"7c20#{name}")
         with pytest.raises(InvalidInputError, match=f"must be a {period} of calls, like 2026"):
-            periods.tally_id(declared, "7c20", now_s, name)
+            periods.tally_id(calls, "7c20", now_s, name)
     with pytest.raises(NotFoundError, match="does not keep"):
-        periods.tally_id(declared, "7c20", now_s, valid_name.replace("2026", "2002").replace("2002-W47", "2002-W46"))
+        periods.tally_id(calls, "7c20", now_s, valid_name.replace("2026", "2002").replace("2002-W47", "2002-W46"))
 
 
 def test_a_counter_without_periods_uses_an_id_unchanged_as_the_tally_id() -> None:

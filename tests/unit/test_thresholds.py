@@ -30,8 +30,8 @@ MADE_S = 1_795_000_000.25
 
 def crossed(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
     """Returns each threshold that is crossed, and whether upwards. `ceilings`: before and after the move."""
-    found = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
-    return [(crossing.threshold, crossing.is_upward) for crossing in found]
+    results = crossings.crossings_between(notify, old, new, ceilings or (None, None))  # type: ignore[arg-type]
+    return [(crossing.threshold, crossing.is_upward) for crossing in results]
 
 
 @given(st.sets(st.integers(-40, 40), max_size=4), st.integers(1, 9), st.integers(-50, 50), st.integers(-50, 50))
@@ -204,7 +204,7 @@ def test_an_event_names_the_counter_the_threshold_the_number_and_the_time() -> N
     change = record(CALLS, "7c20#2026-11-18", 790, 812)
     [effect] = [effect for effect in bookkeeper.read_count(DECLARED, change) if effect.events]
     [event] = effect.events
-    assert (effect.expected, effect.observed) == (0, 0), "it books nothing"
+    assert (effect.expected, effect.observed) == (0, 0), "the effect books nothing"
     assert (event.at_ms, event.detail["event"]) == (1_795_000_000_250, event.id)
     assert {**event.detail, "event": ""} == {
         "event": "", "counter": "calls", "id": "7c20", "period": "2026-11-18", "threshold": 800, "percent": 80,
@@ -258,7 +258,7 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
     id_ = f"7c20{'#2026-11-18' if period else ''}"
     override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
     stale_mark = {"override#name": {"S": "?x"}}
-    declared = {"override#name": {"S": "-"}}
+    no_override = {"override#name": {"S": "-"}}
 
     def events_of(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
         change = record(limited, id_, old, new, nonce=nonce, **after)
@@ -268,9 +268,9 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
         return [(detail["threshold"], detail["limit"], detail["direction"], detail["by"]) for detail in details]
 
     assert events_of(70, 85, override, override) == [(80, 100, "up", "change")]
-    assert events_of(70, 85, declared, declared) == []
-    assert events_of(85, 85, declared, override, nonce="a") == [(80, 100, "up", "limit")]
-    assert events_of(85, 85, override, declared, nonce="a") == [(800, 1000, "down", "limit")]
+    assert events_of(70, 85, no_override, no_override) == []
+    assert events_of(85, 85, no_override, override, nonce="a") == [(80, 100, "up", "limit")]
+    assert events_of(85, 85, override, no_override, nonce="a") == [(800, 1000, "down", "limit")]
     assert events_of(70, 85, {}, override) == [(80, 100, "up", "change")]
     assert events_of(85, 85, {}, override, nonce="a") == [(80, 100, "up", "limit")], (
         "the old image has no copy of an override, so the declared limit counts"
@@ -278,7 +278,7 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
     assert events_of(70, 85, stale_mark, override) == [(80, 100, "up", "change")]
     stale_copy = override | stale_mark
     assert events_of(85, 85, override, stale_copy, nonce="a") == [], "a stale copy still has its limit"
-    assert events_of(85, 86, stale_copy, declared) == [(800, 1000, "down", "change")]
+    assert events_of(85, 86, stale_copy, no_override) == [(800, 1000, "down", "change")]
     assert events_of(700, 850, stale_mark, stale_mark) == [(800, 1000, "up", "change")], (
         "neither image has a limit of its own, so the declared limit counts"
     )
@@ -304,9 +304,9 @@ def test_a_period_that_ttl_removes_crosses_no_threshold() -> None:
 
 def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_threshold() -> None:
     """The released amount makes a new item, which would look like a number that fell from the start."""
-    kept = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
+    index = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
     for day, events_made in ((15, 0), (16, 1)):
-        effects = bookkeeper.read_count(kept, record(CALLS, f"7c20#2026-11-{day}", None, -400))
+        effects = bookkeeper.read_count(index, record(CALLS, f"7c20#2026-11-{day}", None, -400))
         assert [effect.observed for effect in effects] == [-400] + [0] * events_made
 
 

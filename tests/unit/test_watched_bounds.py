@@ -23,34 +23,34 @@ START_S = 1_795_000_000
 RULE, NUMBER = "60 True", {"kept": {"N": "0"}, "items": {"N": "0"}}
 
 
-def lag_s(kind: str, rng: random.Random, at_s: float, within: int) -> float:
+def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
     """Returns how long after its item the team's number moves; negative: before its item."""
     if kind == "same moment":
         return 0.0
     if kind == "late":
-        return min(within, rng.expovariate(5 / within))
+        return min(within_s, rng.expovariate(5 / within_s))
     if kind == "slow":
-        return within - 1
+        return within_s - 1
     if kind == "flushed":
-        return within - at_s % within
+        return within_s - at_s % within_s
     assert kind == "early"
-    return -min(within, rng.expovariate(5 / within))
+    return -min(within_s, rng.expovariate(5 / within_s))
 
 
 def changes_of_group(
-    rate: float, kind: str, within: int, rng: random.Random, fault_s: float
+    rate_per_min: float, kind: str, within_s: int, rng: random.Random, fault_s: float
 ) -> list[tuple[float, str, int]]:
-    """Returns the changes of a group's items and of its number, by time. `rate`: changes a minute."""
+    """Returns the changes of a group's items and of its number, by time."""
     at_s, changes, items = 0.0, list[tuple[float, str, int]](), 0
-    while (at_s := at_s + rng.expovariate(rate / 60)) < SPAN_S:
+    while (at_s := at_s + rng.expovariate(rate_per_min / 60)) < SPAN_S:
         sign = -1 if items > 0 and rng.random() < 0.3 else 1
         items += sign
-        changes += [(at_s, "item", sign), (at_s + lag_s(kind, rng, at_s, within), "number", sign)]
+        changes += [(at_s, "item", sign), (at_s + lag_s(kind, rng, at_s, within_s), "number", sign)]
     return sorted([*changes, (fault_s, "number", -LOST)])
 
 
-def counter(within: int) -> Counter:
-    return Watched("w", table="t", attribute="n", items=Items("t", sort_key="SK"), at="META", within_s=within)
+def counter(within_s: int) -> Counter:
+    return Watched("w", table="t", attribute="n", items=Items("t", sort_key="SK"), at="META", within_s=within_s)
 
 
 def noted_bounds(low: int, high: int, since: float) -> dict[str, Any]:
@@ -58,23 +58,18 @@ def noted_bounds(low: int, high: int, since: float) -> dict[str, Any]:
     return {**bounds, "rule": {"S": RULE}}
 
 
-def checks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> Iterator[tuple[float, int]]:
-    """Yields the time of each check, and the excess that it proves; 0: none."""
-    rng, watched = random.Random(seed), counter(within)
-    pending, item, listed, number = (
-        changes_of_group(rate, kind, within, rng, fault_s),
-        dict[str, Any](),
-        dict[str, Any](),
-        0,
-    )
-    count = 0
+def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: float) -> Iterator[tuple[float, int]]:
+    """Yields the time of each check, and the excess that the check proves (0: no excess)."""
+    rng, watched = random.Random(seed), counter(within_s)
+    pending = changes_of_group(rate_per_min, kind, within_s, rng, fault_s)
+    item, noted, number, count = dict[str, Any](), dict[str, Any](), 0, 0
     for minute in range(1, SPAN_S // 60):
         passed_s = minute * 60 - rng.uniform(0, 50)
         read_s = passed_s + rng.uniform(0, 5)  # the consumer may be ahead of its noted checkpoint
         while pending and pending[0][0] <= read_s:
-            at_s, what, amount = pending.pop(0)
-            count, number = (count + amount, number) if what == "item" else (count, number + amount)
-            up = amount if what == "item" else -amount
+            at_s, subject, amount = pending.pop(0)
+            count, number = (count + amount, number) if subject == "item" else (count, number + amount)
+            up = amount if subject == "item" else -amount
             note = TeamNumberNote()
             note.move(watched, START_S + at_s, max(up, 0), max(-up, 0))
             for name, stretch in note.moves.items():
@@ -82,27 +77,27 @@ def checks(rate: float, kind: str, within: int, seed: int, fault_s: float) -> It
         item |= {"kept": {"N": str(number)}, "items": {"N": str(count)}}
         bounds = watch.excess_bounds(watched, item, START_S + passed_s)
         assert bounds
-        low, high, since = watch.intersect_bounds(listed, *bounds, START_S + passed_s, RULE)
-        listed = noted_bounds(low, high, since)
+        low, high, since = watch.intersect_bounds(noted, *bounds, START_S + passed_s, RULE)
+        noted = noted_bounds(low, high, since)
         yield passed_s, low if low > 0 else high if high < 0 else 0
 
 
 @pytest.mark.parametrize("kind", ["same moment", "late", "slow", "flushed", "early"])
-@pytest.mark.parametrize("rate", [0.05, 1, 10, *in_long([60])])
-def test_a_reported_excess_is_real(kind: str, rate: float) -> None:
+@pytest.mark.parametrize("rate_per_min", [0.05, 1, 10, *in_long([60])])
+def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
     """Before the fault no excess is reported, and after it at most the lost amount."""
     for seed in range(2):
-        for at_s, excess in checks(rate, kind, 60, seed, FAULT_S):
+        for at_s, excess in checks(rate_per_min, kind, 60, seed, FAULT_S):
             assert excess == 0 if at_s < FAULT_S - 5 else -LOST <= excess <= 0, (seed, at_s)
 
 
-@pytest.mark.parametrize(("rate", "within", "minutes"), [(0.05, 60, 5), (1, 60, 15), (10, 5, 15)])
+@pytest.mark.parametrize(("rate_per_min", "within_s", "minutes"), [(0.05, 60, 5), (1, 60, 15), (10, 5, 15)])
 def test_the_whole_excess_of_a_group_with_few_changes_is_found_within_minutes(
-    rate: float, within: int, minutes: int
+    rate_per_min: float, within_s: int, minutes: int
 ) -> None:
     """The fewer changes are in flight, the sooner the excess is found."""
     for seed in range(3):
-        found_at_s = [at_s for at_s, excess in checks(rate, "late", within, seed, FAULT_S) if excess == -LOST]
+        found_at_s = [at_s for at_s, excess in checks(rate_per_min, "late", within_s, seed, FAULT_S) if excess == -LOST]
         assert found_at_s, seed
         assert found_at_s[0] < FAULT_S + minutes * 60, seed
 

@@ -185,8 +185,8 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_reco
     stack.checkpoint("r")
     stack.checkpoint("c0", 400)
     for shard, consumer, sequence, note in checkpoints:
-        ago = 400 if shard == "c0" else 70 if consumer == "bookkeeper" else 300
-        stack.checkpoint(shard, ago, consumer=consumer, sequence=sequence, note=note)
+        age_s = 400 if shard == "c0" else 70 if consumer == "bookkeeper" else 300
+        stack.checkpoint(shard, age_s, consumer=consumer, sequence=sequence, note=note)
     assert lags_s(stack.snapshot())[0] == lag_s
 
 
@@ -214,11 +214,9 @@ def test_a_stream_without_shards_proves_nothing(up_to_date_stack: Stack) -> None
 
 def test_the_last_minute_is_not_passed_because_a_new_shard_may_not_be_listed(up_to_date_stack: Stack) -> None:
     assert lags_s(up_to_date_stack.snapshot()) == (60, 60)
-    settings = up_to_date_stack.store.settings._replace(minute_s=4)
-    assert lags_s(replace(up_to_date_stack.snapshot(), store=replace(up_to_date_stack.store, settings=settings))) == (
-        4,
-        4,
-    )
+    store = up_to_date_stack.store
+    store_with_short_minutes = replace(store, settings=store.settings._replace(minute_s=4))
+    assert lags_s(replace(up_to_date_stack.snapshot(), store=store_with_short_minutes)) == (4, 4)
 
 
 def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stack) -> None:
@@ -278,10 +276,10 @@ def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monk
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_failed_heartbeat_stops_no_other_and_its_leaf_counts_as_a_leaf_without_a_key(
+def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_leaf_without_a_key(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
-    """If it did, one throttled key would keep the heartbeats from every shard."""
+    """Otherwise one throttled key would keep the heartbeats from every shard."""
     stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(3)]
     stack.checkpoint("r")
     for number in range(3):
@@ -309,7 +307,7 @@ def test_a_failed_heartbeat_stops_no_other_and_its_leaf_counts_as_a_leaf_without
 
 
 @pytest.fixture
-def quiet(stack: Stack) -> Stack:
+def quiet_stack(stack: Stack) -> Stack:
     """A stack with a leaf `c2` that no heartbeat reaches and no record comes to. `c0` is the parent of `c1`, too."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0")]
     stack.checkpoint("c0", 400)
@@ -319,35 +317,35 @@ def quiet(stack: Stack) -> Stack:
 
 
 @pytest.mark.parametrize(
-    ("removed", "then", "left"), [(3, [], False), (3, [RECORD], True), (18, [], False), (19, [], True)]
+    ("removals", "last_answer", "is_unread"), [(3, [], False), (3, [RECORD], True), (18, [], False), (19, [], True)]
 )
 def test_records_of_expired_receipts_do_not_count_as_unread(
-    stack: Stack, removed: int, then: list[Any], left: bool
+    stack: Stack, removals: int, last_answer: list[Any], is_unread: bool
 ) -> None:
     """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper."""
     stack.checkpoint("r", 200, heartbeat="")
     stack.checkpoint("c", 200, heartbeat="")
-    answers = [*[[{"eventName": "REMOVE"}]] * removed, then]
+    answers = [*[[{"eventName": "REMOVE"}]] * removals, last_answer]
     stack.streams.answers = {"r": answers, "c": [[]] * 5}
-    assert ago_s(stack.snapshot().passed_s("bookkeeper", "receipts")) == (200 if left else 60)
+    assert ago_s(stack.snapshot().passed_s("bookkeeper", "receipts")) == (200 if is_unread else 60)
     stack.streams.answers = {"c": answers}
     assert ago_s(stack.snapshot().passed_s("bookkeeper", "counts")) == 200
 
 
-@pytest.mark.parametrize(("ago_s", "peeked"), [(119, False), (120, False), (121, True)])
+@pytest.mark.parametrize(("ago_s", "is_peeked"), [(119, False), (120, False), (121, True)])
 @pytest.mark.parametrize("key", ["", "k"])
 def test_a_leaf_is_peeked_at_if_it_is_quiet_and_no_heartbeat_reaches_it(
-    stack: Stack, ago_s: int, peeked: bool, key: str
+    stack: Stack, ago_s: int, is_peeked: bool, key: str
 ) -> None:
     stack.checkpoint("c", ago_s, heartbeat=key)
     stack.checkpoint("r", 1)
     stack.sweep(NOW_S)
-    assert bool(stack.streams.requested) == (peeked and not key)
+    assert bool(stack.streams.requested) == (is_peeked and not key)
 
 
-def test_a_quiet_leaf_without_unread_records_is_passed(quiet: Stack) -> None:
-    assert lags_s(quiet.snapshot()) == (60, 60)
-    assert quiet.streams.requested == [("c2", None), ("c0", "9")], "each shard is read once, c0 from its checkpoint on"
+def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> None:
+    assert lags_s(quiet_stack.snapshot()) == (60, 60)
+    assert quiet_stack.streams.requested == [("c2", None), ("c0", "9")], "c0 is read from its checkpoint on"
 
 
 @pytest.mark.parametrize(
@@ -362,24 +360,24 @@ def test_a_quiet_leaf_without_unread_records_is_passed(quiet: Stack) -> None:
     ids=["in the leaf", "in the parent", "in a shard between them", "parent not listed", "five empty answers"],
 )
 def test_an_unread_record_in_a_leaf_or_before_it_delays_both_consumers(
-    quiet: Stack, tree: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
+    quiet_stack: Stack, tree: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
 ) -> None:
     first = [] if tree == {"c2": "c9"} else [Shard("c0")]
-    quiet.streams.trees["counts"] = [*first, Shard("c1", "c0"), *itertools.starmap(Shard, tree.items())]
-    quiet.streams.answers |= unread
-    assert lags_s(quiet.snapshot()) == (lag_s, lag_s)
+    quiet_stack.streams.trees["counts"] = [*first, Shard("c1", "c0"), *itertools.starmap(Shard, tree.items())]
+    quiet_stack.streams.answers |= unread
+    assert lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
 
 
-def test_a_leaf_with_a_checkpoint_is_read_from_there_and_its_parent_is_not_read(quiet: Stack) -> None:
-    quiet.streams.answers["c0"] = [[RECORD]]
-    quiet.checkpoint("c2", 300, heartbeat="")
-    assert lags_s(quiet.snapshot()) == (60, 60)
-    assert quiet.streams.requested == [("c2", "9")]
+def test_a_leaf_with_a_checkpoint_is_read_from_there_and_its_parent_is_not_read(quiet_stack: Stack) -> None:
+    quiet_stack.streams.answers["c0"] = [[RECORD]]
+    quiet_stack.checkpoint("c2", 300, heartbeat="")
+    assert lags_s(quiet_stack.snapshot()) == (60, 60)
+    assert quiet_stack.streams.requested == [("c2", "9")]
 
 
-def test_a_shard_that_cannot_be_read_is_not_passed(quiet: Stack) -> None:
-    quiet.streams.failing = True
-    assert lags_s(quiet.snapshot()) == (400, 400)
+def test_a_shard_that_cannot_be_read_is_not_passed(quiet_stack: Stack) -> None:
+    quiet_stack.streams.failing = True
+    assert lags_s(quiet_stack.snapshot()) == (400, 400)
 
 
 # The JUDGE item
@@ -388,8 +386,8 @@ def test_a_shard_that_cannot_be_read_is_not_passed(quiet: Stack) -> None:
 def test_a_ledger_of_another_format_is_neither_read_nor_written(up_to_date_stack: Stack) -> None:
     up_to_date_stack.sweep(NOW_S)
     assert up_to_date_stack.judge_item()["format"] == str(keys.FORMAT)
-    other = watermark.WATERMARK_KEY | {"format": {"N": str(keys.FORMAT + 1)}}
-    up_to_date_stack.store.client.put_item(TableName=up_to_date_stack.store.settings.ledger_table, Item=other)
+    other_format = watermark.WATERMARK_KEY | {"format": {"N": str(keys.FORMAT + 1)}}
+    up_to_date_stack.store.client.put_item(TableName=up_to_date_stack.store.settings.ledger_table, Item=other_format)
     message = f"in format {keys.FORMAT + 1}, and this Tally reads format {keys.FORMAT}"
     for read in (partial(up_to_date_stack.sweep, NOW_S + 60), partial(watermark.as_of, Call(up_to_date_stack.store))):
         with pytest.raises(ConfigurationError, match=message):
@@ -477,15 +475,11 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_
     for at_s in (made_s, NOW_S - 1):
         watermark.ensure_begun(Call(up_to_date_stack.store), at_s)
     watermark.advance(up_to_date_stack.store, up_to_date_stack.streams, before, NOW_S)  # type: ignore[arg-type]
-    assert (up_to_date_stack.judge_item()["began_s"], "written_s" in up_to_date_stack.judge_item()) == (
-        str(int(began_s)),
-        False,
-    )
+    item = up_to_date_stack.judge_item()
+    assert (item["began_s"], "written_s" in item) == (str(int(began_s)), False)
     up_to_date_stack.sweep(NOW_S + 60)
-    assert (up_to_date_stack.judge_item()["began_s"], "written_s" in up_to_date_stack.judge_item()) == (
-        str(int(began_s)),
-        True,
-    )
+    item = up_to_date_stack.judge_item()
+    assert (item["began_s"], "written_s" in item) == (str(int(began_s)), True)
 
 
 @pytest.mark.parametrize("made_ago_s", [1000, 0])
@@ -497,12 +491,12 @@ def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_it
     made_s = int(NOW_S) - made_ago_s
     marker = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s:010}#r#7")
     younger = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s + 5:010}#a#7")
-    other = keys.key(keys.DEAD_LETTER_KEY, f"bookkeeper#{made_s - 100:010}#r#7")
+    bookkeepers = keys.key(keys.DEAD_LETTER_KEY, f"bookkeeper#{made_s - 100:010}#r#7")
     shown_s = []
     for minute in range(6):
         pass_everything(up_to_date_stack, 60 * minute)
         if minute == 1:
-            for key in (younger, other, marker):
+            for key in (younger, bookkeepers, marker):
                 up_to_date_stack.store.client.put_item(TableName=table, Item=key)
         if minute == 3:
             up_to_date_stack.store.client.delete_item(TableName=table, Key=marker)
@@ -568,11 +562,10 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
     assert watermark.as_of(call) is None
     clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) == NOW_S - 120 - 5
-    other = replace(
-        up_to_date_stack.store, settings=up_to_date_stack.store.settings._replace(ledger_table="tally-none")
-    )
+    store = up_to_date_stack.store
+    without_ledger = replace(store, settings=store.settings._replace(ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):
-        watermark.as_of(Call(other))
+        watermark.as_of(Call(without_ledger))
 
 
 def test_a_lag_begins_at_the_time_that_a_consumer_has_passed_or_at_the_first_sweep(stack: Stack) -> None:

@@ -191,12 +191,12 @@ def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
     return lambda: record(type("Bad", (), {"__annotations__": annotations, **members}))
 
 
-def keyed(annotation: Any, *default: Any) -> Callable[[], type]:
+def declare_with_key(annotation: Any, *default: Any) -> Callable[[], type]:
     return declare(id=(str, partition_key()), x=(annotation, *default))
 
 
-def counting(**arguments: Any) -> Callable[[], type]:
-    return keyed(int | None, atomic_counter(**arguments))
+def declare_counter(**arguments: Any) -> Callable[[], type]:
+    return declare_with_key(int | None, atomic_counter(**arguments))
 
 
 def test_an_invalid_declaration_is_refused_with_its_name_when_the_class_is_made() -> None:
@@ -204,15 +204,15 @@ def test_an_invalid_declaration_is_refused_with_its_name_when_the_class_is_made(
         (declare(id=(str,)), "one partition_key"),
         (declare(a=(str, partition_key()), b=(str, sort_key()), c=(str, sort_key())), "at most one sort_key"),
         (declare(id=(bool, partition_key())), "id is the partition key: it must be str"),
-        (keyed(int, atomic_counter()), r"x is an atomic counter.*int \| None"),
-        (keyed(Decimal | None, atomic_counter()), "x is an atomic counter"),
-        (counting(delta=0), "x is an atomic counter: .*delta not 0"),
-        (counting(start=True), "x is an atomic counter: start and delta must be int"),
-        (keyed(float), "x has the type <class 'float'>"),
-        (keyed(set[bool]), "x has the type"),
-        (keyed(dict[int, str]), "x has the type"),
+        (declare_with_key(int, atomic_counter()), r"x is an atomic counter.*int \| None"),
+        (declare_with_key(Decimal | None, atomic_counter()), "x is an atomic counter"),
+        (declare_counter(delta=0), "x is an atomic counter: .*delta not 0"),
+        (declare_counter(start=True), "x is an atomic counter: start and delta must be int"),
+        (declare_with_key(float), "x has the type <class 'float'>"),
+        (declare_with_key(set[bool]), "x has the type"),
+        (declare_with_key(dict[int, str]), "x has the type"),
         (declare(id=(str, partition_key()), x=(str,), y=(str, attribute(name="x"))), "y is a second x"),
-        (keyed(str, field(init=False)), "x has init=False"),
+        (declare_with_key(str, field(init=False)), "x has init=False"),
     ):
         with pytest.raises(ConfigurationError, match=f"record Bad: .*{why}"):
             make()

@@ -47,20 +47,20 @@ class ApiDocument:
         self.document["components"]["schemas"] = close_schema(self.document["components"]["schemas"])
         self._validators: dict[tuple[str, int, str], Draft202012Validator] = {}
 
-    def resolved(self, part: dict[str, Any]) -> dict[str, Any]:
+    def resolve(self, part: dict[str, Any]) -> dict[str, Any]:
         """Returns the part that a reference leads to."""
         if "$ref" not in part:
             return part
         target: Any = self.document
         for name in part["$ref"].removeprefix("#/").split("/"):
             target = target[name]
-        return self.resolved(target)
+        return self.resolve(target)
 
     def responses(self, route: str) -> dict[str, Any]:
         """Returns the documented responses of a route, by status."""
         path, method = self.routes[route].path, self.routes[route].method.lower()
         responses = self.document["paths"][path][method]["responses"]
-        return {status: self.resolved(response) for status, response in responses.items()}
+        return {status: self.resolve(response) for status, response in responses.items()}
 
     def validate(self, route: str, status: int, media_type: str, body: object) -> None:
         """Fails if the body of an answer with this status and type is not as documented."""
@@ -105,12 +105,12 @@ def _check_http(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None
     status, headers = answer["statusCode"], answer["headers"]
     responses = api.responses(route)
     assert str(status) in responses, f"{route}: {status} is not documented: {answer['body']}"
-    expected = responses[str(status)].get("headers", {})
+    documented_headers = responses[str(status)].get("headers", {})
     for header, documented_name in CHECKED_HEADERS.items():
         if header in headers:
-            assert documented_name in expected, f"{route}: {status} has an undocumented {documented_name}"
+            assert documented_name in documented_headers, f"{route}: {status} has an undocumented {documented_name}"
             value = int(headers[header]) if header == "retry-after" else headers[header]
-            Draft202012Validator(api.resolved(expected[documented_name])["schema"]).validate(value)
+            Draft202012Validator(api.resolve(documented_headers[documented_name])["schema"]).validate(value)
     if "content" not in responses[str(status)]:
         assert not answer["body"], f"{route}: {status} has a body"
         return

@@ -46,8 +46,8 @@ def test_the_exit_status_says_whether_all_claims_held(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = ["--out", str(tmp_path / "new" / "results.json")]
-    good, slow = Claim("two", "WCU", "=", 1), Claim("one", "µs", "<", 1000, full_only=True)
-    monkeypatch.setattr(command, "MEASURES", [Measure("m", "a play", lambda quick: ROWS, (good, slow))])
+    held_claim, missed_claim = Claim("two", "WCU", "=", 1), Claim("one", "µs", "<", 1000, full_only=True)
+    monkeypatch.setattr(command, "MEASURES", [Measure("m", "a play", lambda quick: ROWS, (held_claim, missed_claim))])
     assert command.main([*out, "--quick"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""

@@ -32,7 +32,7 @@ def test_the_readme_shows_prices_of_the_page() -> None:
     assert f" An idle stack costs ${dev} a month, for production ${prod} " in readme
 
 
-def test_a_change_costs_more_if_there_are_few_and_a_batch_window_saves_nothing_in_an_idle_month() -> None:
+def test_few_changes_cost_more_each_and_a_batch_window_saves_nothing_in_an_idle_month() -> None:
     """In an idle month a consumer gets one heartbeat a minute with and without a batch window."""
     for notifies in (False, True):
         usd = [million("now", amount=volume * 1e6, notifies=notifies) for volume in cost_pages.VOLUMES]
@@ -73,7 +73,7 @@ def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:
     assert cost.distinct(1e9, 50) == pytest.approx(50)
 
 
-def test_the_prices_of_strangers_are_those_of_1000_requests_a_second() -> None:
+def test_the_prices_of_strangers_are_the_prices_at_1000_requests_a_second() -> None:
     """Each request names another id. One more number in a read costs one more read unit."""
     amount = 1000.0 * cost.MONTH_S
     assert {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"} | {

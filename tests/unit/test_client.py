@@ -1,4 +1,4 @@
-"""The client for other Lambdas: methods, errors, retries and batches. Its bundle imports nothing else of Tally."""
+"""The client for other Lambdas: methods, errors, retries and batches. Its bundle imports no other module of Tally."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ COUNTED = {**BODY, "replayed": False}
 
 
 class FakeLambda:
-    """A boto3 client for Lambda that gives these answers, in order; it repeats the last one.
+    """A boto3 client for Lambda that gives these answers in order, and repeats the last answer.
 
     An answer is a document, bytes, an error to raise, a tuple with the document of a FunctionError, or a function that
-    makes one of these from the event.
+    makes such an answer from the event.
     """
 
     def __init__(self, *answers: Any) -> None:
@@ -96,7 +96,7 @@ def tally(*answers: Any, **options: Any) -> tuple[Tally, FakeLambda]:
     return Tally(functions, lambda_client=fake, **options), fake
 
 
-def slow(pauses: list[float], answer: Any, deadline_s: float = 3) -> tuple[Tally, FakeLambda]:
+def slow_tally(pauses: list[float], answer: Any, deadline_s: float = 3) -> tuple[Tally, FakeLambda]:
     """Returns a Tally whose calls take a second each. `answer`: makes the answer from the event."""
     return tally(lambda event: pauses.append(1.0) or answer(event), deadline_s=deadline_s)
 
@@ -133,7 +133,7 @@ def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
             )
 
 
-def test_the_bundle_imports_nothing_else_of_tally(tmp_path: Path) -> None:
+def test_the_bundle_imports_no_other_module_of_tally(tmp_path: Path) -> None:
     (tmp_path / "tally").mkdir()
     for name in BUNDLE:
         copy = shutil.copytree if (LAMBDAS / "tally" / name).is_dir() else shutil.copy
@@ -254,7 +254,7 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
 
 def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[float]) -> None:
     """Each read times out after a third of the deadline."""
-    tally_client, fake = slow(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
+    tally_client, fake = slow_tally(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
     with pytest.raises(StoreUnreachableError):
         tally_client.increment(*PLAY)
     assert len(fake.calls) == 2
@@ -262,7 +262,7 @@ def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[flo
 
 
 def test_a_batch_shares_one_deadline_and_requests_that_are_not_sent_are_busy(pauses: list[float]) -> None:
-    tally_client, fake = slow(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
+    tally_client, fake = slow_tally(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
     results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
     assert [type(result) for result in results] == [dict] * 300 + [StoreBusyError] * 150
     assert len(fake.calls) == 3
@@ -289,15 +289,15 @@ def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: li
 
 
 def test_the_caller_of_a_request_replaces_the_caller_of_the_client() -> None:
-    """A field that is not given is not sent."""
+    """A field that the caller leaves out is not sent."""
     tally_client, fake = tally(PLAYED, caller="checkout")
     tally_client.increment("usage", "7c20", amount=0, idempotency_key="k")
     tally_client.increment(*PLAY, idempotency_key="k", caller="alice")
-    anonymous, other = tally(PLAYED)
+    anonymous, anonymous_fake = tally(PLAYED)
     anonymous.increment(*PLAY, idempotency_key="k")
     play = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": "k"}
     usage = play | {"counter": "usage", "id": "7c20", "amount": 0, "caller": "checkout"}
-    assert fake.events + other.events == [usage, play | {"caller": "alice"}, play]
+    assert fake.events + anonymous_fake.events == [usage, play | {"caller": "alice"}, play]
     assert {call["FunctionName"] for call in fake.calls} == {"fn-increments"}
 
 
@@ -320,7 +320,7 @@ def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float
 
 
 def test_a_batch_that_is_not_enqueued_within_the_deadline_raises_an_error(pauses: list[float]) -> None:
-    tally_client, fake = slow(pauses, lambda _: b"")
+    tally_client, fake = slow_tally(pauses, lambda _: b"")
     with pytest.raises(StoreBusyError, match="No time was left"):
         tally_client.enqueue_batch([requests.increment(*PLAY)] * 450)
     assert len(fake.calls) == 3
@@ -359,7 +359,7 @@ class BrokenList:
     ],
     ids=lambda odd: type(odd).__name__,
 )  # fmt: skip
-def test_a_request_that_json_cannot_hold_fails_and_the_others_of_its_batch_do_not(
+def test_a_request_that_json_cannot_hold_fails_and_the_rest_of_its_batch_does_not(
     odd: Any, kind: type[TallyError]
 ) -> None:
     """The bad value may be in any field. The request with it is never sent."""

@@ -101,7 +101,7 @@ def test_every_shard_is_picked_about_equally_often(spread: Spread) -> None:
 
 
 @pytest.mark.parametrize("avoided", range(4))
-def test_a_pick_avoids_the_shard_of_the_conflict_and_no_other(spread: Spread, avoided: int) -> None:
+def test_a_pick_avoids_only_the_shard_of_the_conflict(spread: Spread, avoided: int) -> None:
     spread.widen("a", MAX_SHARDS)
     spread.widen("a", MAX_SHARDS)
     assert {spread.pick_shard("a", MAX_SHARDS, avoid=avoided) for _ in range(200)} == set(range(4)) - {avoided}

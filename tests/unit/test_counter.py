@@ -110,7 +110,7 @@ INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
         ("keep_periods", {"keep_periods": keep, "period": "day"}, "whole number from 1 to")
         for keep in (0, KEEP_PERIODS_MAX + 1, True)
     ),
-    *(("unique", {"unique": True, "period": one}, "needs a period, one of") for one in ("minute", "hour")),
+    *(("unique", {"unique": True, "period": period}, "needs a period, one of") for period in ("minute", "hour")),
     *(("delta", {**UNIQUE, "delta": delta}, "must be 1: a visitor counts as 1") for delta in (-1, 2)),
     *(
         (field, {**UNIQUE, field: value}, "services name its visitors")
@@ -118,7 +118,7 @@ INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("unique", {**UNIQUE, "child": "A#"}, "visitors or items, not both"),
     ("debt", {**UNIQUE, "ceiling": 9, "debt": 1}, "one limit and no delta"),
-    *(("timezone", {"timezone": "Europe/Paris", "period": one}, "local time") for one in ("hour", "minute")),
+    *(("timezone", {"timezone": "Europe/Paris", "period": period}, "local time") for period in ("hour", "minute")),
     *(
         ("timezone", {"timezone": zone, "period": "day"}, "must be a name of the IANA database")
         for zone in ("Europe/Atlantis", "Europe", "/etc/localtime", 1, "")
@@ -244,7 +244,7 @@ def test_a_read_of_a_tally_reads_none_of_the_items_beside_its_shards(neighbour: 
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
 )
-def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard: int) -> None:
+def test_no_shard_of_a_counter_is_in_the_range_of_another_counter(other: str, shard: int) -> None:
     counter = declare()
     if other != counter.sort_key:
         low, high = counter.shard_range
@@ -252,7 +252,7 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "why"),
+    ("first", "second", "why"),
     [
         ({}, {"sort_key": "OTHER"}, "counter 'stock': name is declared twice"),
         ({}, {"name": "shelf", "attribute": "other"}, r"counter 'shelf': sort_key 'STOCK' .* is the key of 'stock'"),
@@ -261,13 +261,13 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_one(other: str, shard:
     ],
 )  # fmt: skip
 def test_two_counters_with_one_name_one_key_or_one_path_are_refused(
-    own: dict[str, str], other: dict[str, str], why: str
+    first: dict[str, str], second: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        declared([declare(**own), declare(**other)])
+        declared([declare(**first), declare(**second)])
 
 
-def test_a_counter_needs_four_fields_and_the_others_have_defaults() -> None:
+def test_a_counter_needs_four_fields_and_the_other_fields_have_defaults() -> None:
     counter = declare()
     assert (counter.visible, counter.changes, counter.read, counter.has_version) == ("now", "service", "service", False)
     assert (counter.lists, counter.listed, declare(read="anyone").listed) == ("service", False, False)
@@ -279,7 +279,7 @@ def test_a_counter_needs_four_fields_and_the_others_have_defaults() -> None:
 
 
 @pytest.mark.parametrize("sort_key", ["META.BODY", "META.A", "LIKE#USER", "LIKE#USER#ALL"])
-def test_a_counter_whose_key_lies_among_the_items_of_another_is_refused_with_both_names(sort_key: str) -> None:
+def test_a_counter_whose_key_lies_among_the_items_of_another_counter_is_refused_with_both_names(sort_key: str) -> None:
     likes = Counter("likes", prefix="POST", sort_key="META", attribute="likeTally", child="LIKE#USER#")
     other = Counter("other", prefix="POST", sort_key=sort_key, attribute="number")
     for pair in ([likes, other], [other, likes]):
@@ -287,14 +287,14 @@ def test_a_counter_whose_key_lies_among_the_items_of_another_is_refused_with_bot
             declared(pair)
 
 
-@pytest.mark.parametrize(("one", "other"), [("A#", "A#"), ("A#", "A#B#")])
-def test_counters_that_would_count_one_item_twice_are_refused(one: str, other: str) -> None:
-    first = declare(name="first", child=one)
-    second = declare(name="second", sort_key="SECOND", child=other)
+@pytest.mark.parametrize(("first_child", "second_child"), [("A#", "A#"), ("A#", "A#B#")])
+def test_counters_that_would_count_one_item_twice_are_refused(first_child: str, second_child: str) -> None:
+    first = declare(name="first", child=first_child)
+    second = declare(name="second", sort_key="SECOND", child=second_child)
     for pair in ([first, second], [second, first]):
         with pytest.raises(ConfigurationError, match="both would count them"):
             declared(pair)
-    elsewhere = declare(name="elsewhere", prefix="OTHER", child=other)
+    elsewhere = declare(name="elsewhere", prefix="OTHER", child=second_child)
     assert list(declared([first, elsewhere])) == ["first", "elsewhere"]
 
 
@@ -303,11 +303,11 @@ _KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(
 
 
 @given(st.lists(_KEYS, min_size=2, max_size=4, unique_by=lambda keys: tuple(keys[0])))
-def test_counters_are_refused_if_and_only_if_the_keys_of_two_overlap(keys: list[Any]) -> None:
-    """The test has its own version of the rule for a pair."""
+def test_counters_are_refused_if_and_only_if_the_keys_of_two_counters_overlap(keys: list[Any]) -> None:
+    """The test computes the rule for a pair of counters in another way."""
     family = [
-        declare(name=f"c{at}", sort_key="#".join(own), child=child and "#".join([*child, ""]))
-        for at, (own, child) in enumerate(keys)
+        declare(name=f"c{number}", sort_key="#".join(sort_parts), child=child_parts and "#".join([*child_parts, ""]))
+        for number, (sort_parts, child_parts) in enumerate(keys)
     ]
     is_free_of_overlaps = all(
         owner.child is None
@@ -350,16 +350,16 @@ def count_calls(work: Callable[[], object]) -> int:
 
 
 def test_a_table_has_at_most_as_many_counters_as_one_transaction_moves() -> None:
-    every = [
+    too_many = [
         Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group_by="queue"))
         for number in range(COUNTERS_PER_TABLE_MAX + 1)
     ]
-    assert len(declared(every[1:])) == COUNTERS_PER_TABLE_MAX
+    assert len(declared(too_many[1:])) == COUNTERS_PER_TABLE_MAX
     with pytest.raises(
         ConfigurationError,
         match=f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} for a table",
     ):
-        declared(every)
+        declared(too_many)
 
 
 def test_team_numbers_may_have_names_that_begin_alike() -> None:

@@ -89,8 +89,8 @@ def test_an_invalid_file_raises_an_error_with_the_line_and_the_reason(
 
 
 def test_a_team_may_let_anyone_list_a_builtin_counter(tmp_path: Path) -> None:
-    listed = "from dataclasses import replace\nPLAYS = replace(PLAYS, lists='anyone')\nCOUNTERS = declared([PLAYS])\n"
-    loaded = Declarations.load(write_counters(tmp_path, IMPORTS + listed))
+    text = "from dataclasses import replace\nPLAYS = replace(PLAYS, lists='anyone')\nCOUNTERS = declared([PLAYS])\n"
+    loaded = Declarations.load(write_counters(tmp_path, IMPORTS + text))
     assert "GET /top" in {route.key for route in loaded.routes}
     assert "GET /top" not in {route.key for route in Declarations.load(LAMBDAS / "counters.py").routes}
 

@@ -1,4 +1,4 @@
-"""The demo, against a small server that counts as Tally does, or that fails in a way that the demo must notice."""
+"""Tests the demo with a small server. It counts as Tally does, or it fails in a way that the demo must notice."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def serve() -> Iterator[Serve]:
         tally.port = runners[-1].addresses[0][1]
 
     async def stop() -> None:
-        """Wait until the demo's connections are closed. The server may still accept one that the demo has given up."""
+        """Wait until no connection is open. The server may still accept a connection that the demo has given up."""
         while len(asyncio.all_tasks()) > 1:  # CPython 3.11 leaves a socket open that a closed server accepts
             await asyncio.sleep(0.01)
         for runner in runners:
@@ -201,10 +201,10 @@ SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
     ],
 )
 def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[str, Any], out: str, err: str) -> None:
-    right = ReplayOutcome(
+    right_outcome = ReplayOutcome(
         Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_HOURS
     )
-    outcome = replace(right, **fields)
+    outcome = replace(right_outcome, **fields)
     assert outcome.is_right is not bool(err)
     assert out in "\n".join(report(outcome))
     assert err in "\n".join(complaints(outcome))
@@ -244,11 +244,7 @@ def test_a_log_may_be_gzipped_or_plain_and_its_malformed_lines_are_counted_separ
     for path in (plain, packed):
         log = read_log(path)
         assert log.malformed == 6
-        assert log.recount() == {
-            f"{SITE}/a": 3,
-            f"{SITE}/b": 1,
-            f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1,
-        }
+        assert log.recount() == {f"{SITE}/a": 3, f"{SITE}/b": 1, f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1}
 
 
 def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: Path) -> None:

@@ -88,15 +88,15 @@ def test_the_section_that_status_names_for_each_check_exists() -> None:
 
 def names_in(module: Path) -> set[str]:
     """Returns the names that a module defines, and the methods of its classes: `count`, `Entry.__call__` …"""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-            found |= {f"{node.name}.{method.name}" for method in methods}
+            names |= {f"{node.name}.{method.name}" for method in methods}
         if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def test_each_function_in_the_call_paths_of_internals_exists() -> None:
@@ -129,7 +129,7 @@ def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     texts = [*(page for page in PAGES if page.name != "CHANGELOG.md"), *ROOT.glob("lambdas/**/*.py")]
     named_targets = {(name, path.name) for path in texts for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
-    assert {(name, where) for name, where in named_targets if name not in targets} == set()
+    assert {(name, file) for name, file in named_targets if name not in targets} == set()
 
 
 def test_each_keyword_argument_in_backquotes_exists() -> None:

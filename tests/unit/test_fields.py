@@ -66,9 +66,9 @@ def test_the_sub_of_a_user_may_have_any_characters_and_is_decoded_exactly() -> N
 def test_only_a_page_of_a_listed_host_is_accepted() -> None:
     hosts = frozenset({"example.com"})
     assert fields.page_of_listed_host("https://EXAMPLE.com/a", "url", DROP_NOTHING, hosts) == "https://example.com/a"
-    for other in ("https://example.com.evil.example/", "https://sub.example.com/", "https://evil.example/?example.com"):
+    for page in ("https://example.com.evil.example/", "https://sub.example.com/", "https://evil.example/?example.com"):
         with pytest.raises(ForbiddenError):
-            fields.page_of_listed_host(other, "url", DROP_NOTHING, hosts)
+            fields.page_of_listed_host(page, "url", DROP_NOTHING, hosts)
     assert fields.page_of_listed_host("https://any.example/", "url", DROP_NOTHING, frozenset({"*"}))
     with pytest.raises(ForbiddenError):
         fields.page_of_listed_host("https://any.example/", "url", DROP_NOTHING, frozenset())

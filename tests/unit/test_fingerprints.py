@@ -20,7 +20,7 @@ PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
 ONE_SHARD = replace(PLAIN, floor=0, max_shards=0)
 WITH_STEP = replace(ONE_SHARD, delta=1)
 DAILY = replace(PLAIN, period="day", keep_periods=9)
-KEPT_FOR_EVER = replace(PLAIN, period="day")
+DAILY_FOR_EVER = replace(PLAIN, period="day")
 CHILDREN = replace(PLAIN, child="LIKE#USER#")
 ITEMS = replace(PLAIN, items=Items("shop"), visible="soon")
 Change = tuple[Counter, dict[str, Any]]
@@ -35,7 +35,7 @@ FITTING: dict[str, list[Change]] = {
     "floor": [(ONE_SHARD, {"floor": -9}), (ONE_SHARD, {"floor": None, "max_shards": 1})],
     "limit_overrides": [
         (replace(ONE_SHARD, floor=0), {"limit_overrides": True}),
-    (replace(ONE_SHARD, floor=0, limit_overrides=True), {"limit_overrides": False}),
+        (replace(ONE_SHARD, floor=0, limit_overrides=True), {"limit_overrides": False}),
     ],
     "ceiling": [(ONE_SHARD, {"ceiling": 500}), (replace(ONE_SHARD, ceiling=400), {"ceiling": None})],
     "debt": [(ONE_SHARD, {"debt": 50}), (replace(ONE_SHARD, debt=50), {"debt": 0})],
@@ -69,7 +69,7 @@ REFUSED: dict[str, list[Change]] = {
     "max_shards": [(PLAIN, {"max_shards": 1}), (replace(PLAIN, max_shards=1), {"max_shards": 2})],
     "pages": [(PLAIN, {"pages": True})],
     "child": [(PLAIN, {"child": "LIKE#USER#"}), (CHILDREN, {"child": "FAN#USER#"}), (CHILDREN, {"child": None})],
-    "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (KEPT_FOR_EVER, {"period": None})],
+    "period": [(PLAIN, {"period": "day"}), (DAILY, {"period": "hour"}), (DAILY_FOR_EVER, {"period": None})],
     "keep_periods": [(DAILY, {"keep_periods": 10}), (DAILY, {"keep_periods": None})],
     "timezone": [(DAILY, {"timezone": "Europe/Paris"})],
     "items": [(PLAIN, {"items": Items("shop"), "visible": "soon"}), (ITEMS, {"items": None})],
@@ -116,18 +116,18 @@ def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> N
 
 
 def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
-    other = Counter("d", prefix="D", sort_key="N", attribute="n")
-    stored = {counter.name: fingerprints.fingerprint_of(counter) for counter in (PLAIN, other)}
-    refused = fingerprints.mismatches(stored, declared([replace(PLAIN, prefix="D"), replace(other, prefix="C")]))
+    counter_d = Counter("d", prefix="D", sort_key="N", attribute="n")
+    stored = {counter.name: fingerprints.fingerprint_of(counter) for counter in (PLAIN, counter_d)}
+    refused = fingerprints.mismatches(stored, declared([replace(PLAIN, prefix="D"), replace(counter_d, prefix="C")]))
     assert {refusal.counter for refusal in refused if refusal.misbooks} == {"c", "d"}
 
 
 def test_no_other_counter_may_use_the_keys_of_a_counter_that_is_not_declared_any_more() -> None:
-    elsewhere = Counter("d", prefix="D", sort_key="N", attribute="n")
-    assert refusals(PLAIN, elsewhere) == []
-    assert refusals(PLAIN, elsewhere, PLAIN) == [], "it may be declared a second time, as it was"
-    assert refusals(PLAIN, replace(elsewhere, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
+    counter_d = Counter("d", prefix="D", sort_key="N", attribute="n")
+    assert refusals(PLAIN, counter_d) == []
+    assert refusals(PLAIN, counter_d, PLAIN) == [], "counter c may be declared as before"
+    assert refusals(PLAIN, replace(counter_d, prefix="C", sort_key="CHILDREN", child="N#USER#")) == []
     [clash] = refusals(
-        replace(PLAIN, sort_key="N#USER#X"), replace(elsewhere, prefix="C", sort_key="M", child="N#USER#")
+        replace(PLAIN, sort_key="N#USER#X"), replace(counter_d, prefix="C", sort_key="M", child="N#USER#")
     )
     assert "'c' has counted and is not declared any more, but counter 'c': sort_key 'N#USER#X'" in clash

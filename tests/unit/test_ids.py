@@ -55,19 +55,12 @@ def ids_in_python(name: str) -> list[str]:
 
 def ids_in_javascript(names: list[str]) -> list[list[str]]:
     """Returns, for each name, the ids that the client of pages and the client of functions make."""
-    command = [
-        "node",
-        "--input-type=module",
-        "-e",
-        NODE_SCRIPT,
-        "--",
-        str(CLIENT_FOLDER / "tally.js"),
-        str(CLIENT_FOLDER / "lambda.js"),
-    ]
-    ended = subprocess.run(
+    clients = [str(CLIENT_FOLDER / name) for name in ("tally.js", "lambda.js")]
+    command = ["node", "--input-type=module", "-e", NODE_SCRIPT, "--", *clients]
+    process = subprocess.run(
         command, input=json.dumps(names), capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
-    return json.loads(ended.stdout)  # type: ignore[no-any-return]
+    return json.loads(process.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("name", "id_"), TABLE)
@@ -85,7 +78,7 @@ def test_all_clients_make_the_same_id_and_an_id_stays_as_it_is() -> None:
     rng = random.Random(1)
     names = [name for name, _ in TABLE] + ["".join(rng.choices(PARTS, k=rng.randrange(1, 12))) for _ in range(20_000)]
     expected = [ids.id_of(name) for name in names]
-    assert [set(made) for made in ids_in_javascript(names)] == [{id_} for id_ in expected]
+    assert [set(ids_of_name) for ids_of_name in ids_in_javascript(names)] == [{id_} for id_ in expected]
     assert [ids.id_of(id_) for id_ in expected] == expected
     assert all(ids.ID_PATTERN.fullmatch(id_) for id_ in expected if id_ not in (".", "..") and "#" not in id_)
 

@@ -15,8 +15,8 @@ BACKGROUND = [entry.function for entry in (*READERS, *SCHEDULES)]
 
 
 def test_no_function_imports_anything_heavy() -> None:
-    every = "; ".join(f"handlers.{function}" for function in (*SERVING, *BACKGROUND))
-    assert time_code(f"import handlers; {every}").heavy == []
+    imports = "; ".join(f"handlers.{function}" for function in (*SERVING, *BACKGROUND))
+    assert time_code(f"import handlers; {imports}").heavy == []
 
 
 def test_garbage_collection_skips_the_objects_of_the_cold_start() -> None:

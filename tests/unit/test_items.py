@@ -141,8 +141,8 @@ def test_the_group_is_a_text_number_or_boolean_attribute() -> None:
     assert items.contribution({"PK": {"S": "TICKET#1"}}) is None
     assert Items("shop", partition_key="id").contribution({"id": {"N": "7"}}) == Contribution("7", 1)
     assert Items("shop", partition_key="id").contribution({"id": {"B": b"7"}}) is None
-    done = Items("todos", partition_key="id", group_by="done")
-    assert [done.contribution({"id": {"S": "7"}, "done": {"BOOL": value}}) for value in (True, False)] == [
+    todos = Items("todos", partition_key="id", group_by="done")
+    assert [todos.contribution({"id": {"S": "7"}, "done": {"BOOL": value}}) for value in (True, False)] == [
         Contribution("true", 1), Contribution("false", 1),
     ]  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "same"),
+    ("fields", "keeps_fingerprint"),
     [
         ({"watch": Watch("n", "META", within_s=120)}, True),
         ({"watch": Watch("n", "META", same_transaction=True)}, True),
@@ -197,10 +197,10 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
         ({"where": {"a": 1}}, False),
     ],
 )
-def test_the_fingerprint_depends_only_on_what_can_change_the_count(fields: Any, same: bool) -> None:
+def test_the_fingerprint_depends_only_on_what_can_change_the_count(fields: Any, keeps_fingerprint: bool) -> None:
     items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
     before = replace(items, **{name: value for name, value in fields.items() if name == "partition_prefix"})
-    assert (replace(items, **fields).fingerprint_fields == before.fingerprint_fields) is same
+    assert (replace(items, **fields).fingerprint_fields == before.fingerprint_fields) is keeps_fingerprint
 
 
 @pytest.mark.parametrize(

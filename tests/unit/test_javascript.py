@@ -18,27 +18,29 @@ TESTS = scripts.CLIENT_FOLDER.parents[1] / "tests/javascript"
 CORE_BYTES_MAX, ALL_BYTES_MAX = 9400, 13300  # as the API sends them: compressed
 
 
+def run_tests(*tests: Path, **variables: str) -> None:
+    command, environment = ["node", "--test", *map(str, tests)], {**os.environ, **variables}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert process.returncode == 0, process.stdout
+
+
 def test_the_javascript_tests_of_the_client_pass_in_node() -> None:
-    tests = sorted(str(path) for path in TESTS.glob("*.test.js"))
+    tests = sorted(TESTS.glob("*.test.js"))
     assert tests
-    ended = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert ended.returncode == 0, ended.stdout
+    run_tests(*tests)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(13, 1013, 50))
-def test_the_client_agrees_with_its_model_for_a_thousand_more_seeds(first: int) -> None:
-    environment = {**os.environ, "SEED": str(first), "SEEDS": "50"}
-    command = ["node", "--test", str(TESTS / "model.test.js")]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert ended.returncode == 0, ended.stdout
+@pytest.mark.parametrize("first_seed", range(13, 1013, 50))
+def test_the_client_agrees_with_its_model_for_a_thousand_more_seeds(first_seed: int) -> None:
+    run_tests(TESTS / "model.test.js", SEED=str(first_seed), SEEDS="50")
 
 
 TSC = Path(__file__).resolve().parents[2] / "node_modules/.bin/tsc"
 USER_PROGRAM = """
 import { Tally, type Outcome } from "%(client)s/tally.js";
 import { define } from "%(client)s/elements.js";
-import { tally as tagged, refresh as again } from "%(client)s/auto.js";
+import { tally as tagged, refresh as refreshTagged } from "%(client)s/auto.js";
 import { folder } from "%(client)s/node.js";
 import { TallyFunctions, TallyError } from "%(client)s/lambda.js";
 
@@ -46,11 +48,11 @@ const token = async (fresh: boolean) => (fresh ? "b" : "a");
 const tally = new Tally({ api: "https://api.example.com", user: () => "ann", token });
 new Tally({ api: "https://api.example.com", storage: folder("/var/lib/outbox") }).retry();
 const refresh: () => void = define(tally);
-again();
+refreshTagged();
 export const taggedApi: string = tagged.api;
 tally.like("hearts", "article-2", true, { anonymous: true });
 export const forgotten: Promise<Outcome[]> = tally.forget();
-const said = (outcome: Outcome): string => {
+const describe = (outcome: Outcome): string => {
   switch (outcome.state) {
     case "counted": return String(outcome.replayed);
     case "refused": return outcome.answer.detail;
@@ -58,7 +60,7 @@ const said = (outcome: Outcome): string => {
     default: return outcome.state;
   }
 };
-export const played: Promise<string> = tally.increment("usage", "7c20", { amount: 7, signed: true }).then(said);
+export const played: Promise<string> = tally.increment("usage", "7c20", { amount: 7, signed: true }).then(describe);
 tally.like("hearts", "article-1", false);
 tally.increment("plays", 7n, { key: 1234567890123456789012n, amount: 1n });
 export const stuck = (): string[] => tally.waiting().filter(({ why }) => why === "denied").map(({ id }) => id);
@@ -83,15 +85,15 @@ export const sold = async (): Promise<boolean> => {
 
 
 def test_typescript_takes_a_documented_program_and_finds_a_wrong_id(tmp_path: Path) -> None:
-    """One program uses every type as the pages say. The other one differs in one id, which is a boolean."""
+    """One program uses every type as the pages say. Another program has one wrong id, a boolean."""
     text = USER_PROGRAM % {"client": scripts.CLIENT_FOLDER}
     wrong = text.replace('tally.like("hearts", "article-1"', 'tally.like("hearts", true')
     for name, program in (("right", text), ("wrong", wrong)):
         (tmp_path / f"{name}.ts").write_text(program)
     options = ["--strict", "--noEmit", "--ignoreConfig", "--target", "es2022", "--module", "nodenext"]
     command = [TSC, *options, "--lib", "es2023,dom", *map(str, tmp_path.iterdir())]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    [line] = ended.stdout.splitlines()
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    [line] = process.stdout.splitlines()
     assert line.startswith("wrong.ts(")
     assert "'boolean' is not assignable to parameter of type 'Id'" in line
 

@@ -1,4 +1,4 @@
-"""The commands that make would run, and the contents of the lock files."""
+"""make would run the right commands, and the lock files have a hash for each pin."""
 
 from __future__ import annotations
 

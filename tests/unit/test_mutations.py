@@ -7,12 +7,12 @@ from tests.mutations import ROOT, mutations
 
 def test_the_text_of_each_mutation_is_in_its_module_exactly_once() -> None:
     texts: dict[str, str] = {}
-    wrong = []
+    problems = []
     for mutation in mutations():
         text = texts.setdefault(mutation.module, (ROOT / mutation.file).read_text())
         if text.count(mutation.old) != 1 or mutation.old == mutation.new:
-            wrong.append(f"{mutation.module}: {mutation.name}: {text.count(mutation.old)}")
-    assert wrong == []
+            problems.append(f"{mutation.module}: {mutation.name}: {text.count(mutation.old)}")
+    assert problems == []
 
 
 def test_each_mutation_names_tests_that_exist() -> None:

@@ -35,7 +35,7 @@ def documented_routes() -> Iterator[tuple[Route, dict[str, Any]]]:
         yield route, DOCUMENT["paths"][route.path][route.method.lower()]
 
 
-def resolved(part: dict[str, Any]) -> dict[str, Any]:
+def resolve(part: dict[str, Any]) -> dict[str, Any]:
     target: Any = DOCUMENT
     for name in part.get("$ref", "#/").removeprefix("#/").split("/"):
         target = target[name] if name else part
@@ -53,13 +53,13 @@ def test_the_document_is_valid_openapi_3_1() -> None:
 
 def test_the_document_says_who_may_list_likers() -> None:
     path = "/counters/likes/{id}/children"
-    listed = {**COUNTERS, "likes": replace(COUNTERS["likes"], lists="anyone")}
-    for_anyone = document(OPERATIONS, listed)
+    counters = {**COUNTERS, "likes": replace(COUNTERS["likes"], lists="anyone")}
+    for_anyone = document(OPERATIONS, counters)
     assert for_anyone["paths"].keys() - DOCUMENT["paths"].keys() == {path, "/top"}
     assert for_anyone["paths"][path]["get"]["security"] == []
-    for_nobody = document(OPERATIONS, listed, likers_visible=UserVisibility.NOBODY)
+    for_nobody = document(OPERATIONS, counters, likers_visible=UserVisibility.NOBODY)
     assert for_anyone["paths"].keys() - for_nobody["paths"].keys() == {path}
-    for_users = document(OPERATIONS, listed, likers_visible=UserVisibility.SIGNED_IN)
+    for_users = document(OPERATIONS, counters, likers_visible=UserVisibility.SIGNED_IN)
     assert for_users["paths"].keys() == for_anyone["paths"].keys()
     listing = for_users["paths"][path]["get"]
     assert (listing["security"], "401" in listing["responses"]) == ([{"token": []}], True)
@@ -90,13 +90,13 @@ def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
         assert (("header", "If-None-Match") in parameters) == route.is_cacheable
         body = described.get("requestBody", {"content": {}})["content"]
         assert bool(body) == any(field.source is Source.BODY or field.kind.body_name for field in route.fields)
-        schema = resolved(next(iter(body.values()), {}).get("schema", {}))
-        needed = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
+        schema = resolve(next(iter(body.values()), {}).get("schema", {}))
+        required = {field.http_name for field in route.fields if field.required and field.source is Source.BODY}
         if route.operation.name == "increment" and all(
             counter.delta is None for counter in route.served_counters(COUNTERS)
         ):
-            needed.add("amount")
-        assert not body or set(schema.get("required", [])) == needed, route.id
+            required.add("amount")
+        assert not body or set(schema.get("required", [])) == required, route.id
         beacons = route.operation.name in ("visit", "increment")
         assert ("text/plain" in body) == ("text/plain" in media_types(route)) == beacons
 
@@ -136,7 +136,7 @@ def schema_of(route: Route, field: Field) -> dict[str, Any]:
 
 
 def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
-    """Returns values within a schema, on its bounds and just beyond. They are ASCII: a character is a byte."""
+    """Returns values within a schema, on its bounds and just beyond. They are ASCII, so a character is a byte."""
     if schema["type"] == "array":
         least, most = schema["minItems"], schema["maxItems"]
         lists = st.lists(values_near(schema["items"]), min_size=least - 1, max_size=3)
@@ -152,7 +152,7 @@ def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
     lengths = [schema.get("minLength", 1) - 1, schema.get("minLength", 1), longest, longest + 1]
     texts = st.text(st.characters(max_codepoint=126, categories=["L", "N", "P", "S", "Zs"]), max_size=40)
     texts |= st.sampled_from(["a", "Z9", ","]).flatmap(
-        lambda one: st.sampled_from([one * length for length in lengths])
+        lambda character: st.sampled_from([character * length for length in lengths])
     )
     return texts | st.from_regex(re.compile(schema["pattern"])) if "pattern" in schema else texts
 
@@ -181,7 +181,7 @@ def test_each_example_is_valid_by_its_schema() -> None:
         for parameter in described.get("parameters", []):
             validator(parameter["schema"]).validate(parameter["example"])
         contents = [described.get("requestBody", {"content": {}})["content"]]
-        contents += [resolved(response).get("content", {}) for response in described["responses"].values()]
+        contents += [resolve(response).get("content", {}) for response in described["responses"].values()]
         for content in contents:
             for media_type, entry in content.items():
                 if "example" in entry:

@@ -31,16 +31,14 @@ def test_each_dropped_name_has_a_known_source() -> None:
     for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
         sources = sources_of_group(group)
         assert (sorted(sources), len(set(names))) == (sorted(names), len(names))
-        assert {
-            name: listed for name, listed in sources.items() if not listed or not set(listed) <= SOURCES.keys()
-        } == {}
+        assert {name: cited for name, cited in sources.items() if not cited or not set(cited) <= SOURCES.keys()} == {}
 
 
 def test_the_page_names_some_parameters_and_the_number_of_the_others() -> None:
     page = (Path(__file__).parents[2] / "docs/visits.md").read_text(encoding="utf-8")
     for group, names in (("TRACKING", TRACKING), ("CREDENTIALS", CREDENTIALS)):
-        [(named, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
-        assert len(named.split(", ")) + int(others) == len(names)
+        [(examples, others)] = re.findall(rf"`{group}`: (`.*?`) and (\d+) others", page)
+        assert len(examples.split(", ")) + int(others) == len(names)
 
 
 @pytest.mark.skipif("PUBLIC_LISTS" not in os.environ, reason="PUBLIC_LISTS names no folder with the lists")
@@ -49,8 +47,8 @@ def test_each_public_list_has_the_names_that_cite_it() -> None:
     texts = {path.parent.name: path.read_text(encoding="utf-8") for path in folder.glob("*/*") if path.is_file()}
     assert texts.keys() & set(LISTS), "the folder has no list that is cited"
     for group in ("TRACKING", "CREDENTIALS"):
-        for name, listed in sources_of_group(group).items():
-            for source in texts.keys() & set(listed):
+        for name, cited in sources_of_group(group).items():
+            for source in texts.keys() & set(cited):
                 assert re.search(pattern_of(name), texts[source], re.IGNORECASE), f"{source} has no {name}"
 
 

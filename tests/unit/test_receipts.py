@@ -85,11 +85,9 @@ def test_a_receipt_draft_has_the_hash_of_the_payload_and_the_expiry(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_795_000_000.5)
     call_of_alice = Call(call.store, "alice")
-    draft, other = (
-        receipts.draft_receipt(call_of_alice, RECEIPT_KEY),
-        receipts.draft_receipt(call_of_alice, RECEIPT_KEY._replace(payload={"amount": 2})),
-    )
-    assert draft.payload_hash != other.payload_hash
+    draft = receipts.draft_receipt(call_of_alice, RECEIPT_KEY)
+    other_draft = receipts.draft_receipt(call_of_alice, RECEIPT_KEY._replace(payload={"amount": 2}))
+    assert draft.payload_hash != other_draft.payload_hash
     assert draft.expires_s == 1_795_000_000 + 3600 + CLOCK_DIFFERENCE_S_MAX
     assert (
         receipts.draft_receipt(call_of_alice, RECEIPT_KEY._replace(days=9)).expires_s
@@ -108,5 +106,5 @@ def test_the_extra_for_functions_installs_the_minor_version_of_powertools_that_i
     major, minor, patch = map(int, pinned)
     assert required.specifier.contains(f"{major}.{minor}.{patch}")
     assert required.specifier.contains(f"{major}.{minor}.{patch + 1}")
-    for other in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9", f"{major + 1}.0.0"):
-        assert not required.specifier.contains(other)
+    for version in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9", f"{major + 1}.0.0"):
+        assert not required.specifier.contains(version)

@@ -17,12 +17,12 @@ SIGN_IN = Path(__file__).parents[2] / "tally" / "console" / "signin.js"
 REDIRECT = "https://api.example.com/console"
 CLAIMS = {"sub": "7c20", "username": "ann"}
 TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(CLAIMS).encode()).decode().rstrip('=')}.signature"
-# The parts of a browser that Node lacks. `went`: the addresses that the page opened; `address`: those that it replaced.
+# The parts of a browser that Node lacks. `opened`: the addresses that the page opened.
 BROWSER = """
-const stored = new Map(), seen = { went: [], address: [] };
+const stored = new Map(), opened = [];
 globalThis.location = { search: "", hash: "#/tally/plays/9f3a", pathname: "/console" };
-location.assign = (to) => seen.went.push(to);
-globalThis.history = { replaceState: (state, title, to) => seen.address.push(to) };
+location.assign = (to) => opened.push(to);
+globalThis.history = { replaceState: () => {} };
 globalThis.sessionStorage = {
   getItem: (key) => stored.get(key) ?? null,
   setItem: (key, value) => stored.set(key, value),
@@ -32,18 +32,18 @@ const { signIn, signOut, token } = await import(%s);
 const config = { sign_in: %s };
 const refusal = (promise) => promise.then(() => "", (error) => error.message);
 %s
-console.log(JSON.stringify({ ...seen, result, stored: [...stored.values()] }));
+console.log(JSON.stringify({ opened, result, stored: [...stored.values()] }));
 """
 
 
 def run(script: str, sign_in: dict[str, str]) -> dict[str, Any]:
     """Returns the `result` of the script, the stored values, and the addresses that the page opened."""
     program = BROWSER % (json.dumps(SIGN_IN.as_uri()), json.dumps(sign_in), script)
-    ended = subprocess.run(
+    process = subprocess.run(
         ["node", "--input-type=module"], input=program, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
-    assert ended.returncode == 0, ended.stderr
-    outcome: dict[str, Any] = json.loads(ended.stdout)
+    assert process.returncode == 0, process.stderr
+    outcome: dict[str, Any] = json.loads(process.stdout)
     return outcome
 
 
@@ -51,7 +51,7 @@ def test_signing_out_of_the_console_signs_out_of_the_pool() -> None:
     pool = {"kind": "pkce", "domain": "https://pool.example.com", "client_id": "console", "redirect": REDIRECT}
     outcome = run("signOut(config); const result = token();", pool)
     return_url = "https%3A%2F%2Fapi.example.com%2Fconsole"
-    assert outcome["went"] == [f"https://pool.example.com/logout?client_id=console&logout_uri={return_url}"]
+    assert outcome["opened"] == [f"https://pool.example.com/logout?client_id=console&logout_uri={return_url}"]
 
 
 def test_a_token_of_another_issuer_can_be_pasted() -> None:
@@ -60,4 +60,4 @@ def test_a_token_of_another_issuer_can_be_pasted() -> None:
     )
     outcome = run(script, {"kind": "token"})
     assert outcome["result"] == [TOKEN, "This is not a token: a token has three parts, separated by dots.", TOKEN]
-    assert (outcome["stored"], outcome["went"]) == ([], [])
+    assert (outcome["stored"], outcome["opened"]) == ([], [])

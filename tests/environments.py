@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_environment(requirements: Path) -> Path:
-    """Returns the Python of an environment with this lock's pins, which is made first if there is none."""
+    """Returns the Python of an environment with this lock's pins. Makes the environment if it does not exist."""
     name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = ROOT / ".build" / f"{requirements.parent.name}-{name}"
     python, ready = folder / "bin" / "python", folder / ".ready"

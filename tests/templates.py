@@ -61,10 +61,8 @@ def _places_and_values(value: object, path: str = "") -> Iterator[tuple[str, str
 def main() -> int:
     """Print each place that differs. Returns 1 if a place differs."""
     with tempfile.TemporaryDirectory() as folder:
-        before, after = (
-            read_templates(Path(sys.argv[1]), Path(folder, "before")),
-            read_templates(ROOT, Path(folder, "after")),
-        )
+        before = read_templates(Path(sys.argv[1]), Path(folder, "before"))
+        after = read_templates(ROOT, Path(folder, "after"))
     differences = 0
     for stack in sorted({*before, *after}):
         old, new = before.get(stack, {}), after.get(stack, {})

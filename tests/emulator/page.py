@@ -57,11 +57,11 @@ def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
     only_aws = mark.removeprefix(_ONLY_AWS) if mark.startswith(_ONLY_AWS) else ""
     for part in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines()
-        more = 0
-        while more < len(lines) and lines[more].startswith("> "):
-            more += 1
-        command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:more])])
-        yield Step(section, command, "\n".join(lines[more:]).strip(), only_aws, mark.startswith(_BROKEN))
+        continued = 0
+        while continued < len(lines) and lines[continued].startswith("> "):
+            continued += 1
+        command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:continued])])
+        yield Step(section, command, "\n".join(lines[continued:]).strip(), only_aws, mark.startswith(_BROKEN))
 
 
 def missing_lines(printed: str, expected: str) -> str:
@@ -86,6 +86,6 @@ def _parts(expected: str) -> list[str]:
 
 def _match(printed: list[str], expected: list[str]) -> bool:
     return len(printed) == len(expected) and all(
-        re.fullmatch(".*".join(map(re.escape, line.split(ANY))), other.rstrip())
-        for line, other in zip(expected, printed, strict=True)
+        re.fullmatch(".*".join(map(re.escape, line.split(ANY))), output_line.rstrip())
+        for line, output_line in zip(expected, printed, strict=True)
     )

@@ -74,15 +74,8 @@ def without_unsupported(template: Json) -> Json:
 def _spell_out_issuer(node: Json) -> Json:
     match node:
         case {"Fn::GetAtt": [pool, "ProviderURL"]}:
-            issuer = [
-                "https://cognito-idp.",
-                {"Ref": "AWS::Region"},
-                ".",
-                {"Ref": "AWS::URLSuffix"},
-                "/",
-                {"Ref": pool},
-            ]
-            return {"Fn::Join": ["", issuer]}
+            region, suffix = {"Ref": "AWS::Region"}, {"Ref": "AWS::URLSuffix"}
+            return {"Fn::Join": ["", ["https://cognito-idp.", region, ".", suffix, "/", {"Ref": pool}]]}
     return node
 
 

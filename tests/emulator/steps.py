@@ -49,7 +49,7 @@ def deploy_and_compare(stack: Stack, assembly: Path) -> int:
 
 
 def play(stack: Stack) -> None:
-    """Play through the alias, twice, and over HTTP. A write without a valid token is 401; a user's token is valid."""
+    """Play through the alias, twice, and over HTTP. Write without a valid token (401), and with a user's token."""
     event = {"operation": "increment", "counter": "plays", "id": "9f3a", "idempotency_key": KEY}
     alias = stack.outputs["IncrementsFunctionArn"]
     assert [stack.invoke(alias, event)["replayed"] for _ in range(2)] == [False, True]

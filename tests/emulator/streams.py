@@ -41,10 +41,10 @@ class Streams:
 
     def __init__(self, stack: Stack, assembly: Path, id: str = "Tally") -> None:
         resources, declared = stack.resources(), mappings(Template(assembly, id=id)).values()
-        self._mappings = [replace(one, table=resources[one.table][1]) for one in declared]
+        self._mappings = [replace(mapping, table=resources[mapping.table][1]) for mapping in declared]
         self.failures: list[str] = []
         """The failed and throttled invocations, as the pump reported them."""
-        arns = {name: stack.alias(name) for name in {one.function for one in self._mappings}}
+        arns = {name: stack.alias(name) for name in {mapping.function for mapping in self._mappings}}
         self._aliases = Aliases(stack.client("lambda"), arns)
         self._url = stack.emulator.url
 

@@ -40,6 +40,6 @@ def sell(stack: Stack, assembly: Path) -> None:
     with step("three orders of the team's function: two seats are sold"):
         orders = [{"flight": "LH400", "order": key} for key in (KEY, KEY, KEY[::-1])]
         answers = [stack.invoke(stack.outputs["CheckoutName"], order) for order in orders]
-        assert answers[1]["replayed"]  # the others, too, if the client retried an invocation without an answer
+        assert answers[1]["replayed"]  # if the client retried an invocation without an answer, the other orders, too
         event = {"operation": "get_counter", "counter": "seats", "id": "LH400"}
         assert stack.invoke(stack.outputs["TallyReadsFunctionArn"], event)["body"]["value"] == 178

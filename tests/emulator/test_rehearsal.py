@@ -42,54 +42,48 @@ class Rehearsal:
         self._emulator, self._home = emulator, home
         inherited = {name: text for name, text in emulator.environment(home).items() if not name.startswith("MAKE")}
         tools = make_environment(REQUIREMENTS).parent
-        self._terminal = Terminal(
-            inherited
-            | {
-                "CDK_APP": f"{sys.executable} -m {cdk_app.__name__}",
-                "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
-            }
-        )
+        path = f"{tools}{os.pathsep}{inherited['PATH']}"
+        self._terminal = Terminal(inherited | {"CDK_APP": f"{sys.executable} -m {cdk_app.__name__}", "PATH": path})
         self._terminal.run(DEFINE_AWS)
         self._deploy_output: list[str] = []
         self._background = ExitStack()
 
     def play(self, step: Step) -> str:
-        """Run the command of a step. Returns the lines of the page that the output lacks; empty if it has them all."""
+        """Run the command of a step. Returns the lines of the page that the output lacks, or an empty text."""
         command = self._spelled_out(step.command)
         if re.search("make (deploy|destroy)", command):
             self._background.close()
         print("\n".join(f"{'$' if not number else '>'} {line}" for number, line in enumerate(command.splitlines())))
-        status, printed, lacking = self._repeat_until_expected(step, SLEEP.sub("", command))
+        status, printed, missing = self._repeat_until_expected(step, SLEEP.sub("", command))
         lines = printed.splitlines()
         omitted = [f"({len(lines) - SHOWN_LINES} lines)"] if len(lines) > SHOWN_LINES else []
-        print(
-            "\n".join([*lines[: SHOWN_LINES // 2], *omitted, *lines[SHOWN_LINES // 2 :][-SHOWN_LINES // 2 :]]),
-            flush=True,
-        )
+        half = SHOWN_LINES // 2
+        print("\n".join([*lines[:half], *omitted, *lines[half:][-half:]]), flush=True)
         if "make deploy" in command and not status:
             self._deploy_output = [line.strip() for line in lines]
             stage = re.search(r"stage=(\w+)", command)
             self._background.enter_context(
                 self._run_like_aws(Stack(self._emulator, self._home, stage[1] if stage else "dev"))
             )
-        return lacking
+        return missing
 
     def _repeat_until_expected(self, step: Step, command: str) -> tuple[int, str, str]:
         """Returns the exit status, the output, and the lines of the page that the output lacks.
 
-        Repeats a command that begins with `sleep` until its output is as expected."""
+        Repeats a command that begins with `sleep` until its output is as expected.
+        """
         deadline_s = time.monotonic() + PATIENCE_S
         if step.has_fault:
             self._terminal.run(f"export {cdk_app.BREAKS}=1")
         while True:
             status, printed = self._terminal.run(command, step.answers)
-            lacking = missing_lines(printed, step.expected)
-            if not lacking or not SLEEP.match(step.command) or time.monotonic() > deadline_s:
+            missing = missing_lines(printed, step.expected)
+            if not missing or not SLEEP.match(step.command) or time.monotonic() > deadline_s:
                 break
             time.sleep(MINUTE_S)
         if step.has_fault:
             self._terminal.run(f"unset {cdk_app.BREAKS}")
-        return status, printed, lacking
+        return status, printed, missing
 
     def _spelled_out(self, command: str) -> str:
         """Returns a command without `…`: the line that `make deploy` printed."""
@@ -115,7 +109,7 @@ class Rehearsal:
 
 def test_each_command_of_the_page_of_the_first_deploy_prints_what_the_page_shows(tmp_path: Path) -> None:
     steps, section = read_steps(PAGE), ""
-    left_out = [f"  {step.title}: {step.only_aws}" for step in steps if step.only_aws]
+    skipped = [f"  {step.title}: {step.only_aws}" for step in steps if step.only_aws]
     with ExitStack() as ending:
         emulator = Emulator(tmp_path)
         ending.callback(emulator.stop)
@@ -128,13 +122,11 @@ def test_each_command_of_the_page_of_the_first_deploy_prints_what_the_page_shows
             if step.only_aws:
                 print(f"LEFT OUT: {step.command}\nonly AWS: {step.only_aws}", flush=True)
             else:
-                lacking = person.play(step)
-                assert not lacking, f"{step.command}\ndid not print what {PAGE.name} shows:\n{lacking}"
+                missing = person.play(step)
+                assert not missing, f"{step.command}\ndid not print what {PAGE.name} shows:\n{missing}"
         assert remaining_resources(emulator) == []
-    print(f"\n{len(steps) - len(left_out)} commands printed what {PAGE.name} shows; nothing remains in the account.")
-    print(
-        "\n".join([f"{len(left_out)} commands were left out, because only AWS can play them:", *left_out]), flush=True
-    )
+    print(f"\n{len(steps) - len(skipped)} commands printed what {PAGE.name} shows; nothing remains in the account.")
+    print("\n".join([f"{len(skipped)} commands were left out, because only AWS can play them:", *skipped]), flush=True)
 
 
 def remaining_resources(emulator: Emulator) -> list[str]:

@@ -133,10 +133,10 @@ def restore_under_traffic(stack: Stack, assembly: Path, monkeypatch: pytest.Monk
         counting.wait_for("visits", 40)
         age_by_three_days(stack)
         with step("tally restore under traffic") as notes:
-            when = datetime.now(UTC).replace(microsecond=0)
-            who = ("--by", "ann", "--why", "INC-9", "--stack", stack.name)
-            assert main(("restore", "--to", when.isoformat(), *who)) == 0
-            prefix = f"{stack.name}-{when:%Y%m%dT%H%M%S}"
+            moment = datetime.now(UTC).replace(microsecond=0)
+            arguments = ("--by", "ann", "--why", "INC-9", "--stack", stack.name)
+            assert main(("restore", "--to", moment.isoformat(), *arguments)) == 0
+            prefix = f"{stack.name}-{moment:%Y%m%dT%H%M%S}"
             numbers = read_numbers(stack, prefix)
             notes.append(as_text(numbers))
     check_equal(numbers)
@@ -157,8 +157,8 @@ def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
     """Restore the newest copies. Returns the prefix of the new tables' names."""
     monkeypatch.setattr(vaults, "boto3", SimpleNamespace(client=vault.client))
     to_s = max(copy["CreationDate"] for copy in vault.copies)
-    who = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
-    assert main(("restore", "--from-vault", vault.arn, "--to", "2100-01-01T00:00:00Z", *who)) == 0
+    arguments = ("--by", "ann", "--why", "the region is lost", "--stack", "Tally-prod")
+    assert main(("restore", "--from-vault", vault.arn, "--to", "2100-01-01T00:00:00Z", *arguments)) == 0
     return f"Tally-prod-{to_s:%Y%m%dT%H%M%S}"
 
 

@@ -1,5 +1,6 @@
-"""Tally counts the orders in a team's table, the older ones by a scan, and new ones by the stream. The team's app is
-built with the wheel alone, and its code does not call Tally.
+"""Tally counts the orders in a team's table: the old orders by a scan, and the new orders by the stream.
+
+The team's app is built with the wheel alone, and its code does not call Tally.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def check_counts(team: TeamStack, assembly: Path) -> None:
     assert team.read_number() == (409, None)
     streams = Streams(team.stack, assembly, "Shop")
     with streams.running(), run_sweeps(team.stack, streams.failures):
-        with step("scan the orders in the table, while one more is placed"):
+        with step("scan the orders in the table, while another order is placed"):
             team.put_order(3)
             assert len(team.scan_excesses(sets=True)) == 1
             wait_for(lambda: team.read_number() == (200, 4), every_s=0.5)

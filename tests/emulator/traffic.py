@@ -19,19 +19,19 @@ Request = Callable[[str], Answer]
 
 
 class Traffic:
-    """Plays, visits and increments of `new`, a counter that a deploy adds. Each change is sent until it is accepted."""
+    """Callers of plays, visits and a counter that a deploy adds. They send each change until it is accepted."""
 
-    def __init__(self, stack: Stack, token: str, new: str) -> None:
+    def __init__(self, stack: Stack, token: str, added_counter: str) -> None:
         self.accepted: Counter[str] = Counter()
         """The accepted changes of each counter."""
         self.failures: Counter[str] = Counter()
         """Answers that no caller should ever get."""
-        self._new = new
+        self._added_counter = added_counter
         self._requests: dict[str, Request] = {
             "plays": lambda key: stack.call("POST", "/videos/busy/plays", Idempotency_Key=key),
             "visits": lambda key: stack.call("POST", "/visits", {"url": PAGE, "key": key}, User_Agent=PERSON),
-            new: lambda key: stack.call(
-                "POST", f"/counters/{new}/busy/increments", {"amount": 1}, token, Idempotency_Key=key
+            added_counter: lambda key: stack.call(
+                "POST", f"/counters/{added_counter}/busy/increments", {"amount": 1}, token, Idempotency_Key=key
             ),
         }
         self._stop = threading.Event()
@@ -71,6 +71,6 @@ class Traffic:
             if status in (200, 202):
                 self.accepted[counter] += 1
                 key = str(uuid.uuid4())
-            elif not (counter == self._new and status == 404):  # the counter is not deployed
+            elif not (counter == self._added_counter and status == 404):  # the counter is not deployed
                 self.failures[f"{counter} {status}"] += 1
             self._stop.wait(PAUSE_S)

@@ -49,7 +49,7 @@ def new_engine() -> Engine:
 
 def expect_failures(items: list[pytest.Item]) -> None:
     """Mark the tests that must fail on the present engine."""
-    known = KNOWN_FAILURES if ENGINE_NAME == "dynamodb-local" else {}
+    reasons = KNOWN_FAILURES if ENGINE_NAME == "dynamodb-local" else {}
     for item in items:
-        if reason := known.get(f"{item.path.name}::{item.name}"):
+        if reason := reasons.get(f"{item.path.name}::{item.name}"):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

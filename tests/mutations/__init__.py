@@ -95,7 +95,7 @@ def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None =
 
 def _first_failure(command: Iterable[str]) -> str:
     """Returns the test that fails in this run of pytest; "" if no test fails."""
-    ran = subprocess.run(
+    process = subprocess.run(
         [*command],
         cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -103,7 +103,7 @@ def _first_failure(command: Iterable[str]) -> str:
         text=True,
         timeout=RUN_S_MAX,
     )
-    failed = re.search(r"^(?:FAILED|ERROR) [^\s:]*/(\S+?::.+?|\S+)(?: - .*)?$", ran.stdout, re.MULTILINE)
-    if ran.returncode not in (0, NO_TESTS) and not failed:
-        raise ValueError(f"pytest did not run: {ran.stdout[-500:]}{ran.stderr[-500:]}")
+    failed = re.search(r"^(?:FAILED|ERROR) [^\s:]*/(\S+?::.+?|\S+)(?: - .*)?$", process.stdout, re.MULTILINE)
+    if process.returncode not in (0, NO_TESTS) and not failed:
+        raise ValueError(f"pytest did not run: {process.stdout[-500:]}{process.stderr[-500:]}")
     return failed.group(1) if failed else ""

@@ -64,7 +64,9 @@ def main() -> int:
         return 2
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:  # a test that always fails would notice every mutation
-        if failed := failing_test(dict.fromkeys(test for one in selected for test in one.tests), Path(folder)):
+        if failed := failing_test(
+            dict.fromkeys(test for mutation in selected for test in mutation.tests), Path(folder)
+        ):
             print(f"make mutations: this fails with every guard in place: {failed}", file=sys.stderr)
             return 2
     with ThreadPoolExecutor(arguments.jobs) as threads:

@@ -40,10 +40,8 @@ class Shop(Stack):
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
         # The second Tally has fewer counters, because a stack may have at most 500 resources.
         declarations = Declarations.load(COUNTERS)
-        few = replace(
-            declarations,
-            counters={name: counter for name, counter in declarations.counters.items() if name not in OMITTED_COUNTERS},
-        )
+        counters = {name: counter for name, counter in declarations.counters.items() if name not in OMITTED_COUNTERS}
+        few = replace(declarations, counters=counters)
         self.polls = Tally(Construct(self, "Old"), "Polls", counters=few, keep_data=False, receipt_ttl_hours=48)
         self.checkout = function(self, "Checkout")
         self.tally.grant_count(self.checkout)
@@ -114,17 +112,17 @@ def test_a_function_has_the_rights_of_post_changes_for_its_granted_counters(
     shop: Shop, template: dict[str, Any]
 ) -> None:
     allowed = [
-        (one["Resource"]["Fn::GetAtt"][0], as_list(one["Action"]), one["Condition"]["ForAllValues:StringLike"])
+        (statement["Resource"]["Fn::GetAtt"][0], as_list(statement["Action"]), statement["Condition"])
         for resource in template["Resources"].values()
         if resource["Type"] == "AWS::IAM::Policy"
         and resource["Properties"]["PolicyName"].startswith("SellerServiceRole")
-        for one in resource["Properties"]["PolicyDocument"]["Statement"]
+        for statement in resource["Properties"]["PolicyDocument"]["Statement"]
     ]
     rights = {
         (table, action, prefix)
         for table, actions, condition in allowed
         for action in actions
-        for prefix in as_list(condition["dynamodb:LeadingKeys"])
+        for prefix in as_list(condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"])
     }
     update, put, keys = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
     holds = (put, "dynamodb:Query", "dynamodb:DeleteItem")
@@ -212,14 +210,14 @@ def test_two_tallys_in_one_stack_share_no_name(template: dict[str, Any]) -> None
     """Their alarms, dashboards, sign-in domains and APIs differ. The second Tally is below another construct."""
     resources = template["Resources"].values()
     names = [
-        (one["Type"], json.dumps(one["Properties"][field]))
-        for one in resources
+        (resource["Type"], json.dumps(resource["Properties"][field]))
+        for resource in resources
         for field in ("AlarmName", "DashboardName", "Domain")
-        if one["Type"].startswith(("AWS::CloudWatch::", "AWS::Cognito::")) and field in one["Properties"]
+        if resource["Type"].startswith(("AWS::CloudWatch::", "AWS::Cognito::")) and field in resource["Properties"]
     ]
     assert len(names) == len(set(names)) > 40
-    apis = [one["Properties"]["Name"] for one in resources if one["Type"] == "AWS::ApiGatewayV2::Api"]
-    assert sorted(apis) == ["Shop-Old-Polls", "Shop-Tally"]
+    apis = [resource for resource in resources if resource["Type"] == "AWS::ApiGatewayV2::Api"]
+    assert sorted(api["Properties"]["Name"] for api in apis) == ["Shop-Old-Polls", "Shop-Tally"]
 
 
 def test_no_resource_of_one_tally_refers_to_another_tally(template: dict[str, Any]) -> None:

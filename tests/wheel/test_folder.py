@@ -57,21 +57,15 @@ def start_dev(tmp_path: Path, environment: Mapping[str, str]) -> Iterator[Start]
 
     def start() -> tuple[int, subprocess.Popen[str]]:
         with output.open("w") as file:
-            running.append(
-                subprocess.Popen(
-                    ["bash", "-c", "exec tally dev --port 0"],
-                    cwd=tmp_path / "shop",
-                    env=environment,
-                    text=True,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    preexec_fn=die_with_parent,
-                )
-            )
-        wait_for(lambda: READY.search(output.read_text()) or running[0].poll() is not None)
+            process = subprocess.Popen(
+                ["bash", "-c", "exec tally dev --port 0"], cwd=tmp_path / "shop", env=environment, text=True,
+                stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+            )  # fmt: skip
+        running.append(process)
+        wait_for(lambda: READY.search(output.read_text()) or process.poll() is not None)
         ready = READY.search(output.read_text())
         assert ready, output.read_text()
-        return int(ready[1]), running[0]
+        return int(ready[1]), process
 
     yield start
     for process in running:
@@ -81,10 +75,7 @@ def start_dev(tmp_path: Path, environment: Mapping[str, str]) -> Iterator[Start]
 
 
 def test_the_session_of_the_page_works_without_node(
-    tmp_path: Path,
-    wheel: Path,
-    environment: Mapping[str, str],
-    start_dev: Start,
+    tmp_path: Path, wheel: Path, environment: Mapping[str, str], start_dev: Start
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()

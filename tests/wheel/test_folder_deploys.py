@@ -40,9 +40,8 @@ def init_deploy_and_destroy(shop: Path, stack: Stack, python: Path) -> None:
         return result.stdout
 
     def tally(*arguments: str) -> str:
-        return run(
-            str(python), "-P", "-m", "tally.cli", *arguments
-        )  # not the script `tally`, because the fixture has moved the environment
+        # The script `tally` does not run, because the fixture has moved the environment.
+        return run(str(python), "-P", "-m", "tally.cli", *arguments)
 
     tally("init")
     stack.bootstrap()

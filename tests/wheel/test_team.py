@@ -21,7 +21,8 @@ pytestmark = pytest.mark.long
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys, tally
-names = [one.name for one in pkgutil.walk_packages(tally.__path__, "tally.") if not one.name.endswith("__main__")]
+modules = pkgutil.walk_packages(tally.__path__, "tally.")
+names = [module.name for module in modules if not module.name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
 top_level = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
@@ -90,12 +91,12 @@ def without_network(*command: str) -> list[str]:
 
 
 def test_the_commands_of_the_page_synthesize_a_stack_without_a_network(shop: Path, wheel: Path) -> None:
-    *preparing, synth, invoke = page.commands()
+    *first_commands, synth, invoke = page.commands()
     assert synth == "cdk synth --quiet"
     assert invoke.startswith("aws lambda invoke ")
-    finding = {"UV_FIND_LINKS": str(wheel.parent)}
-    for command in preparing:
-        run("sh", "-c", command, cwd=shop, variables=finding)
+    variables = {"UV_FIND_LINKS": str(wheel.parent)}
+    for command in first_commands:
+        run("sh", "-c", command, cwd=shop, variables=variables)
     run(*without_network(*synth.split()), cwd=shop)
     resources = template(shop)["Resources"].values()
     keys = json.dumps([resource["Properties"] for resource in resources if resource["Type"] == "AWS::IAM::Role"])
@@ -129,8 +130,8 @@ def test_the_client_needs_only_boto3(tmp_path: Path, wheel: Path) -> None:
     """The test installs the oldest boto3 that the package allows."""
     python = install(tmp_path / "alone", str(wheel), "boto3==1.40.0")
     run(str(python), "-c", IMPORT_CLIENT, cwd=tmp_path)
-    listed = run("uv", "pip", "list", "--python", str(python), "--format", "json", cwd=tmp_path).stdout
-    versions = {one["name"]: one["version"] for one in json.loads(listed)}
+    packages = run("uv", "pip", "list", "--python", str(python), "--format", "json", cwd=tmp_path).stdout
+    versions = {package["name"]: package["version"] for package in json.loads(packages)}
     assert versions["boto3"] == "1.40.0"
     assert not {"aws-cdk-lib", "aws-lambda-powertools"} & versions.keys()
 
@@ -177,7 +178,8 @@ def test_the_next_version_changes_only_the_code_of_functions(
     run(sys.executable, "-m", "release.build", "--out", str(out), cwd=checkout)
     [changed] = out.glob("*.whl")
     before, after = (
-        unversioned_properties(shop, python, unpack(one, shop / name)) for one, name in ((wheel, "n"), (changed, "n+1"))
+        unversioned_properties(shop, python, unpack(path, shop / name))
+        for path, name in ((wheel, "n"), (changed, "n+1"))
     )
     assert before.keys() == after.keys()
     assert {part for id_ in before for part in before[id_] if before[id_][part] != after[id_][part]} == {"Code"}

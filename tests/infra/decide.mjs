@@ -1,5 +1,5 @@
 // Decides requests by policies, as IAM does. Input: {policies: {name: document}, requests: [{policy, action, resource, keys}]}.
-// `keys`: the partition keys of the request; null: it names no key. Output, for each request: "Allowed",
+// `keys`: the partition keys of the request; null: the request names no key. Output, for each request: "Allowed",
 // "ImplicitlyDenied", "ExplicitlyDenied" or an error.
 import { runSimulation } from '@cloud-copilot/iam-simulate'
 import { readFileSync } from 'node:fs'

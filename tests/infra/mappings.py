@@ -43,7 +43,7 @@ def _pump_document(function: str, table: str, mapping: Json) -> Json:
     document = {_NAMES.get(name, name): value for name, value in mapping.items() if name not in _LEFT_OUT}
     for name in ("EventSourceArn", "FunctionName"):
         del document[name]
-    patterns = [json.loads(each["Pattern"]) for each in document.pop("FilterCriteria", {"Filters": []})["Filters"]]
+    patterns = [json.loads(entry["Pattern"]) for entry in document.pop("FilterCriteria", {"Filters": []})["Filters"]]
     reports = document.pop("FunctionResponseTypes", None) == ["ReportBatchItemFailures"]
     return {
         "name": f"{function} of {table}", "function": function, "table": table, "filters": patterns,

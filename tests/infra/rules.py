@@ -17,8 +17,8 @@ Rule = Callable[[Template], Iterator[str]]
 
 OWN_NAMESPACE = "Tally"
 REFERENCE = re.compile(r"\$\{(\w+)(\.\w+)?\}")
-REGION = "${AWS::Region}"
-A_REGION = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # the names of the edge end with the region of the API
+REGION_REFERENCE = "${AWS::Region}"
+REGION_AT_END = re.compile(r"\b[a-z]{2}-[a-z]+-\d$")  # the names of the edge end with the region of the API
 # Types whose names are unique over all regions of an account (of a bucket: over all accounts), and the name's path.
 # The names of alarms, functions, tables, queues and user pool domains are unique in a region only.
 GLOBAL_NAMES = {
@@ -37,7 +37,6 @@ GLOBAL_NAMES = {
     "AWS::S3::Bucket": ("BucketName",),
     "AWS::WAFv2::WebACL": ("Name",),  # a web ACL for CloudFront is always in us-east-1
 }
-
 
 # A stack may use a share of each quota, because an account has other stacks and a team adds counters.
 SHARE = 0.85
@@ -68,7 +67,7 @@ def metrics_name_their_stack(template: Template) -> Iterator[str]:
 def global_names_have_the_region(template: Template) -> Iterator[str]:
     """Without the region, a stage in a second region would use a name of the first region, and roll back."""
     for id_, name in global_names(template).items():
-        if REGION not in name and not A_REGION.search(name):
+        if REGION_REFERENCE not in name and not REGION_AT_END.search(name):
             yield f"{id_}: {name} has no region"
 
 
@@ -110,8 +109,8 @@ def writers_wait_for_consumers(template: Template) -> Iterator[str]:
 def stacks_leave_room_in_the_quotas(template: Template) -> Iterator[str]:
     """If a new counter exceeds a quota, the deploy fails halfway."""
     for quota, subject, used in usage(template.body, template.stack):
-        most = QUOTAS[quota].most * (1 if quota in MAY_BE_USED_UP else SHARES.get(quota, SHARE))
-        if used > most:
+        limit = QUOTAS[quota].most * (1 if quota in MAY_BE_USED_UP else SHARES.get(quota, SHARE))
+        if used > limit:
             yield f"{subject}: {used} {quota}, of {QUOTAS[quota].most}"
 
 
@@ -183,10 +182,10 @@ def _dependencies(template: Template, id_: str) -> set[str]:
     dependencies: set[str] = set()
     pending = [*_direct_dependencies(template, id_)]
     while pending:
-        other = pending.pop()
-        if other not in dependencies:
-            dependencies.add(other)
-            pending += _direct_dependencies(template, other)
+        dependency = pending.pop()
+        if dependency not in dependencies:
+            dependencies.add(dependency)
+            pending += _direct_dependencies(template, dependency)
     return dependencies
 
 

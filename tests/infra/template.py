@@ -74,20 +74,16 @@ class Template:
 
     def functions(self) -> dict[str, str]:
         """Returns the logical ids of Tally's functions, by their handlers. A stack may have other functions."""
-        handlers = {
-            found["Properties"]["Handler"]: name for name, found in self.of_type("AWS::Lambda::Function").items()
-        }
+        functions = self.of_type("AWS::Lambda::Function").items()
+        handlers = {function["Properties"]["Handler"]: name for name, function in functions}
         module = "handlers."
         return {handler.removeprefix(module): name for handler, name in handlers.items() if handler.startswith(module)}
 
     def alias_of(self, function: str) -> str:
         """Returns the logical id of the only alias of a function."""
-        [alias] = [
-            name
-            for name, found in self.of_type("AWS::Lambda::Alias").items()
-            if found["Properties"]["FunctionName"] == {"Ref": function}
-        ]
-        return alias
+        aliases = self.of_type("AWS::Lambda::Alias").items()
+        [name] = [name for name, alias in aliases if alias["Properties"]["FunctionName"] == {"Ref": function}]
+        return name
 
     def routes(self) -> dict[str, Json]:
         """Returns the properties of the routes, by their keys."""

@@ -97,16 +97,16 @@ def test_each_route_that_is_not_listed_here_needs_a_scope(dev: Template) -> None
     authorizer = {"Ref": dev.only_name("AWS::ApiGatewayV2::Authorizer")}
     assert {key for key, route in routes.items() if route.get("AuthorizerId") != authorizer} == FOR_ANYONE
     scopes = {key: route.get("AuthorizationScopes") for key, route in routes.items() if key not in FOR_ANYONE}
-    assert {key for key, found in scopes.items() if found is None} == FOR_THE_CALLER
-    assert {key: found for key, found in scopes.items() if found} == {
+    assert {key for key, route_scopes in scopes.items() if route_scopes is None} == FOR_THE_CALLER
+    assert {key: route_scopes for key, route_scopes in scopes.items() if route_scopes} == {
         key: ["tally/read"] if key.startswith("GET ") else ["tally/write"] for key in scopes.keys() - FOR_THE_CALLER
     }
 
 
 def test_the_api_takes_the_tokens_of_the_stacks_own_pool(dev: Template) -> None:
     clients = dev.of_type("AWS::Cognito::UserPoolClient")
-    [machines] = [id_ for id_, found in clients.items() if found["Properties"].get("GenerateSecret")]
-    [console] = [id_ for id_, found in clients.items() if "CallbackURLs" in found["Properties"]]
+    [machines] = [id_ for id_, resource in clients.items() if resource["Properties"].get("GenerateSecret")]
+    [console] = [id_ for id_, resource in clients.items() if "CallbackURLs" in resource["Properties"]]
     [client] = clients.keys() - {machines, console}
     authorizer = dev.only("AWS::ApiGatewayV2::Authorizer")
     assert authorizer["AuthorizerType"] == "JWT"

@@ -49,17 +49,17 @@ def _logged_share(variables: Sequence[Json]) -> float:
     return 1 if is_info else float(environment["POWERTOOLS_LOGGER_SAMPLE_RATE"])
 
 
-@pytest.mark.parametrize(("stage", "known"), [("dev", DEV), ("prod", PROD)])
+@pytest.mark.parametrize(("stage", "calculated"), [("dev", DEV), ("prod", PROD)])
 def test_an_idle_stage_is_cheap_and_costs_what_the_calculator_says(
-    synthesize: Synthesize, stage: str, known: BilledStage
+    synthesize: Synthesize, stage: str, calculated: BilledStage
 ) -> None:
     """The calculator may differ by 10 %: one alarm or metric more is within that, and two snapshots more are not."""
     template = synthesize(stage=stage)
     deployed = read_stage(template)
-    idle, known_idle = (cost.bill(stage=billed)["total"] for billed in (deployed, known))
-    assert idle < IDLE_USD[stage]
-    assert idle == pytest.approx(known_idle, rel=0.1), "stale: DEV and PROD of bench/cost.py"
-    assert deployed.logged == known.logged, "stale: DEV and PROD of bench/cost.py"
+    idle_usd, calculated_usd = (cost.bill(stage=billed)["total"] for billed in (deployed, calculated))
+    assert idle_usd < IDLE_USD[stage]
+    assert idle_usd == pytest.approx(calculated_usd, rel=0.1), "stale: DEV and PROD of bench/cost.py"
+    assert deployed.logged == calculated.logged, "stale: DEV and PROD of bench/cost.py"
     functions = [resource["Properties"] for resource in template.of_type("AWS::Lambda::Function").values()]
     assert {function["MemorySize"] for function in functions} <= {FUNCTION_GB * KB, CPU_MB}
     assert {function["MemorySize"] for function in functions if "SnapStart" in function} <= {FUNCTION_GB * KB}

@@ -83,17 +83,17 @@ def test_two_bundles_are_identical_and_name_no_machine(bundle: Path, tmp_path: P
 
 
 def test_the_digest_depends_on_sources_and_pins_and_not_on_compiled_files(tmp_path: Path) -> None:
-    copied = replace(BUNDLE, lambdas=tmp_path)
+    copy = replace(BUNDLE, lambdas=tmp_path)
     (tmp_path / "requirements.txt").write_text("idna==3.20\n")
     (tmp_path / "plays.py").write_text("a")
-    first = copied.digest()
+    first = copy.digest()
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "plays.pyc").write_text("compiled")
-    assert copied.digest() == first
+    assert copy.digest() == first
     (tmp_path / "plays.py").write_text("b")
-    second = copied.digest()
+    second = copy.digest()
     (tmp_path / "requirements.txt").write_text("idna==3.21\n")
-    assert len({first, second, copied.digest()}) == 3
+    assert len({first, second, copy.digest()}) == 3
 
 
 def test_a_package_without_a_hash_is_not_installed(tmp_path: Path) -> None:
@@ -123,11 +123,13 @@ def test_the_bundle_has_the_openapi_document_of_its_stack(tmp_path: Path) -> Non
         "from dataclasses import replace\nfrom tally.counter import ANYONE, declared\nfrom tally.builtin import LIKES\n"
         "LIKES = replace(LIKES, lists=ANYONE)\nCOUNTERS = declared([LIKES])\n"
     )
-    shown = replace(BUNDLE, declarations=Declarations.load(team_file))
-    hidden = replace(shown, likers_visible=UserVisibility.NOBODY)
-    assert hidden.digest() != shown.digest()
+    with_likers = replace(BUNDLE, declarations=Declarations.load(team_file))
+    without_likers = replace(with_likers, likers_visible=UserVisibility.NOBODY)
+    assert without_likers.digest() != with_likers.digest()
     path = "/counters/likes/{id}/children"
-    assert path in json.loads(shown.openapi())["paths"].keys() - json.loads(hidden.openapi())["paths"].keys()
+    assert (
+        path in json.loads(with_likers.openapi())["paths"].keys() - json.loads(without_likers.openapi())["paths"].keys()
+    )
 
 
 @pytest.mark.long
@@ -158,7 +160,7 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
     if python is None:
         pytest.skip(f"no python{PYTHON_VERSION} is installed: the runtime that is deployed imports nothing here")
     runtime_packages = Path(boto3.__file__).parents[1]
-    importing = [
+    program = [
         "import compileall, importlib, pathlib, sys",
         "bundle, runtime_packages = sys.argv[1:]",
         "sys.path[:0] = [bundle]",
@@ -168,7 +170,7 @@ def test_the_deployed_python_compiles_the_bundle_and_imports_every_handler_witho
         "    importlib.import_module(f'tally.operations.{file.stem}')",
         "print(sys.version_info[:2], len(sys.modules))",
     ]
-    command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(importing), str(bundle), str(runtime_packages)]
+    command = [python, "-I", "-B", "-W", "error", "-c", "\n".join(program), str(bundle), str(runtime_packages)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(str(tuple(map(int, PYTHON_VERSION.split(".")))))

@@ -11,7 +11,7 @@ from tests.infra.conftest import ROOT
 from tests.infra.template import Json, Template, as_text
 from tests.infra.test_functions import FROM_SNAPSHOTS, MODULES, WITH_ROUTES
 
-BUSY = FROM_SNAPSHOTS  # for the same reason: visitors always wait for these functions
+BUSY = FROM_SNAPSHOTS  # visitors wait for these functions, so they start from snapshots, too
 
 
 def group_of(template: Template, module: str) -> Json | None:
@@ -29,9 +29,9 @@ def rollback_alarm(template: Template, module: str) -> tuple[str, Json]:
     """Returns the alarm that rolls back a deployment of the function: its logical id and properties."""
     alarm_name = f"Tally-prod-new-code-{module}"
     [alarm] = [
-        (name, found["Properties"])
-        for name, found in template.of_type("AWS::CloudWatch::Alarm").items()
-        if found["Properties"]["AlarmName"] == alarm_name
+        (name, resource["Properties"])
+        for name, resource in template.of_type("AWS::CloudWatch::Alarm").items()
+        if resource["Properties"]["AlarmName"] == alarm_name
     ]
     return alarm
 
@@ -55,8 +55,9 @@ def test_new_code_of_a_busy_function_gets_a_tenth_for_five_minutes_and_an_alarm_
 
 
 def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) -> None:
-    """An alarm on all failures would roll back the code that mends them. Code that does not load
-    writes no metric of Tally, so they also read Lambda's errors.
+    """An alarm on all failures would roll back the code that mends them.
+
+    Code that does not load writes no metric of Tally, so the alarms also read Lambda's errors.
     """
     version = prod.outputs["Version"]["Value"]
     for module in BUSY:
@@ -82,7 +83,7 @@ def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) 
 def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) -> float:
     """Returns the odds that the alarm goes off in five minutes, if calls come at random.
 
-    It goes off if in one minute more calls fail than the threshold, and more than a tenth of the calls.
+    The alarm goes off if in one minute more calls fail than the threshold, and more than a tenth of the calls.
     """
     calls_to_new_code, no_alarm = calls_per_min * 0.1, 0.0
     for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):
@@ -103,10 +104,10 @@ def test_the_page_states_the_odds_of_a_rollback(prod: Template) -> None:
     section = (ROOT / "docs/operate.md").read_text().partition("\n### New code\n")[2].partition("\n### ")[0]
     broken, busy, _ = re.split(r"While 1 % of all calls fail|So run", section.replace("\n", " "))
     for text, share in ((broken, 1.0), (busy, 0.01)):
-        stated = re.findall(r"([\d.]+) % at (\d+)", text)
-        assert len(stated) == 3
-        odds = [100 * rollback_odds(int(calls), share, alarm["Threshold"]) for _, calls in stated]
-        assert odds == pytest.approx([float(percent) for percent, _ in stated], abs=0.06)
+        odds_on_page = re.findall(r"([\d.]+) % at (\d+)", text)
+        assert len(odds_on_page) == 3
+        odds = [100 * rollback_odds(int(calls), share, alarm["Threshold"]) for _, calls in odds_on_page]
+        assert odds == pytest.approx([float(percent) for percent, _ in odds_on_page], abs=0.06)
 
 
 @pytest.mark.parametrize("stack", ["dev", "behind_cdn"])

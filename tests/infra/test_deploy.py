@@ -279,15 +279,15 @@ def test_deploy_shows_the_changes_asks_and_deploys_the_same_folder(
     aws.bootstrapped = dict.fromkeys(("eu-west-1", "us-east-1"), client_error("AccessDeniedException", "no"))
     folder = str(behind_cdn.folder)
     code = run_deploy(["--app", folder, "--import-existing-resources"])
-    shown = capsys.readouterr().out
-    assert f"to account 123456789012, region eu-west-1, as {ANN}" in shown
-    assert "stack Tally-prod in eu-west-1: keeps its data when it is deleted" in shown
-    assert "stack Tally-prod-edge-eu-west-1 in us-east-1" in shown
+    output = capsys.readouterr().out
+    assert f"to account 123456789012, region eu-west-1, as {ANN}" in output
+    assert "stack Tally-prod in eu-west-1: keeps its data when it is deleted" in output
+    assert "stack Tally-prod-edge-eu-west-1 in us-east-1" in output
     assert aws.cdk[0] == ["diff", "--app", folder, "--import-existing-resources"]
     assert code == (0 if deploys else 1)
     assert [call[:4] for call in aws.cdk[1:]] == [["deploy", "--all", "--app", folder]] * deploys
     assert all(call[-1] == "--import-existing-resources" for call in aws.cdk)
-    assert ("nothing is deployed" in shown) != deploys
+    assert ("nothing is deployed" in output) != deploys
 
 
 def test_the_app_is_synthesized_with_the_options(
@@ -345,21 +345,21 @@ def test_a_deploy_of_code_with_another_format_is_refused(
 
 
 @pytest.mark.parametrize("has_stack", [True, False], ids=["a stack", "tables that a first deploy adopts"])
-def test_a_deploy_that_changes_the_form_of_a_counter_is_refused(
+def test_a_deploy_that_changes_the_fingerprint_of_a_counter_is_refused(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str], has_stack: bool
 ) -> None:
     """A deploy with a fingerprint that fits is allowed, and a deploy by a person who may not read the ledger."""
     command = ["--yes", "--app", str(dev.folder)]
     if has_stack:
         aws.add_stack("Tally-dev", dev)
-    spread = {**fingerprints.fingerprint_of(DECLARED.counters["stock"]), "shards": fingerprints.MANY}
-    aws.fingerprints = [{"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps(spread)}}]
+    many_shards = {**fingerprints.fingerprint_of(DECLARED.counters["stock"]), "shards": fingerprints.MANY}
+    aws.fingerprints = [{"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps(many_shards)}}]
     assert run_deploy(command) == 2
     line = "counter 'stock' has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1"
     assert capsys.readouterr().err == f"tally: {line}: {fingerprints.WHAT_TO_DO}\n"
     assert aws.cdk == []
     aws.fingerprints = [
-        {"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps({**spread, "shards": fingerprints.ONE})}}
+        {"SK": {"S": "stock"}, "fingerprint": {"S": json.dumps({**many_shards, "shards": fingerprints.ONE})}}
     ]
     assert run_deploy(command) == 0
     aws.fingerprints = client_error("ResourceNotFoundException", "no such table")
@@ -478,10 +478,10 @@ def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
     aws.add_stack("Tally-prod", prod, protected=True)
     aws.stacks["eu-west-1", "Tally-prod"]["StackStatus"] = "ROLLBACK_COMPLETE"
     aws.tables = {"Tally-prod-counts", "Tally-prod-ledger", "other"}
-    failed = {"LogicalResourceId": "Stage", "ResourceStatus": "CREATE_FAILED", "PhysicalResourceId": "s"}
+    failed_event = {"LogicalResourceId": "Stage", "ResourceStatus": "CREATE_FAILED", "PhysicalResourceId": "s"}
     aws.events = [
-        failed | {"LogicalResourceId": "Late", "ResourceStatusReason": "Resource creation cancelled"},
-        failed | {"ResourceStatusReason": "policy document length exceeds"},
+        failed_event | {"LogicalResourceId": "Late", "ResourceStatusReason": "Resource creation cancelled"},
+        failed_event | {"ResourceStatusReason": "policy document length exceeds"},
         *(
             {"LogicalResourceId": "X", "ResourceStatus": "DELETE_SKIPPED", "ResourceType": type_,
              "PhysicalResourceId": name}
@@ -489,13 +489,13 @@ def test_a_first_deploy_that_was_rolled_back_is_repeated_and_adopts_its_tables(
         ),
     ]  # fmt: skip
     assert run_deploy(["--app", str(prod.folder)]) == (0 if deploys else 1)
-    shown = capsys.readouterr().out
-    assert "the first deploy of Tally-prod failed" in shown
-    assert "  Stage: policy document length exceeds\n" in shown
-    assert "Late" not in shown
-    assert "  bucket     empty\n" in shown
-    assert "  table " not in shown
-    assert "keeps these tables and adopts them: Tally-prod-counts, Tally-prod-ledger\n" in shown
+    output = capsys.readouterr().out
+    assert "the first deploy of Tally-prod failed" in output
+    assert "  Stage: policy document length exceeds\n" in output
+    assert "Late" not in output
+    assert "  bucket     empty\n" in output
+    assert "  table " not in output
+    assert "keeps these tables and adopts them: Tally-prod-counts, Tally-prod-ledger\n" in output
     assert aws.deleted == ["id of Tally-prod"] * deploys
     assert [call[0] for call in aws.cdk] == ["diff", "deploy"] * deploys
     assert all(call[-1] == "--import-existing-resources" for call in aws.cdk)
@@ -528,8 +528,8 @@ def test_deploy_ends_with_the_commands_of_the_readme_and_with_a_token(aws: Aws, 
     )
     readme = (ROOT / "README.md").read_text()
     for line in (deploy.PLAY_COMMAND, deploy.PLAYS_COMMAND):
-        shown = line.format(url="localhost:8080", key="5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
-        assert f"$ {shown}\n" in readme
+        command = line.format(url="localhost:8080", key="5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11")
+        assert f"$ {command}\n" in readme
         assert line.partition("{key}")[0].format(url=url) in text
     [token] = [line.strip() for line in text.splitlines() if "TOKEN=$(" in line]
     assert subprocess.run(["sh", "-n"], input=token, text=True, check=False).returncode == 0
@@ -579,14 +579,14 @@ def test_destroy_deletes_the_edge_first_and_names_the_resources_that_remain(
     retained = {
         id_: resource for id_, resource in behind_cdn.resources.items() if resource.get("DeletionPolicy") == "Retain"
     }
-    kept = [_physical_name(id_, resource) for id_, resource in retained.items()]
-    assert len(kept) >= 19
-    for name in kept:
+    names_kept = [_physical_name(id_, resource) for id_, resource in retained.items()]
+    assert len(names_kept) >= 19
+    for name in names_kept:
         assert name in before
         assert f"{name}  (eu-west-1)" in after
     assert "deletes Tally-prod-edge-eu-west-1 in us-east-1: keeps 1\n  keeps bucket " in before
     assert after.splitlines()[-1] == '  make deploy ARGS="-c stage=prod --import-existing-resources"'
-    assert "Tally-prod-counts" in kept, "CloudFormation adopts a table by its fixed name"
+    assert "Tally-prod-counts" in names_kept, "CloudFormation adopts a table by its fixed name"
 
 
 def test_destroy_prints_how_to_adopt_restored_tables(

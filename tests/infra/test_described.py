@@ -77,12 +77,10 @@ def test_the_described_tables_mappings_schedules_and_cors_are_those_of_the_stack
         assert properties.get("StreamSpecification", {}).get("StreamViewType") == images
         assert properties["TimeToLiveSpecification"]["AttributeName"] == described["ttl_attribute"]
     described_mappings, deployed_mappings = (
-        {(mapping.function, mapping.table): mapping for mapping in some}
-        for some in (parse(described).mappings, mappings(dev).values())
+        {(mapping.function, mapping.table): vars(mapping) | {"name": ""} for mapping in stack_mappings}
+        for stack_mappings in (parse(described).mappings, mappings(dev).values())
     )
-    assert {which: vars(one) | {"name": ""} for which, one in described_mappings.items()} == {
-        which: vars(one) | {"name": ""} for which, one in deployed_mappings.items()
-    }
+    assert described_mappings == deployed_mappings
     rules = [rule["Properties"] for rule in dev.of_type("AWS::Events::Rule").values()]
     assert [rule["ScheduleExpression"] for rule in rules if "ScheduleExpression" in rule] == [
         f"rate({every_s // 60} minute)" for _, every_s in described["schedules"]

@@ -29,7 +29,7 @@ def test_the_stack_makes_an_event_bus_or_uses_the_bus_of_the_option(dev: Templat
 
 def test_a_stack_without_thresholds_has_no_events_and_no_right_to_send_them() -> None:
     plain = {name: replace(counter, notify=None) for name, counter in DECLARED.counters.items()}
-    without = replace(DECLARED, counters=plain)
+    without_thresholds = replace(DECLARED, counters=plain)
     place = Surroundings(
         "Tally", "v", {table: table.value for table in Table}, dict.fromkeys(Table, ""), "b", event_bus=BUS
     )
@@ -39,7 +39,7 @@ def test_a_stack_without_thresholds_has_no_events_and_no_right_to_send_them() ->
 
     for part in ("TALLY_EVENT_BUS", "/events", "EVENT#", "SENT#"):
         assert part in description(DECLARED), part
-        assert part not in description(without), part
+        assert part not in description(without_thresholds), part
 
 
 def test_the_webhook_of_the_example_gets_the_detail_of_each_event() -> None:

@@ -18,7 +18,7 @@ class Stage(NamedTuple):
     prod: Any
 
 
-class Of(NamedTuple):
+class Reference(NamedTuple):
     """A reference to the one resource of a type."""
 
     type: str
@@ -28,10 +28,10 @@ class Of(NamedTuple):
 Facts = dict[str, dict[str, Any]]
 """By type or logical id: the values of each such resource, by their path in its properties. None: there is no value."""
 
-KEPT = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
+DELETION_POLICIES = {"DeletionPolicy": Stage("Delete", "Retain"), "UpdateReplacePolicy": Stage("Delete", "Retain")}
 OVER_TLS = {"Bool": {"aws:SecureTransport": "false"}}
 BOTH_IMAGES = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
-TOPIC = [Of("AWS::SNS::Topic")]
+TOPIC = [Reference("AWS::SNS::Topic")]
 
 
 def table(name: str, *keys: str, **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ UP_TO_30000 = {
     "OnDemandThroughput": {"MaxWriteRequestUnits": 30000},
 }
 BY_DEFAULT: Facts = {
-    "AWS::DynamoDB::Table": KEPT
+    "AWS::DynamoDB::Table": DELETION_POLICIES
     | {
         "DeletionProtectionEnabled": Stage(False, True),
         "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
@@ -61,7 +61,7 @@ BY_DEFAULT: Facts = {
     "CountsTable": table("counts", "PK", "SK", StreamSpecification=BOTH_IMAGES),
     "ReceiptsTable": table("receipts", "id", StreamSpecification=BOTH_IMAGES),
     "LedgerTable": table("ledger", "PK", "SK", StreamSpecification=None),
-    "UserPool": KEPT
+    "UserPool": DELETION_POLICIES
     | {
         "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
@@ -77,7 +77,7 @@ BY_DEFAULT: Facts = {
         "Scopes.2": None,
     },
     "AWS::Cognito::UserPoolGroup": {"GroupName": "operators", "UserPoolId": {"Ref": "UserPool"}, "RoleArn": None},
-    "DeadLetterBucket": KEPT
+    "DeadLetterBucket": DELETION_POLICIES
     | {
         "BucketEncryption.ServerSideEncryptionConfiguration": [
             {"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
@@ -97,7 +97,7 @@ BY_DEFAULT: Facts = {
         "PolicyDocument.Statement.0.Condition": OVER_TLS,
         "PolicyDocument.Statement.1": None,
     },
-    "AWS::SQS::Queue": KEPT | {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True},
+    "AWS::SQS::Queue": DELETION_POLICIES | {"MessageRetentionPeriod": 14 * 24 * 3600, "SqsManagedSseEnabled": True},
     "AWS::SQS::QueuePolicy": {
         "PolicyDocument.Statement.0.Effect": "Deny",
         "PolicyDocument.Statement.0.Condition": OVER_TLS,
@@ -171,9 +171,9 @@ CUSTOM_DOMAIN = {
         ]
     },
     "AWS::ApiGatewayV2::ApiMapping": {
-        "ApiId": Of("AWS::ApiGatewayV2::Api"),
+        "ApiId": Reference("AWS::ApiGatewayV2::Api"),
         "Stage": "$default",
-        "DomainName": Of("AWS::ApiGatewayV2::DomainName"),
+        "DomainName": Reference("AWS::ApiGatewayV2::DomainName"),
         "ApiMappingKey": None,
     },
 }
@@ -208,7 +208,7 @@ WITH_OPTIONS: dict[str, Facts] = {
         "AWS::Backup::BackupPlan": {
             "BackupPlan.BackupPlanRule.0.ScheduleExpression": "cron(0 3 * * ? *)",
             "BackupPlan.BackupPlanRule.0.StartWindowMinutes": 60,  # AWS's lowest
-            "BackupPlan.BackupPlanRule.0.TargetBackupVault": Of("AWS::Backup::BackupVault"),
+            "BackupPlan.BackupPlanRule.0.TargetBackupVault": Reference("AWS::Backup::BackupVault"),
             "BackupPlan.BackupPlanRule.0.Lifecycle": {"DeleteAfterDays": 3},
             "BackupPlan.BackupPlanRule.0.CopyActions": [
                 {"DestinationBackupVaultArn": VAULT, "Lifecycle": {"DeleteAfterDays": 7}}
@@ -216,7 +216,7 @@ WITH_OPTIONS: dict[str, Facts] = {
             "BackupPlan.BackupPlanRule.1": None,
         },
         "AWS::Backup::BackupSelection": {
-            "BackupPlanId": Of("AWS::Backup::BackupPlan"),
+            "BackupPlanId": Reference("AWS::Backup::BackupPlan"),
             "BackupSelection.Resources": [
                 {"Fn::GetAtt": [f"{table}Table", "Arn"]} for table in ("Counts", "Receipts", "Ledger")
             ],
@@ -225,7 +225,7 @@ WITH_OPTIONS: dict[str, Facts] = {
         "AWS::SNS::Subscription": {
             "Protocol": "email",
             "Endpoint": "ops@example.com",
-            "TopicArn": Of("AWS::SNS::Topic"),
+            "TopicArn": Reference("AWS::SNS::Topic"),
         },
         "AWS::ApiGatewayV2::Authorizer": {
             "JwtConfiguration": {"Issuer": "https://login.example.com/", "Audience": ["tally", "other"]}
@@ -251,8 +251,8 @@ WITH_OPTIONS: dict[str, Facts] = {
                 {"ErrorCode": code, "ErrorCachingMinTTL": 0}
                 for code in (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
             ],
-            "DistributionConfig.WebACLId": Of("AWS::WAFv2::WebACL", "Arn"),
-            "DistributionConfig.Logging": {"Bucket": Of("AWS::S3::Bucket", "RegionalDomainName")},
+            "DistributionConfig.WebACLId": Reference("AWS::WAFv2::WebACL", "Arn"),
+            "DistributionConfig.Logging": {"Bucket": Reference("AWS::S3::Bucket", "RegionalDomainName")},
             "DistributionConfig.IPV6Enabled": False,  # AWS WAF counts by address, and an IPv6 client has many
         },
         "AWS::S3::Bucket": {
@@ -310,7 +310,7 @@ FACTS = {"dev": BY_DEFAULT, "prod": BY_DEFAULT, **WITH_OPTIONS}
 
 def value_at(resource: Json, path: str) -> Any:
     """Returns the value at a path; None: there is no value."""
-    value: Any = resource if path in KEPT else resource["Properties"]
+    value: Any = resource if path in DELETION_POLICIES else resource["Properties"]
     for part in path.split("."):
         if isinstance(value, list):
             value = value[int(part)] if int(part) < len(value) else None
@@ -323,22 +323,22 @@ def expected_value(template: Template, context: str, value: Any) -> Any:
     match value:
         case Stage():
             return value.dev if context == "dev" else value.prod
-        case Of():
+        case Reference():
             name = template.only_name(value.type)
             return {"Fn::GetAtt": [name, value.attribute]} if value.attribute else {"Ref": name}
         case list():
             return [expected_value(template, context, item) for item in value]
         case dict():
-            return {name: expected_value(template, context, one) for name, one in value.items()}
+            return {name: expected_value(template, context, part) for name, part in value.items()}
     return value
 
 
 def differences(template: Template, context: str, subject: str) -> Iterator[str]:
     for name, resource in (template.of_type(subject) or {subject: template.resources[subject]}).items():
         for path, value in FACTS[context][subject].items():
-            found = value_at(resource, path)
-            if found != expected_value(template, context, value):
-                yield f"{name}: {path} is {found}, not {expected_value(template, context, value)}"
+            actual = value_at(resource, path)
+            if actual != expected_value(template, context, value):
+                yield f"{name}: {path} is {actual}, not {expected_value(template, context, value)}"
 
 
 @pytest.mark.parametrize(

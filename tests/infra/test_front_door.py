@@ -56,17 +56,17 @@ def test_the_cache_keeps_only_the_paths_that_are_listed_here(edge: Template) -> 
     config = distribution(edge)
     assert config["DefaultCacheBehavior"]["CachePolicyId"] == CACHING_DISABLED
     policy = edge.only_name("AWS::CloudFront::CachePolicy")
-    kept = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in config["CacheBehaviors"]}
-    kept_paths = {"/openapi.json", "/visits/badge.svg", "/visits", "/tallies", "/series"}
-    kept_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/client/*"}
-    assert kept == {path: {"Ref": policy} for path in kept_paths}
+    policies = {behavior["PathPattern"]: behavior["CachePolicyId"] for behavior in config["CacheBehaviors"]}
+    cached_paths = {"/openapi.json", "/visits/badge.svg", "/visits", "/tallies", "/series"}
+    cached_paths |= {"/videos/*", "/posts/*", "/counters/*", "/console", "/console/*", "/client/*"}
+    assert policies == {path: {"Ref": policy} for path in cached_paths}
 
 
 def test_a_kept_answer_depends_only_on_the_parts_of_its_cache_key() -> None:
     """A path pattern also matches answers with no-store. Their requests reach the API, with their tokens."""
-    kept = [route for route in ROUTES if route.is_cacheable]
-    assert kept
-    for route in kept:
+    cacheable = [route for route in ROUTES if route.is_cacheable]
+    assert cacheable
+    for route in cacheable:
         assert (route.method, route.access) == ("GET", Access.ANYONE), route.id
         assert {field.source for field in route.fields} <= {Source.PATH, Source.QUERY}, route.id
 

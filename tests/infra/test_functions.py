@@ -38,7 +38,7 @@ def on_tables(statement: Json) -> bool:
 def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev: Template, module: str) -> None:
     function = dev.functions()[module]
     log_group = dev.resources[function]["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
-    on_all: list[str] = []
+    actions_on_all: list[str] = []
     expected: list[tuple[list[str], list[Any]]] = [
         (["logs:CreateLogStream", "logs:PutLogEvents"], [{"Fn::GetAtt": [log_group, "Arn"]}]),
     ]
@@ -54,7 +54,7 @@ def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev:
         streams = [{"Fn::GetAtt": [table, "StreamArn"]} for table in ("CountsTable", "ReceiptsTable")]
         expected += [(["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"], streams)]
     if module in CONSUMERS:
-        on_all.insert(0, "dynamodb:ListStreams")
+        actions_on_all.insert(0, "dynamodb:ListStreams")
         objects = {"Fn::Join": ["", [{"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}, f"/{module}/*"]]}
         expected += [(["s3:PutObject"], [objects])]
     if module in SENDING:
@@ -68,7 +68,7 @@ def test_a_role_allows_only_the_resources_of_its_function_beside_the_tables(dev:
         (sorted(as_list(statement["Action"])), sorted(as_list(statement["Resource"]), key=str))
         for statement in statements
     ]
-    expected += [(on_all, ["*"])] if on_all else []
+    expected += [(actions_on_all, ["*"])] if actions_on_all else []
     assert sorted(allowed, key=str) == sorted(((actions, sorted(arns, key=str)) for actions, arns in expected), key=str)
 
 
@@ -198,10 +198,10 @@ def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: 
     policy = managed_policy(dev, "OperatorPolicyArn")
     statements = policy["PolicyDocument"]["Statement"]
     bucket = {"Fn::GetAtt": ["DeadLetterBucket", "Arn"]}
-    others = {str(entry["Action"]): entry["Resource"] for entry in statements if "Condition" not in entry}
-    switch = ["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]
+    unconditional = {str(entry["Action"]): entry["Resource"] for entry in statements if "Condition" not in entry}
+    mapping_actions = ["lambda:GetEventSourceMapping", "lambda:UpdateEventSourceMapping"]
     [(mappings, condition)] = [
-        (entry["Resource"], entry["Condition"]) for entry in statements if entry["Action"] == switch
+        (entry["Resource"], entry["Condition"]) for entry in statements if entry["Action"] == mapping_actions
     ]
     consumers = [dev.functions()[module] for module in CONSUMERS]
     arns = [arn for name in consumers for arn in ({"Ref": dev.alias_of(name)}, {"Fn::GetAtt": [name, "Arn"]})]
@@ -211,9 +211,9 @@ def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: 
     assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
         [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
     )
-    stack = others.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
+    stack = unconditional.pop("cloudformation:DescribeStacks")["Fn::Join"][1]
     assert stack[-1] == ":stack/Tally-dev/*"
-    assert others == {
+    assert unconditional == {
         "dynamodb:Scan": [{"Fn::GetAtt": ["CountsTable", "Arn"]}, {"Fn::GetAtt": ["ReceiptsTable", "Arn"]}],
         str(["s3:DeleteObject", "s3:GetObject"]): {"Fn::Join": ["", [bucket, "/*"]]},
         "s3:ListBucket": bucket,

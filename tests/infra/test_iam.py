@@ -59,8 +59,8 @@ def logical_id(table: Table) -> str:
 def policies(template: Template) -> dict[str, Json]:
     """Returns the statements on tables of each role, and of the operators' policy."""
     [operator] = [
-        found["Properties"]["PolicyDocument"]["Statement"]
-        for name, found in template.of_type("AWS::IAM::ManagedPolicy").items()
+        resource["Properties"]["PolicyDocument"]["Statement"]
+        for name, resource in template.of_type("AWS::IAM::ManagedPolicy").items()
         if name.startswith("Operator")
     ]
     by_name = {module: list(template.statements(name)) for module, name in template.functions().items()}
@@ -100,7 +100,7 @@ def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs:
     granted = [need.prefix for need in needs if (need.action, need.table) == (request.action, table)]
     longer = {f"{prefix}#longer" for prefix in granted if not prefix.endswith("#")}
     for prefix in prefixes[table] | longer:
-        if not any(prefix == own or (own.endswith("#") and prefix.startswith(own)) for own in granted):
+        if not any(prefix == start or (start.endswith("#") and prefix.startswith(start)) for start in granted):
             yield variant(frozenset({key_with_prefix(prefix)}))
     for other in set(Table) - {table}:
         if not any((need.action, need.table) == (request.action, other) for need in needs):

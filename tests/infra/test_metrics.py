@@ -229,5 +229,5 @@ def expressions(template: Template) -> Iterator[tuple[str, set[str]]]:
     for widget in template.dashboard()["widgets"] if template.of_type("AWS::CloudWatch::Dashboard") else ():
         for row in widget["properties"].get("metrics", ()):
             if isinstance(row[-1], dict) and "expression" in row[-1]:
-                named = set(re.findall(r"[a-z_]\w*", row[-1]["expression"]))
-                yield row[-1]["expression"], named & {entry[-1].get("id") for entry in widget["properties"]["metrics"]}
+                names = set(re.findall(r"[a-z_]\w*", row[-1]["expression"]))
+                yield row[-1]["expression"], names & {entry[-1].get("id") for entry in widget["properties"]["metrics"]}

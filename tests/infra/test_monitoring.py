@@ -14,9 +14,11 @@ from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
+from tests.unit.test_docs import anchors
 
 DOCS = "https://git.example.com/tally/docs"
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK_PAGE = ROOT / "docs" / "runbook.md"
+RUNBOOK = RUNBOOK_PAGE.read_text()
 SCREEN_LINES = 40
 WORDS_PER_ALARM = 150  # words of the whole page, divided by the alarms
 OTHER_CONSTANTS = {"SERVICE", "CODE_VERSION", "FUNCTION_VERSION", "NAMESPACE", "COUNTER", "CONSUMER", "VERSION"}
@@ -31,18 +33,18 @@ Series = tuple[str, str, frozenset[tuple[str, str]]]
 
 def alarms_of(template: Template) -> dict[str, Json]:
     """Returns the properties of the alarms, by their names."""
-    found = template.of_type("AWS::CloudWatch::Alarm").values()
-    return {alarm["Properties"]["AlarmName"]: alarm["Properties"] for alarm in found}
+    resources = template.of_type("AWS::CloudWatch::Alarm").values()
+    return {alarm["Properties"]["AlarmName"]: alarm["Properties"] for alarm in resources}
 
 
 def shown_metrics(template: Template) -> dict[str, list[Series]]:
     """Returns (namespace, metric, dimensions) of the metrics that each widget shows, by its title."""
-    found: dict[str, list[Series]] = {}
+    by_title: dict[str, list[Series]] = {}
     for widget in template.dashboard()["widgets"]:
         if widget["type"] == "metric":
-            assert widget["properties"]["title"] not in found
-            found[widget["properties"]["title"]] = [*series_of(widget)]
-    return found
+            assert widget["properties"]["title"] not in by_title
+            by_title[widget["properties"]["title"]] = [*series_of(widget)]
+    return by_title
 
 
 def series_of(widget: Json) -> Iterator[Series]:
@@ -58,17 +60,17 @@ def alarm_metrics(template: Template) -> dict[str, list[Series]]:
 
     A query reads the metric of EACH value of a dimension.
     """
-    found: dict[str, list[Series]] = {}
+    by_name: dict[str, list[Series]] = {}
     for name, alarm in alarms_of(template).items():
-        found[name] = [
+        by_name[name] = [
             (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
-        found[name] += [
+        by_name[name] += [
             (namespace, metric, frozenset(by_metric.items())) for namespace, metric, by_metric in queried_metrics(alarm)
         ]
-        assert found[name]
-    return found
+        assert by_name[name]
+    return by_name
 
 
 def _pair(dimension: Json) -> tuple[str, str]:
@@ -77,14 +79,6 @@ def _pair(dimension: Json) -> tuple[str, str]:
 
 def metrics_of_tally(metrics: dict[str, list[Series]]) -> set[Series]:
     return {series for listed in metrics.values() for series in listed if series[0] == observe.NAMESPACE}
-
-
-def slug(heading: str) -> str:
-    """Returns the anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-ANCHORS = {slug(heading) for heading in re.findall(r"^#+ (.*)$", RUNBOOK, re.MULTILINE)}
 
 
 def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_and_no_other(prod: Template) -> None:
@@ -101,7 +95,7 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
 BUSY = (
     "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
 )  # fmt: skip
-CONSUMERS = {found.function for found in DECLARED.readers}
+CONSUMERS = {reader.function for reader in DECLARED.readers}
 DIMENSIONS = {  # written out a second time; every other metric has no dimension but the stack
     "Counted": ("counter", {*counters.COUNTERS}),
     "DriftConfirmed": ("counter", {EACH}),
@@ -114,20 +108,20 @@ DIMENSIONS = {  # written out a second time; every other metric has no dimension
 def test_the_dimensions_of_a_metric_are_the_stack_and_a_counter_consumer_or_version(
     prod: Template, metric: str
 ) -> None:
-    found = [
+    of_metric = [
         dict(dimensions)
         for _, name, dimensions in metrics_of_tally(shown_metrics(prod)) | metrics_of_tally(alarm_metrics(prod))
         if name == metric
     ]
-    assert {dimensions.pop("service") for dimensions in found} == {"Tally-prod"}
+    assert {dimensions.pop("service") for dimensions in of_metric} == {"Tally-prod"}
     by_metric = DIMENSIONS | {
         "Failed": ("version", {f"{prod.outputs['Version']['Value']}.{module}" for module in BUSY})
     }
     if metric not in by_metric:
-        assert found == [{}]
+        assert of_metric == [{}]
     else:
         dimension, names = by_metric[metric]
-        assert sorted(map(dict.popitem, found)) == sorted((dimension, name) for name in names)
+        assert sorted(map(dict.popitem, of_metric)) == sorted((dimension, name) for name in names)
 
 
 def test_the_dashboard_is_in_the_free_tier(dev: Template) -> None:
@@ -152,7 +146,7 @@ def test_an_alarm_leads_to_one_screen_that_says_what_to_do(
     for template, docs in ((prod, "docs"), (behind_cdn, DOCS), (edge, DOCS)):
         for name, properties in alarms_of(template).items():
             [anchor] = re.findall(rf"What to do: {docs}/runbook\.md#(\S+)$", properties["AlarmDescription"])
-            assert anchor in ANCHORS
+            assert anchor in anchors(RUNBOOK_PAGE)
             assert properties["AlarmDescription"].isprintable()
             alarms_found += anchor == alarm.name and alarm.name in name
     assert alarms_found, "no template has this alarm"

@@ -113,9 +113,9 @@ def test_each_output_that_an_example_reads_is_an_output_of_the_stack(dev: Templa
         "template.yaml": r"^  (\w+):\n    Type: String",
     }
     for file, pattern in patterns.items():
-        named = set(re.findall(pattern, (EXAMPLE / file).read_text(), flags=re.MULTILINE))
-        assert {"IncrementsFunctionArn", "InvokePolicyArn"} <= named, file
-        assert named <= dev.outputs.keys(), file
+        output_names = set(re.findall(pattern, (EXAMPLE / file).read_text(), flags=re.MULTILINE))
+        assert {"IncrementsFunctionArn", "InvokePolicyArn"} <= output_names, file
+        assert output_names <= dev.outputs.keys(), file
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)) == {"ApiUrl", "InvokePolicyArn"}
     assert dev.outputs.keys() >= OUTPUTS.keys()
 

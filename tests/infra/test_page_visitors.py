@@ -48,10 +48,10 @@ def test_the_salts_are_in_no_backup_copy_or_stream_and_are_deleted_with_the_stac
     assert (properties.get("StreamSpecification"), properties["DeletionProtectionEnabled"]) == (None, False)
     assert (salts["DeletionPolicy"], properties["TimeToLiveSpecification"]["Enabled"]) == ("Delete", True)
     assert "SaltsTable" not in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
-    for other in ("CountsTable", "ReceiptsTable", "LedgerTable"):
-        kept = site.resources[other]
-        assert kept["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-        assert other in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
+    for name in ("CountsTable", "ReceiptsTable", "LedgerTable"):
+        table = site.resources[name]
+        assert table["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert name in json.dumps(site.of_type("AWS::Backup::BackupSelection"))
 
 
 def test_the_function_visits_makes_salts_the_sweep_removes_them_and_no_other_role_has_access(site: Template) -> None:
@@ -78,5 +78,5 @@ def test_the_local_stack_has_the_table_of_salts_and_visits_know_whether_there_is
         document = deployment_document(declared, place, "config", "console")
         assert document["tables"]["salts"]["KeySchema"] == [{"AttributeName": "PK", "KeyType": "HASH"}]
         environments = {name: function["environment"] for name, function in document["functions"].items()}
-        assert [name for name, one in environments.items() if "TALLY_CDN" in one] == ["visits"] * cdn
+        assert [name for name, variables in environments.items() if "TALLY_CDN" in variables] == ["visits"] * cdn
         assert {variables["TALLY_SALTS_TABLE"] for variables in environments.values()} == {"salts"}

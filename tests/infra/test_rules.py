@@ -59,12 +59,12 @@ def test_too_many_counters_are_refused_at_synth_in_one_line_beside_the_findings_
     """Without this check the deploy would fail halfway. The policy of operators is full first, even with 100 hosts."""
     (tmp_path / "crowd.py").write_text(MANY_COUNTERS.format(more=112))
     context = {**context_of_cdk_json(), **UNBUNDLED, "stage": "prod", "pageHosts": HOSTS}
-    made = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")
-    stack = made.node.find_child("Tally")
+    crowded_app = app.build(context, str(tmp_path / "out"), tmp_path / "crowd.py")
+    stack = crowded_app.node.find_child("Tally")
     assert isinstance(stack, Stack)
     sqs.Queue(stack, "Queue")
     with pytest.raises(RuntimeError, match="ValidationFailed"):
-        made.synth()
+        crowded_app.synth()
     text = (tmp_path / "out/validation-report.json").read_text()
     assert "AwsSolutions-SQS4" in text
     reports = json.loads(text)["pluginReports"]

@@ -53,8 +53,8 @@ RECEIPT_HEARTBEAT: Json = {"Keys": {"id": {"S": "heartbeat#7"}}, "NewImage": {"a
         ("Receipts", SPILLED, "INSERT MODIFY"),
         ("Receipts", RECEIPT_HEARTBEAT, "INSERT MODIFY REMOVE"),
         *(
-            ("Receipts", {"NewImage": {"rollup": other}}, "")
-            for other in ({"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, True)
+            ("Receipts", {"NewImage": {"rollup": malformed}}, "")
+            for malformed in ({"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, True)
         ),
     ],
 )
@@ -63,8 +63,8 @@ def test_the_rollup_gets_heartbeats_and_spilled_changes_even_malformed_ones(
 ) -> None:
     """The filter of the local stack reads the template's patterns."""
     mapping = mappings(dev)["rollup", f"{table}Table"]
-    every = ("INSERT", "MODIFY", "REMOVE")
-    assert " ".join(kind for kind in every if mapping.takes({"eventName": kind, "dynamodb": change})) == kinds
+    all_kinds = ("INSERT", "MODIFY", "REMOVE")
+    assert " ".join(kind for kind in all_kinds if mapping.takes({"eventName": kind, "dynamodb": change})) == kinds
 
 
 def test_the_role_of_a_consumer_has_the_right_to_read_before_the_mapping_exists(dev: Template) -> None:

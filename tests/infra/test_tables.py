@@ -16,8 +16,6 @@ from tests.infra.conftest import Synthesize
 from tests.infra.template import Json, Template
 
 TABLES = ("CountsTable", "ReceiptsTable", "LedgerTable")
-
-
 MOMENT = "20261122T103000"
 
 

@@ -151,7 +151,7 @@ def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, co
         "store": {"crates": ("PK", None, False)},
     }
     may_differ = {"name": "", "table": "", "counters": None}
-    assert all(vars(one) | may_differ == vars(other) | may_differ for one in local for other in deployed)
+    assert all(vars(first) | may_differ == vars(second) | may_differ for first in local for second in deployed)
 
 
 def mapping_properties(template: Template) -> dict[str, Json]:
@@ -252,8 +252,8 @@ def test_the_consumer_reads_the_streams_and_only_recounts_read_the_team_tables(s
     assert put["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"}
     assert not shop.of_type("AWS::IAM::Policy"), "a role has all its policies inline"
     [operator] = [
-        found["Properties"]["PolicyDocument"]["Statement"]
-        for name, found in shop.of_type("AWS::IAM::ManagedPolicy").items()
+        policy["Properties"]["PolicyDocument"]["Statement"]
+        for name, policy in shop.of_type("AWS::IAM::ManagedPolicy").items()
         if "Operator" in name
     ]
     assert rights_on_team_tables(operator, shop) == {"Orders.Arn": SCAN, "Store.Arn": SCAN, "Key.Arn": SCAN}
@@ -275,7 +275,7 @@ def test_a_team_table_without_writes_sets_no_alarm_off(shop: Template) -> None:
 
 
 def test_a_stack_that_counts_only_items_has_no_alarm_on_write_units(shop: Template) -> None:
-    names = [found["Properties"]["AlarmName"] for found in shop.of_type("AWS::CloudWatch::Alarm").values()]
+    names = [alarm["Properties"]["AlarmName"] for alarm in shop.of_type("AWS::CloudWatch::Alarm").values()]
     assert "Shop-Tally-traffic" in names
     assert "Shop-Tally-write-units" not in names
 

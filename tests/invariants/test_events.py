@@ -46,7 +46,7 @@ SHARD, REGION = "shard-1", "eu-west-1"
 class ListenedBus:
     """A bus, and a queue that gets its events. `refuse`: for each of the next calls, the places of refused entries.
 
-    `lost_answers`: of how many of the next calls the answer is lost. `calls`: how many calls the bus got.
+    `lost_answers`: how many of the next answers are lost. `calls`: how many calls the bus got.
     """
 
     client: Any
@@ -83,8 +83,8 @@ def bus_of_module() -> Iterator[ListenedBus]:
     with mock_aws():
         client, queue = boto3.client("events"), boto3.client("sqs")
         client.create_event_bus(Name="numbers")
-        once = {"VisibilityTimeout": "43200"}  # a message is received once, also on a slow machine
-        url = queue.create_queue(QueueName="received", Attributes=once)["QueueUrl"]
+        received_once = {"VisibilityTimeout": "43200"}  # a message is received once, also on a slow machine
+        url = queue.create_queue(QueueName="received", Attributes=received_once)["QueueUrl"]
         arn = f"arn:aws:sqs:{REGION}:123456789012:received"
         client.put_rule(Name="all", EventBusName="numbers", EventPattern=json.dumps({"source": ["tally"]}))
         client.put_targets(Rule="all", EventBusName="numbers", Targets=[{"Id": "1", "Arn": arn}])
@@ -115,17 +115,18 @@ def deliver(world: StreamWorld, records: list[Any], bus: Bus | None, store: Stor
     world.handler("bookkeeper", store, DECLARED, bus)(batch, LambdaContext())
 
 
-def unsent(world: StreamWorld) -> list[str]:
+def unsent_events(world: StreamWorld) -> list[str]:
     return sorted(row["SK"]["S"].partition("#")[2] for row in world.rows("EVENT#"))
 
 
-def sent(world: StreamWorld) -> list[str]:
+def sent_events(world: StreamWorld) -> list[str]:
     return sorted(row["SK"]["S"].partition("#")[2] for row in world.rows("SENT#"))
 
 
 def sweep(
     world: StreamWorld, bus: Bus, store: Store | None = None, until_s: float = float("inf"), later_s: float = 0
 ) -> dict[str, int]:
+    """Sends the unsent events, as the sweep does `later_s` from now. Returns its facts."""
     return events.send_unsent(store or world.store, bus, time.time() + later_s, until_s)
 
 
@@ -137,7 +138,7 @@ def test_the_bookkeeper_sends_each_event_once_and_keeps_it_for_some_days(
     deliver(stream, records, bus)  # the checkpoint skips the repeated records
     names = listened.received()
     assert len(set(names)) == len(names) == 7 + 4 + 7
-    assert (sent(stream), unsent(stream)) == (sorted(names), [])
+    assert (sent_events(stream), unsent_events(stream)) == (sorted(names), [])
     assert {int(row["PK"]["S"].partition("#")[2]) for row in stream.rows("SENT#")} == set(range(PARTITIONS))
     kept_s = {int(row["expiration"]["N"]) - time.time() for row in stream.rows("SENT#")}
     assert min(kept_s) > events.KEPT_S - 60
@@ -151,14 +152,14 @@ def test_only_events_that_the_bus_refused_are_sent_by_a_later_sweep(
     deliver(
         stream, [stock_record(1, 0, 7), stock_record(2, 7, 0), stock_record(3, 0, 7)], bus
     )  # 21 events: ten, ten, one
-    assert (len(sent(stream)), len(unsent(stream)), listened.calls) == (19, 2, 3)
+    assert (len(sent_events(stream)), len(unsent_events(stream)), listened.calls) == (19, 2, 3)
     listened.refuse = [{1}]
     left = sweep(stream, bus)
     assert (left["events_sent"], left["events_refused"]) == (1, 1)
     assert left["oldest_event_s"] == 100
     assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 0, "oldest_event_s": 0}
     names = listened.received()
-    assert sorted(names) == sent(stream)
+    assert sorted(names) == sent_events(stream)
     assert len(names) == 21
 
 
@@ -167,11 +168,11 @@ def test_the_bookkeeper_books_changes_while_the_bus_does_not_exist(
 ) -> None:
     missing_bus = Bus(f"arn:aws:events:{REGION}:123456789012:event-bus/gone", lambda: listened)
     deliver(stream, [stock_record(1, 0, 7)], missing_bus)
-    assert len(unsent(stream)) == 7
+    assert len(unsent_events(stream)) == 7
     assert stream.checkpoint("bookkeeper", "counts", SHARD)["sequence"] == "1"
     assert sweep(stream, missing_bus)["events_refused"] == 7
     assert sweep(stream, bus)["events_sent"] == 7, "after the bus was created"
-    assert sorted(listened.received()) == sent(stream)
+    assert sorted(listened.received()) == sent_events(stream)
 
 
 def test_events_whose_answer_is_lost_are_sent_again_under_the_same_names(
@@ -179,11 +180,11 @@ def test_events_whose_answer_is_lost_are_sent_again_under_the_same_names(
 ) -> None:
     listened.lost_answers = 1
     deliver(stream, [stock_record(1, 0, 7)], bus)
-    assert len(unsent(stream)) == 7, "nobody knows that they were sent"
+    assert len(unsent_events(stream)) == 7, "nobody knows that they were sent"
     sweep(stream, bus)
     names = listened.received()
     assert len(names) == 14
-    assert sorted(set(names)) == sent(stream)
+    assert sorted(set(names)) == sent_events(stream)
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -203,7 +204,7 @@ def test_every_event_is_sent_though_the_bookkeeper_and_the_sweep_die_at_any_writ
         deliver(stream, records, bus)
         assert sweep(stream, bus, later_s=61)["oldest_event_s"] == 0
         names |= set(listened.received())
-        assert names == set(sent(stream))
+        assert names == set(sent_events(stream))
         assert len(names) == 3 * (at + 1), "two events of the stock, and one of the sum"
 
 
@@ -275,18 +276,18 @@ def test_a_batch_is_applied_though_the_bookkeeper_cannot_store_which_events_it_s
     batch = stream.event("counts", SHARD, [stock_record(1, 0, 7)])
     answer = stream.handler("bookkeeper", stream.with_client(client), DECLARED, bus)(batch, LambdaContext())
     assert answer == {"state": {}, "batchItemFailures": []}
-    assert (len(listened.received()), len(unsent(stream))) == (7, 7)
+    assert (len(listened.received()), len(unsent_events(stream))) == (7, 7)
 
 
 def test_an_answer_without_a_result_for_each_event_leaves_every_event_unsent(stream: StreamWorld) -> None:
     for results in ([], [{"EventId": "1"}], [{}] * 7):
         client = SimpleNamespace(put_events=lambda Entries, results=results: {"Entries": results})
         deliver(stream, [stock_record(1, 0, 7)], Bus("numbers", lambda client=client: client))
-        assert len(unsent(stream)) == 7
+        assert len(unsent_events(stream)) == 7
 
 
 def test_an_event_is_stored_with_the_checkpoint_before_it_is_sent(stream: StreamWorld, listened: ListenedBus) -> None:
-    """So the bus never gets an event of a change that is not booked."""
+    """The bus never gets an event of a change that is not booked."""
     client = WatchedClient(stream.store.client)
 
     def assert_stored(**_: Any) -> Any:
@@ -363,7 +364,7 @@ def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
     times_ms = [event.at_ms for event, _ in listed]
     assert times_ms == sorted(times_ms, reverse=True)
     assert [was_sent for _, was_sent in listed].count(False) == 2
-    assert {event.id for event, _ in listed} == {*sent(stream), *unsent(stream)}
+    assert {event.id for event, _ in listed} == {*sent_events(stream), *unsent_events(stream)}
 
 
 def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened: ListenedBus, bus: Bus) -> None:
@@ -378,10 +379,10 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened
     client.before = die
     with suppress(Crash):
         sweep(stream, bus, stream.with_client(client))
-    assert set(sent(stream)) & set(unsent(stream)), "the event is stored as sent and as unsent"
+    assert set(sent_events(stream)) & set(unsent_events(stream)), "the event is stored as sent and as unsent"
     listed = [event.id for event, _ in events.newest_events(stream.store)]
-    assert sorted(listed) == sorted({*sent(stream), *unsent(stream)})
-    assert {event.id for event, was_sent in events.newest_events(stream.store) if was_sent} == set(sent(stream))
+    assert sorted(listed) == sorted({*sent_events(stream), *unsent_events(stream)})
+    assert {event.id for event, was_sent in events.newest_events(stream.store) if was_sent} == set(sent_events(stream))
 
 
 def test_a_list_of_the_20_newest_events_reads_one_page_of_each_partition(stream: StreamWorld) -> None:

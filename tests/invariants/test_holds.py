@@ -77,7 +77,7 @@ def test_a_replay_answers_the_same_hold_and_takes_no_second_amount(counting: Cou
 
 @pytest.mark.parametrize("state", [COMMITTED, RELEASED, EXPIRED])
 def test_a_replay_answers_the_present_state_of_the_hold(counting: Counting, clock: Clock, state: str) -> None:
-    """So a caller does not charge a customer for a hold that has ended."""
+    """By the state, a caller does not charge a customer for a hold that has ended."""
     counting.stock(10)
     key = new_key()
     body, _ = counting.place_hold(3, 3600, key)
@@ -214,10 +214,10 @@ def test_a_hold_can_take_the_amounts_of_expired_holds_that_a_sweep_has_released(
     assert counting.stored(counters.STOCK) == 0
 
 
-def test_a_release_of_a_hold_that_was_committed_first_is_refused_and_one_that_loses_each_try_is_busy(
+def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_try_is_busy(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hold is committed by a function whose clock is behind, so that the hold has not expired for it."""
+    """A function whose clock is behind commits the hold: by this clock the hold has not expired."""
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     transition = holds.transition
@@ -312,9 +312,9 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
     counting.place_hold(1, ttl_s=60)
     committed = counting.place_hold(1, ttl_s=60)[0]["hold"]
     counting.settle_hold(committed, COMMITTED)
-    low = replace(counters.STOCK, ceiling=2)
+    low_ceiling = replace(counters.STOCK, ceiling=2)
     for due in (0, 1):
-        assert isinstance(refusal(partial(counting.increment, low, 2)), LimitReachedError)
+        assert isinstance(refusal(partial(counting.increment, low_ceiling, 2)), LimitReachedError)
         assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
         counting.world.proxy.forget()
         assert counting.sweep_until() == (due, 0, True)

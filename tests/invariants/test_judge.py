@@ -148,7 +148,7 @@ def test_each_half_counts_once_in_every_order_of_halves(
 # Rows
 
 
-def stored(store: Store) -> dict[str, str]:
+def stored_attributes(store: Store) -> dict[str, str]:
     """Returns the stored attributes of the row of the tally `v`."""
     item = queries.get(store.client, store.settings.ledger_table, rows.row_key("plays", "v"))
     return {name: next(iter(value.values())) for name, value in item.items() if name not in ("PK", "SK")}
@@ -164,7 +164,7 @@ def test_a_row_has_the_time_of_its_first_drift_and_a_row_at_zero_expires_with_th
     for number, (amount, facts) in enumerate(steps):
         book(store, M + number, plays(amount))
         run(store, M + number)
-        assert stored(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | facts
+        assert stored_attributes(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | facts
 
 
 def test_the_time_of_a_row_is_in_minutes_of_the_deployment(store: Store) -> None:
@@ -214,23 +214,25 @@ def book_drift(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, in
     return total
 
 
-WRITES_OF_DRIFT = 2 * 3 + 3  # of each minute two rows and the watermark
+WRITES_OF_DRIFT = 2 * 3 + 3  # in each of three minutes, two rows and the watermark
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", range(WRITES_OF_DRIFT))
-def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(store: Store, at: int, after: bool) -> None:
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT))
+def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(
+    store: Store, write_number: int, committed: bool
+) -> None:
     expected = book_drift(store)
     with pytest.raises(Crash):
-        run(with_client(store, client_that_dies(store.client, at, committed=after)), M + 2)
+        run(with_client(store, client_that_dies(store.client, write_number, committed=committed)), M + 2)
     run(store, M + 2)
     assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
 
-@pytest.mark.parametrize("at", range(WRITES_OF_DRIFT - 3))
-def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Store, at: int) -> None:
+@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT - 3))
+def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Store, write_number: int) -> None:
     expected = book_drift(store)
-    sleeping = with_client(store, interrupted_client(store.client, at, lambda: run(store, M + 2)))
+    sleeping = with_client(store, interrupted_client(store.client, write_number, lambda: run(store, M + 2)))
     judge.judge(sleeping, watermark_of(store, M + 1), NOW_S, until_s=FOREVER)
     assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
@@ -279,7 +281,7 @@ def test_a_repair_fails_after_the_judge_has_changed_the_row_though_the_drift_is_
         run(store, M + minute)
     assert not repair(store, before)
     assert repair(store, row(store))
-    assert stored(store) == {
+    assert stored_attributes(store) == {
         "counter": "plays", "target": "v", "upto": str(M + 2), "drift": "0",
         "expiration": str(int(NOW_S) + NINE_DAYS_S),
     }  # fmt: skip
@@ -403,11 +405,11 @@ def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) ->
         now[0] += 1
 
     client.after = pass_time
-    judged = []
+    changed_rows = []
     for _ in range(6):
         closed = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
-        judged.append(judge.judge(slow, closed, NOW_S, until_s=now[0] + 1).changes)
-    assert judged == [100, 100, 100, 100, 100, 50]
+        changed_rows.append(judge.judge(slow, closed, NOW_S, until_s=now[0] + 1).changes)
+    assert changed_rows == [100, 100, 100, 100, 100, 50]
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
 
 
@@ -423,7 +425,7 @@ def test_a_judge_with_time_for_the_last_closed_minute_has_finished(store: Store)
     assert run(store, M + 2, until_s=0) == judge.JudgeRun(minutes=1, finished=False)
 
 
-# Reading
+# Lists of drift
 
 
 def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) -> None:

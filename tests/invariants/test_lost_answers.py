@@ -29,11 +29,11 @@ from tests.invariants.world import POST, VIDEO, Outcome, World, killing_at
 
 COMMITTED = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 NOT_COMMITTED = [faults.FAIL_BEFORE, faults.DROP_BEFORE]
-TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # only the time-out tells the client
+TIMED_OUT = [faults.SILENCE, faults.HANG_BEFORE]  # the client notices these faults only by its read time-out
 SDK_ATTEMPTS = 3  # client.CLIENT_CONFIG
 LATE_S = 2.0  # longer than the read time-out of the hasty client
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-ROLLED_UP = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
+PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 IN_DEBT = replace(counters.STOCK, debt=5)
 KEY = "key-1"
 IN_PROGRESS = "TransactionInProgressException"
@@ -68,7 +68,7 @@ def revision_and_text(world: World) -> tuple[int, str]:
 
 
 def write_post(world: World, text: str) -> Outcome:
-    """Write the post. After a failure nobody knows whether this call created the post, so the test ignores that."""
+    """Write the post. After a failure nobody knows whether this call created the post, so the outcome never says so."""
     return world.write_post(text=text)[0], False
 
 
@@ -144,8 +144,8 @@ UNLIKED = {"present": False}
 SPILLED_LIKE = {**LIKED, "changed": True, "visible": "soon"}
 CHANGES = [
     Change("play", lambda world: world.play(KEY), PLAYED, World.shards, {"STATS#TOTAL": 1}),
-    Change("rolled up", lambda world: world.play(KEY, counter=ROLLED_UP), {"visible": "soon"},
-           lambda world: world.tally_after_rollup(ROLLED_UP), 1),
+    Change("rolled up", lambda world: world.play(KEY, counter=PAGES), {"visible": "soon"},
+           lambda world: world.tally_after_rollup(PAGES), 1),
     Change("spilled play", lambda world: world.play(KEY), {"visible": "soon"}, World.tally_after_rollup, 1, make_hot),
     Change("take from stock", lambda world: Counting(world).increment(counters.STOCK, -1, KEY), {"counted": True},
            number_of(counters.STOCK), 9, add_stock),
@@ -220,7 +220,7 @@ def matches(members: dict[str, Any], answer: Outcome, *, replayed: bool) -> bool
 def test_a_transaction_that_dynamodb_calls_in_progress_is_sent_again_with_the_same_token(
     world: World, change: Change
 ) -> None:
-    """DynamoDB answers so to the second copy of a request. The first copy may have committed or not."""
+    """DynamoDB gives this answer to the second copy of a request. The first copy may have committed or not."""
     prepare(world, change)
     world.proxy.strip_tokens = False
     in_progress = [faults.error_after_write(IN_PROGRESS), *[faults.error_answer(IN_PROGRESS)] * (SDK_ATTEMPTS - 1)]
@@ -256,18 +256,18 @@ def test_a_process_that_is_killed_at_any_request_and_the_retry_by_another_proces
     world: World, engine: Engine, change: Change, before: bool
 ) -> None:
     """Each round has new tables, and kills the process one request later."""
-    for at in itertools.count():
+    for request_number in itertools.count():
         settings = fresh_tables(engine.endpoint, ("counts", "receipts"))
         first, other = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
         prepare(first, change)
-        with killing_at(first.store, at, before=before) as requests:
+        with killing_at(first.store, request_number, before=before) as requests:
             change.make(first)
         committed = change.read_stored(other) == change.stored_once
         body, replayed = change.make(other)
         assert replayed is (committed and change.has_receipt)
         assert not committed or (change.retry_answer or change.answer).items() <= body.items()
         assert change.read_stored(other) == change.stored_once
-        if len(requests) < at:
+        if len(requests) < request_number:
             break
 
 

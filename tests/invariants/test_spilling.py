@@ -35,7 +35,7 @@ CONTENTION = [
     faults.error_answer("TransactionConflictException"),
 ]
 LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
-STAMPS = [("at", "nonce"), ("at",), ("nonce",), ()]
+STAMPED_ATTRIBUTES = [("at", "nonce"), ("at",), ("nonce",), ()]
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def hot(world: World) -> World:
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
-def either_hot(hot: World, request: pytest.FixtureRequest) -> World:
-    """A hot world of likes, and one of members."""
+def hot_children(hot: World, request: pytest.FixtureRequest) -> World:
+    """A hot world of likes, and a hot world of members."""
     hot.child_counter = request.param
     hot.store.breaker.trip(hot.child_counter.partition_start + POST)
     return hot
@@ -65,7 +65,7 @@ def now_s(world: World) -> list[float]:
 
 
 def attempts_before_spill(fault: Fault) -> int:
-    """Returns how many transactions are sent before the change spills. The SDK sends a throttled one three times."""
+    """Returns how many transactions are sent before a spill. The SDK sends a throttled request three times."""
     return {faults.THROTTLE: 3, faults.THROTTLED_TRANSACTION: 1}.get(fault, SPILL_RETRIES_MAX + 1)
 
 
@@ -81,7 +81,7 @@ def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
 # Counters that are visible soon
 
 
-def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_all_that_the_rollup_needs(
+def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_what_the_rollup_needs(
     world: World,
 ) -> None:
     body, replayed = world.play("key-1", amount=7, counter=PAGES)
@@ -229,44 +229,46 @@ def test_an_unlike_does_not_spill(hot: World) -> None:
     assert hot.likes() == (0, {"ann"})
 
 
-def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_right(either_hot: World) -> None:
-    either_hot.like("ann")
-    assert either_hot.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
-    assert either_hot.likes() == (-1, set())
-    assert tallies.read(either_hot.call(), either_hot.child_counter, POST) == 0, "a read never shows a negative number"
-    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 0
-    either_hot.like("ann")
-    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
+def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_right(hot_children: World) -> None:
+    hot_children.like("ann")
+    assert hot_children.unlike("ann")[0] == {"present": False, "changed": True, "visible": "now"}
+    assert hot_children.likes() == (-1, set())
+    assert tallies.read(hot_children.call(), hot_children.child_counter, POST) == 0, (
+        "a read never shows a negative number"
+    )
+    assert hot_children.tally_after_rollup(hot_children.child_counter, POST) == 0
+    hot_children.like("ann")
+    assert hot_children.tally_after_rollup(hot_children.child_counter, POST) == 1
 
 
-def test_the_tombstone_of_a_spilled_like_is_not_a_like(either_hot: World) -> None:
+def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> None:
     """The tombstone stops a late copy of the like. No read, list or count has it, and it expires by TTL."""
-    either_hot.like("ann")
-    either_hot.like("bob")
-    either_hot.unlike("ann")
-    tombstone = stored_child(either_hot)
+    hot_children.like("ann")
+    hot_children.like("bob")
+    hot_children.unlike("ann")
+    tombstone = stored_child(hot_children)
     assert tombstone.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
     assert int(tombstone["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
-    assert children.has_child(either_hot.call(), either_hot.child_counter, POST, "ann") is False
-    first, following = children.list_children(either_hot.call(), either_hot.child_counter, POST, 1, None)
+    assert children.has_child(hot_children.call(), hot_children.child_counter, POST, "ann") is False
+    first, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
     assert (first, following is not None) == ([], True)
     assert [
-        name for name, _ in children.list_children(either_hot.call(), either_hot.child_counter, POST, 5, None)[0]
+        name for name, _ in children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)[0]
     ] == ["bob"]
-    assert recount.recount(either_hot.store, either_hot.child_counter, POST, time.time()).children == 1
-    assert either_hot.unlike("ann")[0]["changed"] is False
-    assert either_hot.unlike("ann", key="key-1")[0]["changed"] is False
-    assert either_hot.likes() == (-1, {"bob"})
+    assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1
+    assert hot_children.unlike("ann")[0]["changed"] is False
+    assert hot_children.unlike("ann", key="key-1")[0]["changed"] is False
+    assert hot_children.likes() == (-1, {"bob"})
 
 
-def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(either_hot: World) -> None:
+def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(hot_children: World) -> None:
     """The rollup reads new items only, so such a like does not spill."""
-    either_hot.like("ann")
-    either_hot.unlike("ann")
-    assert either_hot.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
-    assert either_hot.like("ann")[0]["changed"] is False
-    assert either_hot.likes() == (0, {"ann"})
-    assert either_hot.tally_after_rollup(either_hot.child_counter, POST) == 1
+    hot_children.like("ann")
+    hot_children.unlike("ann")
+    assert hot_children.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
+    assert hot_children.like("ann")[0]["changed"] is False
+    assert hot_children.likes() == (0, {"ann"})
+    assert hot_children.tally_after_rollup(hot_children.child_counter, POST) == 1
 
 
 def test_two_likes_over_a_tombstone_count_once(hot: World) -> None:
@@ -310,12 +312,12 @@ def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_c
     assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
 
-@pytest.mark.parametrize("before", STAMPS)
-@pytest.mark.parametrize("after", [*STAMPS, None])
+@pytest.mark.parametrize("before", STAMPED_ATTRIBUTES)
+@pytest.mark.parametrize("after", [*STAMPED_ATTRIBUTES, None])
 def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_it_removes(
     world: World, before: tuple[str, ...], after: tuple[str, ...] | None
 ) -> None:
-    """Another like may replace the first one before the write of the unlike. `after`: its stamps, if it does."""
+    """`before`: the stamps of the like. `after`: the stamps of a like that replaces this like; None: no such like."""
     world.write_post()
     world.like("ann")
     bare = without(stored_child(world), "at", "nonce")
@@ -362,7 +364,7 @@ def visible(answer: ChangeAnswer) -> str:
     return str(answer.body["visible"])
 
 
-def test_in_a_batch_of_both_kinds_the_tallies_that_are_visible_now_move_at_once(world: World) -> None:
+def test_in_a_batch_of_tallies_visible_now_and_soon_the_tallies_visible_now_move_at_once(world: World) -> None:
     assert visible(count_batch(world, VIDEO, also=PAGES)) == "soon"
     assert (world.tally(), world.tally(PAGES), world.tally_after_rollup(PAGES)) == (3, 0, 2)
 
@@ -396,7 +398,7 @@ def test_a_batch_spills_the_change_of_a_hot_tally_without_a_try(hot: World) -> N
 
 
 def test_a_batch_opens_the_breaker_only_of_the_tally_in_conflict(world: World) -> None:
-    # The last write of the transaction is in conflict: the one of the other video.
+    # The last write of the transaction, which is the write of the other video, is in conflict.
     world.proxy.plan = faults.script({"TransactWriteItems": CONFLICTS_UNTIL_SPILL})
     assert visible(count_batch(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other")) == (0, 0)

@@ -1,4 +1,4 @@
-"""One transaction changes counters and team items, all of them once under a key or none, whatever fails."""
+"""One transaction changes counters and team items, all of them once for a key or none of them, whatever fails."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_commit_is_one_transaction_and_a_replay_writes_nothing_and_gets_the_fi
     assert shop.numbers() == AFTER_ONE_ORDER
 
 
-def test_a_key_stands_for_its_changes_and_payload_and_not_for_its_writes(shop: Shop) -> None:
+def test_a_key_may_be_reused_with_other_writes_and_not_with_other_changes_or_another_payload(shop: Shop) -> None:
     shop.commit("o-1", payload={"basket": ["mug"], "by": ("ann", 7)})
     same = shop.commit("o-1", "another", changes=ORDER[::-1], payload={"by": ["ann", 7], "basket": ["mug"]})
     assert same.replayed
@@ -132,7 +132,7 @@ def test_a_key_stands_for_its_changes_and_payload_and_not_for_its_writes(shop: S
 
 
 def test_a_commit_and_post_changes_share_their_keys(shop: Shop) -> None:
-    """A function that changes from one to the other sells no order twice. A caller may also look up the key."""
+    """A function that changes from `POST /changes` to a commit sells no order twice. A caller may look up the key."""
     shop.commit("o-1")
     [receipt] = receipts.find_many(shop.world.call("shop"), "change", [(RECEIPT_TARGET, "o-1")])
     body = {"counted": True, "changes": 3, "tallies": 3, "visible": "now", "answer": {"order": "o-1"}}
@@ -242,7 +242,7 @@ def test_a_table_that_does_not_exist_is_an_error_of_the_store(shop: Shop) -> Non
 def test_contention_at_a_write_of_the_team_spills_and_spreads_no_tally_and_opens_no_breaker(
     shop: Shop, fault: faults.Fault
 ) -> None:
-    """The fault is at the last write, which is the team's."""
+    """The fault is at the last write, which is a write of the team."""
     world = shop.world
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 5})
     assert shop.commit("o-1").visible == "now"
@@ -324,7 +324,7 @@ LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 def test_a_commit_whose_first_two_responses_are_lost_is_done_once(
     shop: Shop, first: faults.Fault, second: faults.Fault
 ) -> None:
-    """The SDK's tokens are removed, as they expire after ten minutes. So DynamoDB does not recognize a retry."""
+    """The proxy removes the SDK's tokens, which expire after ten minutes. So DynamoDB does not recognize a retry."""
     pair = [first, second]
     shop.world.proxy.strip_tokens = True
     shop.world.proxy.plan = faults.script({"TransactWriteItems": pair})
@@ -363,7 +363,7 @@ def test_12_concurrent_commits_with_one_key_make_one_order_and_get_the_same_answ
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
-def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_order_or_that_none_is_left(
+def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_order_or_that_no_mug_is_left(
     world: World, streams: EngineStreams, seed: int
 ) -> None:
     """One to three devices send each order, in a network that fails in all ways."""

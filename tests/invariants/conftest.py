@@ -1,4 +1,7 @@
-"""Makes a world for each test. The SDK's retries are real; only its pauses are shorter."""
+"""Makes a World for each test: tables in the embedded engine, a proxy that injects faults, and two clients.
+
+The SDK retries as it does on AWS, after shorter pauses.
+"""
 
 from __future__ import annotations
 

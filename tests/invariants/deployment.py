@@ -21,17 +21,17 @@ from tally.dynamo.transactions import put_receipt
 from tally.maintenance.reconcile import Reconciler
 from tally.streams import watermark
 from tests.engines import new_engine
-from tests.invariants.simulation import UNDISTURBED, Clock, Stall, World, seed_randomness
+from tests.invariants.simulation import UNDISTURBED, Clock, SimulatedWorld, Stall, seed_randomness
 from tests.invariants.stream_model import TABLES
 from tests.invariants.streaming import CONSUMERS
 
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
-DELIVERED_S = 10.0  # records, also those of the rollup, are in their shard within 0.2 s, and read within 3 s
+DELIVERED_S = 10.0  # records, also of the rollup's writes, are in their shard within 0.2 s, and read within 3 s
 
 
-class Deployment(World):
-    """A world in which every process does its work at once, and nothing interrupts it."""
+class Deployment(SimulatedWorld):
+    """A world in which every process does its work at once, and nothing interrupts a process."""
 
     def run(self, minutes: float, act: Callable[[], object] = lambda: None) -> None:
         """Let time pass in steps of half a minute. Each step begins with a call of `act`."""

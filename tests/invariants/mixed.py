@@ -1,4 +1,4 @@
-"""More kinds of traffic: batches, removed parents, periods, numbered counters, and items that expire."""
+"""Mixed traffic: also batches, removed parents, periods, numbered counters, and items that expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tally.counting import batch, children, deletion, increments, periods
 from tally.counting.increments import Increment
 from tally.dynamo.client import Call
 from tally.errors import LimitReachedError, ParentRemovedError
-from tests.invariants.simulation import World
+from tests.invariants.simulation import SimulatedWorld
 from tests.invariants.traffic import Traffic
 from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
 
@@ -20,7 +20,7 @@ from tests.invariants.truth import MINS, SOON_MINS, amount_of, tally_of
 class Mixed(Traffic):
     """Traffic in which every second change, on average, is of the kinds in this module."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.hearts: list[tuple[str, str]] = []
         """Page and user."""

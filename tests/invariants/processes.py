@@ -14,33 +14,32 @@ class Crash(BaseException):
 
 
 class WatchedClient:
-    """A client that counts its writes, and calls `before(number, name, parameters)` and `after(number)` around each.
+    """A client that notes its calls, and calls `before(number, name, parameters)` and `after(number)` around each call.
 
-    `calls`: the operations to watch instead of the writes.
+    `operations`: the operations to watch instead of the writes.
     """
 
-    def __init__(self, client: Any, calls: frozenset[str] = WRITES) -> None:
-        self._client, self._calls = client, calls
-        self.writes = 0
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+    def __init__(self, client: Any, operations: frozenset[str] = WRITES) -> None:
+        self._client, self._operations = client, operations
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        """Operation and parameters of each call."""
         self.before: Callable[[int, str, dict[str, Any]], None] = lambda number, name, parameters: None
         self.after: Callable[[int], None] = lambda number: None
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._client, name)
-        if name not in self._calls:
+        if name not in self._operations:
             return real
 
-        def write(**parameters: Any) -> Any:
-            number = self.writes
-            self.writes += 1
-            self.sent.append((name, parameters))
+        def call(**parameters: Any) -> Any:
+            number = len(self.calls)
+            self.calls.append((name, parameters))
             self.before(number, name, parameters)
             answer = real(**parameters)
             self.after(number)
             return answer
 
-        return write
+        return call
 
 
 def client_that_dies(client: Any, write_number: int, *, committed: bool) -> WatchedClient:
@@ -77,7 +76,7 @@ class Sleeper:
     """
 
     def __init__(self, client: Any, write_number: int, run: Callable[[Any], object]) -> None:
-        """Start the process, and wait until it sleeps or ends. `run`: its work, with the client as argument."""
+        """Start the process, and wait until it sleeps or ends. `run`: the work, with the client as argument."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         watched = WatchedClient(client)

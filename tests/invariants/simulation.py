@@ -146,8 +146,10 @@ UNDISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0, fault_s
 
 
 class TimedWire(SyncWire):
-    """A client whose answers have the true time in a header, as DynamoDB's have. `throttled`: partitions that refuse a
-    PutItem."""
+    """A client whose answers have the true time in a header, as the answers of DynamoDB have.
+
+    `throttled`: partitions that refuse a PutItem.
+    """
 
     def __init__(self, port: int, clock: Clock) -> None:
         super().__init__(port)
@@ -158,7 +160,7 @@ class TimedWire(SyncWire):
         self._updates: defaultdict[str, int] = defaultdict(int)
         """How often each item was updated. Threads update in any order, so the chance is drawn for each item."""
         self.written_tables: set[str] = set()
-        """The tables that any client has written to since `World.take_written`."""
+        """The tables that any client has written to since `SimulatedWorld.take_written`."""
 
     def _call(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         if operation == "PutItem" and parameters["Item"].get("PK", {}).get("S") in self.throttled:
@@ -181,10 +183,10 @@ class TimedWire(SyncWire):
         return key != PROGRESS and drawn < CONFLICT_CHANCE
 
 
-class World(EngineStreams):
-    """One deployment, and the queue of its next actions. `sweeps_series`: whether its sweep also sums up the hours
-    of series, and removes the children of removed parents.
+class SimulatedWorld(EngineStreams):
+    """The processes of one deployment, on tables in the embedded engine, and the queue of the next actions.
 
+    `sweeps_series`: whether the sweep also sums up the hours of series, and removes the children of removed parents.
     `shards`: how many shards each stream has at the start; None: one to three. `store`: a store on this engine, whose
     tables have streams; None: the world creates the tables.
     """
@@ -285,7 +287,7 @@ class World(EngineStreams):
         """Take the new records from the engine's streams, and schedule each to be appended to its modelled shard.
 
         `note` is called with the record and its creation time when the record is appended. `by_hand`: no record is of
-        a repair, whatever its nonce.
+        a repair, whatever nonce the record has.
         """
         taken: list[Record] = []
         written, self.wire.written_tables = self.wire.written_tables, set()
@@ -486,16 +488,16 @@ class World(EngineStreams):
         self._note_dead_letters()
 
     def _note_rollup(self, shard: ModelledShard, records: list[Record]) -> None:
-        """Note the spilled changes that the rollup has added to tallies: the oldest ones of its shard."""
+        """Note the spilled changes that the rollup has added to tallies: the oldest changes of the shard."""
         for record in records:
-            tally, left = moved_by(ROLLUP_NONCE_PREFIX, record)
+            tally, amount_left = moved_by(ROLLUP_NONCE_PREFIX, record)
             if tally is None:
                 continue
-            while left > 0 and shard.spilled[tally]:
+            while amount_left > 0 and shard.spilled[tally]:
                 number, amount = shard.spilled[tally].popleft()
                 del self.truth.spilled[number]
-                left -= amount
-            if left:
+                amount_left -= amount
+            if amount_left:
                 self.failures["the rollup added more than was spilled"] += 1
 
 

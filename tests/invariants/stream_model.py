@@ -19,15 +19,14 @@ from tally.dynamo.shards import ShardTree
 
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # intervals of item collections between the positions 0 and 1
-OPEN_MAX = 7  # open shards of a table: each one costs a heartbeat, four deliveries and two checkpoints a minute
+OPEN_MAX = 7  # open shards of a table: each shard costs a heartbeat, four deliveries and two checkpoints a minute
 SMALLEST_STEP = 1e-9  # the positions of any two items of the counts differ by more
 Record = dict[str, Any]
 
 
 @dataclass
 class ModelledShard:
-    """A stream shard. `spilled`: by tally, the spilled changes that the rollup has not added, oldest first, each as
-    number and amount. `trimmed`: how many records the stream has trimmed."""
+    """A stream shard. `trimmed`: how many records the stream has trimmed."""
 
     id: str
     parent: ModelledShard | None
@@ -40,11 +39,12 @@ class ModelledShard:
     last_s: int = 0
     trimmed: int = 0
     spilled: defaultdict[tuple[str, str], deque[tuple[int, int]]] = field(default_factory=lambda: defaultdict(deque))
+    """By tally: number and amount of each spilled change that the rollup has not added, oldest first."""
 
 
 @dataclass
 class Streams:
-    """The shards of both tables. It replaces `tally.dynamo.shards.Shards`."""
+    """The shards of both tables, in place of `tally.dynamo.shards.StreamShards`."""
 
     chance: random.Random
     clock: Callable[[], float]
@@ -120,10 +120,9 @@ class Streams:
     def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
         """Returns the records of a shard after a sequence number; None: all records. The first pages may be empty."""
         (shard,) = (shard for shard in self.shards[table] if shard.id == shard_id)
-        after = int(sequence or 0)
         yield from [[]] * self.chance.randrange(3)
-        kept = shard.records[shard.trimmed :]
-        yield [record for record in kept if int(record["dynamodb"]["SequenceNumber"]) > after]
+        records = shard.records[shard.trimmed :]
+        yield [record for record in records if int(record["dynamodb"]["SequenceNumber"]) > int(sequence or 0)]
 
 
 def position(keys: dict[str, dict[str, str]]) -> float:

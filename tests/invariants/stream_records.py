@@ -23,8 +23,7 @@ def play(
     writer_minute: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Makes the record of a spilled play. `record_minute`: the minute of the record. `writer_minute`: the minute of
-    the writer's clock; None: the minute of the record."""
+    """Makes the record of a spilled play. `writer_minute`: the minute of the writer's clock; None: `record_minute`."""
     minute = record_minute if writer_minute is None else writer_minute
     image = {
         "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},

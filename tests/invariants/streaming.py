@@ -1,4 +1,4 @@
-"""The world of stream consumers: the tables, a bucket, the handlers of both consumers, and the stored items."""
+"""A ConsumerWorld: tables, a bucket of dead letters, and the handlers of the rollup and of the bookkeeper."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ NOW_S = 1_795_000_000.0
 
 
 class Bucket:
-    """A bucket of a small S3. `failing`: how many of the next puts fail."""
+    """A bucket of S3 in memory. `failing_puts`: how many of the next puts fail."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.failing = 0
+        self.failing_puts = 0
 
     def put_object(self, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:
-        if self.failing > 0:
-            self.failing -= 1
+        if self.failing_puts > 0:
+            self.failing_puts -= 1
             raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
         self.objects[Key] = Body
 
@@ -99,7 +99,7 @@ class ConsumerWorld:
         """Store the fingerprint of a counter, as its first booked change does. Later batches then do not write it."""
         FingerprintCache(self.store).note(stream_records.CounterIndex({counter.name: counter}), [counter.name])
 
-    def watched(self) -> tuple[Store, WatchedClient]:
+    def watched_store(self) -> tuple[Store, WatchedClient]:
         """Returns a store whose writes are watched, and its client."""
         client = WatchedClient(self.store.client)
         return self.with_client(client), client
@@ -116,7 +116,7 @@ class ConsumerWorld:
         """Returns every item of `counts`, `receipts` or `ledger`."""
         return list(itertools.chain(*queries.scan_pages(self.with_client(self.raw), self.name(table))))
 
-    def expire(self, now_s: float) -> None:
+    def delete_expired(self, now_s: float) -> None:
         """Delete the expired items of the ledger, as DynamoDB does sooner or later."""
         for item in self.scan("ledger"):
             if int(item.get("expiration", {"N": "9" * 12})["N"]) <= now_s:
@@ -134,7 +134,7 @@ class ConsumerWorld:
         self.raw.delete_item(TableName=self.name("counts"), Key=key)
 
     def edit(self, amount: int, counter: Counter = counters.LIKES, target: str = "p", shard: int = 0) -> None:
-        """Add an amount to a tally, without a receipt: an edit, which the judge should find."""
+        """Add an amount to a tally without a receipt. The judge should find this edit."""
         self.raw.update_item(
             TableName=self.name("counts"),
             Key=tallies.key(counter, target, shard),
@@ -175,14 +175,14 @@ class ConsumerWorld:
                 sums[1] += entry.observed
         return {place: sums for place, sums in booked.items() if any(sums)}
 
-    def put_judged(self, minute: int) -> None:
+    def mark_judged(self, minute: int) -> None:
         """Store a watermark by which every minute up to `minute` is judged."""
         item = watermark.WATERMARK_KEY | {"judged": {"N": str(minute)}, "began_s": {"N": "1"}}
         self.raw.put_item(TableName=self.store.settings.ledger_table, Item=item)
 
-    def checkpoint(self, name: str, table: str, shard: str) -> dict[str, str]:
-        """Returns the attributes of a checkpoint; empty if no checkpoint is stored. `name`: the consumer."""
-        key = keys.key(*keys.checkpoint_key(name, table, shard))
+    def checkpoint(self, consumer: str, table: str, shard: str) -> dict[str, str]:
+        """Returns the attributes of a checkpoint; empty if no checkpoint is stored."""
+        key = keys.key(*keys.checkpoint_key(consumer, table, shard))
         item = queries.get(self.raw, self.name("ledger"), key)
         return {name: str(next(iter(value.values()))) for name, value in item.items()}
 
@@ -218,15 +218,15 @@ class StreamWorld(ConsumerWorld):
     """Delivers made-up records of any time. The ledger began before every record."""
 
     def __post_init__(self) -> None:
-        self.put_judged(-1)
+        self.mark_judged(-1)
 
     def event(self, table: str, shard: str, records: list[Any]) -> dict[str, Any]:
         """Returns the event of a batch."""
         return delivery.event(records, shard, self.name(table))
 
-    def deliver(self, name: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
-        """Deliver a batch to the consumer `name`. Returns the failed sequence number; None: every record is applied."""
-        return failed_sequence(self.handler(name, **how)(self.event(table, shard, records), LambdaContext()))
+    def deliver(self, consumer: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
+        """Deliver a batch to a consumer. Returns the failed sequence number; None: every record is applied."""
+        return failed_sequence(self.handler(consumer, **how)(self.event(table, shard, records), LambdaContext()))
 
 
 class EngineStreams(ConsumerWorld):
@@ -240,8 +240,8 @@ class EngineStreams(ConsumerWorld):
 
     def delivery(self, consumer: str, table: str, shard: str, records: list[Record]) -> Delivery:
         """Returns the delivery of a shard's records to a consumer."""
-        takes = partial(delivery.passes_filters, DECLARED[consumer], table)
-        return Delivery(self.handlers[consumer], self.name(table), shard, records, takes)
+        passes = partial(delivery.passes_filters, DECLARED[consumer], table)
+        return Delivery(self.handlers[consumer], self.name(table), shard, records, passes)
 
     def records(self, table: str) -> Iterator[Record]:
         """Returns the new records of a table's stream."""

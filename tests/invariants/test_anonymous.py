@@ -1,4 +1,4 @@
-"""Likes without sign-in: each browser counts once under faults, and a user who signs in takes over its like."""
+"""Likes without sign-in: each browser counts once under faults. A user who signs in takes over the browser's like."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_tally_is_the_number_of_browsers_whose_last_click_was_a_like(seed: int
     """30 browsers click 150 times on 3 pages. Each click is sent twice, and 8 threads send at once."""
     chance = random.Random(seed)
     browsers = [f"{SECRET}{number}" for number in range(30)]
-    last: dict[tuple[str, str], bool] = {}
+    last_clicks: dict[tuple[str, str], bool] = {}
     lanes: list[list[tuple[str, str, bool]]] = [[] for _ in range(8)]
     for _ in range(150):
         number, page, liked = chance.randrange(30), chance.choice("abc"), chance.random() < 0.65
         lanes[number % 8].append((browsers[number], page, liked))
-        last[browsers[number], page] = liked
+        last_clicks[browsers[number], page] = liked
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX, "PutItem": SPILL_FAULTS})
 
     def click(lane: list[tuple[str, str, bool]]) -> None:
@@ -51,11 +51,11 @@ def test_a_tally_is_the_number_of_browsers_whose_last_click_was_a_like(seed: int
                 retry_until_final(lambda: set_like(world.call(), page, secret, liked))  # noqa: B023
 
     run_together([lambda lane=lane: click(lane) for lane in lanes])  # type: ignore[misc]
-    injected = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
+    fault_count = sum(count for kind, count in world.proxy.counts.items() if kind[0] != "NONE")
     world.proxy.plan = faults.no_faults
-    assert injected > 30
+    assert fault_count > 30
     for page in "abc":
-        likers = {secret for secret in browsers if last.get((secret, page))}
+        likers = {secret for secret in browsers if last_clicks.get((secret, page))}
         assert {secret for secret in browsers if has_like(world.call(), page, secret)} == likers
         assert world.tally_after_rollup(HEARTS, page) == len(likers)
 

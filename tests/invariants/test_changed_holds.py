@@ -52,7 +52,7 @@ def test_a_change_costs_the_documented_units(world: World, clock: Clock) -> None
     budget = Budget(world, STOCK)
     for amount, ttl_s, units in ((20, None, 6), (None, 900, 8), (20, 900, 10), (30, 60, 4)):
         hold_id = budget.hold(30)
-        with world.capacity() as measured:
+        with world.measure_units() as measured:
             budget.change(hold_id, amount, ttl_s)
         assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
 

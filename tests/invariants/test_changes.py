@@ -88,7 +88,7 @@ def test_an_order_moves_all_its_tallies_in_one_transaction_and_a_retry_moves_not
     stock(world, 3)
     world.proxy.forget()
     assert count(world, "order-1", ORDER) == (body(3, 3), False)
-    assert len(world.sent()) == 1
+    assert len(world.requests()) == 1
     assert order_tallies(world) == [2, 1, 1]
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
     assert count(world, "order-1", ORDER[::-1]) == (body(3, 3), True)
@@ -109,7 +109,7 @@ def test_the_receipt_of_a_batch_is_kept_for_the_longest_receipt_days_of_its_coun
 
 @pytest.mark.parametrize("soon", [False, True])
 def test_100_plays_of_10_videos_cost_the_documented_units(world: World, soon: bool) -> None:
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         assert count(world, "feed", plays_of(10), soon=soon) == (body(100, 10, "soon" if soon else "now"), False)
     assert measured == ([("PutItem", 1.0)] if soon else [("TransactWriteItems", 22.0)])
     assert [world.tally_after_rollup(id_=f"video-{number}") for number in range(10)] == [10] * 10
@@ -117,7 +117,7 @@ def test_100_plays_of_10_videos_cost_the_documented_units(world: World, soon: bo
 
 def test_1000_changes_of_90_tallies_count_and_91_tallies_are_too_many(world: World) -> None:
     changes = [("usage", f"u{number % 90}", 2) for number in range(1000)]
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         assert count(world, "many", changes) == (body(1000, 90), False)
     ((_, units),) = measured
     assert units == 2 * 90 + 2  # a receipt with short ids is under 1 KB
@@ -255,7 +255,7 @@ def test_after_a_failed_condition_beside_a_conflict_the_next_attempt_decides_and
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 2, receipt)]})
     assert count(world, "order-1", ORDER) == (body(3, 3), True)
-    assert len(world.sent()) == 1, "the batch is not sent a second time"
+    assert len(world.requests()) == 1, "the batch is not sent a second time"
 
 
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.THROTTLED_TRANSACTION])
@@ -276,7 +276,7 @@ def test_a_hot_batch_moves_tallies_with_limits_now_and_spills_its_other_changes_
         world.store.breaker.trip(partition)
     world.proxy.forget()
     assert count(world, "order-1", ORDER) == (body(3, 3, "soon"), False)
-    (request,) = world.sent("TransactWriteItems")
+    (request,) = world.requests("TransactWriteItems")
     assert len(request["TransactItems"]) == 2
     assert order_tallies(world) == [2, 0, 0]
     streams.drain()

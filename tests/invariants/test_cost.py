@@ -23,14 +23,9 @@ LONGEST_ID = "~" * fields.ID_CHARACTERS_MAX
 LONGEST_KEY = "k" * fields.KEY_CHARACTERS_MAX
 LONGEST_USER = "%" * 128
 LONGEST = Counter(
-    "c" * 32,
-    prefix="LONGEST",
-    sort_key="LONGEST",
-    attribute="longest",
-    ceiling=fields.AMOUNT_MAX,
-    period="minute",
+    "c" * 32, prefix="LONGEST", sort_key="LONGEST", attribute="longest", ceiling=fields.AMOUNT_MAX, period="minute",
     keep_periods=5,
-)
+)  # fmt: skip
 SHARDS = counters.PLAYS.max_shards
 
 
@@ -38,14 +33,14 @@ SHARDS = counters.PLAYS.max_shards
 def test_a_receipt_with_the_longest_ids_and_key_or_a_page_of_600_bytes_costs_one_unit(
     world: World, change: str
 ) -> None:
-    """A receipt has its page once. The longest pages that are accepted cost one more unit."""
+    """A receipt has its page once. A receipt with the longest accepted page costs one more unit."""
     if change == "visit":
         page = fields.page("https://example.com/" + "p" * 580, "url", counters.PAGES)
         increments.count(world.call(), Increment(counters.VISITS, page, 1, "visit", LONGEST_KEY, {"counted": True}))
     elif change == "play":
         call = world.call(fields.user(LONGEST_USER, "caller"))
         world.play(LONGEST_KEY, LONGEST_ID, -fields.AMOUNT_MAX, call=call)
-    elif change == "hold":  # its receipt has counter, id and period twice, and the name of the hold
+    elif change == "hold":  # the receipt of a hold has counter, id and period twice, and the id of the hold
         call = world.call(fields.user(LONGEST_USER, "caller"))
         tally = periods.tally_id(LONGEST, LONGEST_ID, time.time())
         holds.place(call, LONGEST, tally, fields.AMOUNT_MAX, fields.HOLD_TTL_MAX_S, operation="hold", key=LONGEST_KEY)
@@ -103,7 +98,7 @@ def test_each_kind_of_change_costs_the_requests_and_units_of_its_design(
     use_members(world).like("cy")
     world.child_counter = counters.LIKES
     world.proxy.forget()
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         change(world)
     assert measured == costs
     assert [request.operation for request in world.proxy.requests] == [operation for operation, _ in costs]
@@ -111,7 +106,7 @@ def test_each_kind_of_change_costs_the_requests_and_units_of_its_design(
 
 def test_a_like_costs_the_same_with_the_longest_text_of_a_post(world: World) -> None:
     world.write_post(text="x" * fields.TEXT_BYTES_MAX)
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         world.like("ann")
         world.unlike("ann")
         world.like("ann", key="key-1")
@@ -129,12 +124,12 @@ def test_a_read_is_one_request_of_one_unit_with_all_shards_and_50_likes(world: W
     for user in range(50):
         world.put({**post, "SK": {"S": f"LIKE#USER#{user}"}, "likedAt": {"N": "1"}})
     world.proxy.forget()
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         assert world.read_plays() == SHARDS * 1_000_000
         assert world.read_post()["likes"] == 2 * (SHARDS - 1)
     assert measured == [("Query", 1.0)] * 2  # the likes are not read
     assert [request.operation for request in world.proxy.requests] == ["Query"] * 2
-    assert [sent["ConsistentRead"] for sent in world.sent()] == [True, True]
+    assert [sent["ConsistentRead"] for sent in world.requests()] == [True, True]
 
 
 def test_the_calculator_has_the_costs_that_the_benchmark_claims() -> None:
@@ -160,6 +155,6 @@ def test_the_calculator_has_the_measured_costs_of_a_rolled_up_and_a_booked_batch
 
 
 def test_a_read_of_which_of_50_posts_a_user_likes_costs_50_units(world: World) -> None:
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         children.parents_with_child(world.call(), {Tally(counters.LIKES, f"p{number}"): "ann" for number in range(50)})
     assert measured == [("BatchGetItem", 50.0)]

@@ -37,7 +37,7 @@ from tests.tiers import in_long
 
 FOREVER = float("inf")
 ID = "p"
-WAIT_S = 60  # instead of 15 minutes, which the simulated judge would have to judge one by one
+WAIT_S = 60  # instead of 15 minutes, because the simulated judge judges each minute
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 
 
@@ -59,7 +59,7 @@ class Family:
         return NotFoundError if self.counter.parent_required else ParentRemovedError
 
     def make(self, number: int = 0, id_: str = ID) -> None:
-        """Make a parent with `number` children, on each of its shards in turn."""
+        """Make a parent with `number` children, each on the next shard of its tally."""
         if self.counter.parent_required:
             self.deployment.post(post=id_)
         for user in range(number):
@@ -103,7 +103,7 @@ class Family:
         return [item["SK"]["S"] for item in self.world.rows("DELETED")]
 
     def number(self) -> int:
-        """Returns the number that both kinds of reads answer."""
+        """Returns the number that a read of one tally and a read of many tallies answer."""
         call, tally = Call(self.store), Tally(self.counter, ID)
         (number,) = {tallies.read(call, *tally), read_many.read(call, [tally])[tally]["value"]}
         return number
@@ -231,7 +231,7 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
 
 
 def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
-    """The next process continues with what is stored."""
+    """The next process continues from the stored items."""
     family.make(100)
     for at in range(40):
         with killing_at(family.store, at, before=bool(at % 2)) as requests:
@@ -256,10 +256,12 @@ def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(fami
     family.finish_removal()
 
 
-@pytest.mark.parametrize("marked", [0, 7], ids=["no shard", "half the shards"])
-def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(family: Family, marked: int) -> None:
+@pytest.mark.parametrize("shards_with_tombstone", [0, 7], ids=["no shard", "half the shards"])
+def test_the_sweep_puts_tombstones_on_the_shards_that_a_killed_removal_left_out(
+    family: Family, shards_with_tombstone: int
+) -> None:
     family.make(9)
-    with killing_at(family.store, 2 + family.counter.parent_required + marked, before=True):
+    with killing_at(family.store, 2 + family.counter.parent_required + shards_with_tombstone, before=True):
         family.remove()
     assert family.sweep().children == 9
     for shard in range(1, 16):
@@ -294,7 +296,7 @@ def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
         with pytest.raises(StoreUnreachableError):
             change()
     family.world.proxy.plan = faults.no_faults
-    sent = {json.dumps(body["TransactItems"]) for body in family.world.sent("TransactWriteItems")}
+    sent = {json.dumps(body["TransactItems"]) for body in family.world.requests("TransactWriteItems")}
     partition = family.counter.partition_start + ID
     copies = [{"TransactItems": json.loads(items)} for items in sent if f'"{partition}"' in items]
     assert len(copies) == (4 if family.counter.parent_required else 2)  # of a post: create, put `a`, put `b`, edit
@@ -308,14 +310,14 @@ def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
     family.finish_removal()
 
 
-@pytest.mark.parametrize("left", [2, 0])
-def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: Family, left: int) -> None:
+@pytest.mark.parametrize("children_left", [2, 0])
+def test_a_spilled_child_that_arrives_after_the_removal_is_removed_too(family: Family, children_left: int) -> None:
     """The write of a spilled child does not see the tombstones. So the sweep waits, also if no child is left."""
     family.make(2)
-    for user in range(2 - left):
+    for user in range(2 - children_left):
         family.put(f"u{user}", present=False)
     family.remove()
-    assert family.sweep() == SweptParents(left, 0, 0, True)
+    assert family.sweep() == SweptParents(children_left, 0, 0, True)
     family.deployment.spill_like("late", family.counter)
     family.deployment.run(1)
     family.deployment.skip(WAIT_S)
@@ -349,7 +351,7 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     likes.remove("big")
     family.remove("small")
     family.world.proxy.forget()
-    sent = partial(family.world.sent, "TransactWriteItems")
+    sent = partial(family.world.requests, "TransactWriteItems")
     slow = replace(family.store, clock=lambda: len(sent()))
 
     def left() -> list[int]:
@@ -437,9 +439,9 @@ def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
     family.sweep() if who == "sweep" else family.remove()
-    assert len(family.world.sent("UpdateItem")) == 4, "time passed just before the fourth update"
+    assert len(family.world.requests("UpdateItem")) == 4, "time passed just before the fourth update"
     assert family.remove() is False
-    assert len(family.world.sent("UpdateItem")) == 4
+    assert len(family.world.requests("UpdateItem")) == 4
 
 
 @only_members
@@ -490,14 +492,14 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
 @pytest.mark.long
 def test_a_removal_costs_the_documented_units(family: Family) -> None:
     family.deployment.post(16)
-    with family.world.capacity() as measured:
+    with family.world.measure_units() as measured:
         family.remove()
     assert sum(units for name, units in measured if name != "GetItem") == 6 + 15
-    with family.world.capacity() as measured:
+    with family.world.measure_units() as measured:
         family.sweep()
     assert sum(units for name, units in measured if name == "TransactWriteItems") == 16 * 4 + 4
     family.deployment.skip(WAIT_S)
-    with family.world.capacity() as measured:
+    with family.world.measure_units() as measured:
         family.sweep()
     balance, remove = 2 * 16, 2 * 17  # every like was counted on one shard, and removed on another shard
     assert sum(units for name, units in measured if name == "TransactWriteItems") == balance + remove

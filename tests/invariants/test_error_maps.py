@@ -59,7 +59,7 @@ def botocore_errors() -> list[type[BotoCoreError]]:
 
 
 def errors_of_tally(root: type[TallyError] = TallyError) -> Iterator[type[TallyError]]:
-    """Yields an error class and every class below."""
+    """Yields an error class and every subclass."""
     yield root
     for cls in root.__subclasses__():
         yield from errors_of_tally(cls)
@@ -97,12 +97,12 @@ def test_a_change_that_the_store_answers_with_any_error_code_counts_once(world: 
 
 
 def test_every_error_has_a_status_of_the_contract_and_its_own_slug_and_title() -> None:
-    of_callers, retryable = [*errors_of_tally(errors.CallerError)][1:], [*errors_of_tally(RetryableError)]
-    assert {cls.status for cls in of_callers} == {400, 401, 403, 404, 409, 412, 413, 415, 422, 428}
+    caller_errors, retryable = [*errors_of_tally(errors.CallerError)][1:], [*errors_of_tally(RetryableError)]
+    assert {cls.status for cls in caller_errors} == {400, 401, 403, 404, 409, 412, 413, 415, 422, 428}
     assert {cls.status for cls in retryable} == {503}
-    internal = {*errors_of_tally()} - {*of_callers, *retryable, *CONTROL_FLOW, errors.CallerError, TallyError}
+    internal = {*errors_of_tally()} - {*caller_errors, *retryable, *CONTROL_FLOW, errors.CallerError, TallyError}
     assert {cls.status for cls in internal} == {500}
-    distinct = [TallyError, *of_callers, *retryable, *(cls for cls in internal if cls.slug != TallyError.slug)]
+    distinct = [TallyError, *caller_errors, *retryable, *(cls for cls in internal if cls.slug != TallyError.slug)]
     for attribute in ("slug", "title"):
         values = [getattr(cls, attribute) for cls in distinct]
         assert len(set(values)) == len(values)

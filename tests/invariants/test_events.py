@@ -291,7 +291,7 @@ def test_an_event_is_stored_with_the_checkpoint_before_it_is_sent(stream: Stream
     client = WatchedClient(stream.store.client)
 
     def assert_stored(**_: Any) -> Any:
-        [(name, parameters)] = [write for write in client.sent if "EVENT#" in str(write)]
+        [(name, parameters)] = [write for write in client.calls if "EVENT#" in str(write)]
         assert name == "transact_write_items"
         assert "CHECKPOINT#bookkeeper#counts" in str(parameters)
         return {"Entries": [{"EventId": "1"}]}
@@ -389,8 +389,8 @@ def test_a_list_of_the_20_newest_events_reads_one_page_of_each_partition(stream:
     deliver(stream, [stock_record(number + 1, 0, 7, f"x{number}") for number in range(60)], None)
     client = WatchedClient(stream.store.client, frozenset({"query"}))
     assert len(list(islice(events.newest_events(stream.with_client(client)), 20))) == 20
-    assert len(client.sent) == 2 * PARTITIONS
-    assert {parameters["Limit"] for _, parameters in client.sent} == {events.PAGE_SIZE}
+    assert len(client.calls) == 2 * PARTITIONS
+    assert {parameters["Limit"] for _, parameters in client.calls} == {events.PAGE_SIZE}
     assert len(list(events.newest_events(stream.store))) == 420, "the iterator yields every event"
 
 

@@ -29,7 +29,7 @@ from tests import faults
 from tests.contexts import LambdaContext
 from tests.invariants.counting import ITEM, Counting, id_in_same_bucket, refusal
 from tests.invariants.simulation import Clock
-from tests.invariants.world import FIRST, LAST, acting_before
+from tests.invariants.world import FIRST_SHARD, LAST_SHARD, acting_before
 
 
 def put_stock_item(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
@@ -67,8 +67,8 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
             counting.place_hold(id_=ids[bucket])
     clock.pass_s(61)
     counting.world.proxy.forget()
-    sent = partial(counting.world.sent, "TransactWriteItems")
-    slow = replace(counting.world.store, clock=lambda: len(sent()), spread=Spread(random=FIRST))
+    sent = partial(counting.world.requests, "TransactWriteItems")
+    slow = replace(counting.world.store, clock=lambda: len(sent()), spread=Spread(random=FIRST_SHARD))
     for until_s, page_max, returned in (
         (2, 1, (1, 1)),
         (2, 1, (1, 1)),
@@ -80,7 +80,7 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
         before_s = len(sent())
         assert counting.sweep_until(slow, until_s=until_s) == (min(until_s, 11) - before_s, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
-        slow.spread.random = LAST
+        slow.spread.random = LAST_SHARD
 
 
 def test_a_bucket_that_cannot_be_read_does_not_delay_the_other_buckets(
@@ -116,7 +116,7 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
     for returned in (1, 0):
         assert counting.sweep_until() == (returned, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
-    sent = [len(sent["TransactItems"]) for sent in counting.world.sent("TransactWriteItems")]
+    sent = [len(sent["TransactItems"]) for sent in counting.world.requests("TransactWriteItems")]
     # Each sweep tries one of the seven. The first sweep moves all seven to the overdue holds.
     assert sorted(sent) == [4, 4, 4, 14]
     assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of the broken ones

@@ -17,7 +17,7 @@ from tests.invariants.simulation import UNDISTURBED, Clock, seed_randomness
 
 @pytest.mark.parametrize("after_s", [0, 8, 70])
 def test_an_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
-    """The judge begins some minutes after the first sweep, but judges the minutes before it, too."""
+    """The judge begins some minutes after the first sweep, but judges the minutes before the first sweep, too."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
         world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
@@ -51,14 +51,14 @@ def test_a_late_first_sweep_makes_no_drift() -> None:
 
 
 def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
-    """Each consumer books its half on the minute in which it reads the record. Here the two are half an hour apart."""
+    """A consumer books its half on the minute in which it reads the record. The two minutes are half an hour apart."""
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, SEED):
         world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
         world.stall()
         world.play(times=3)
         world.sleep(10 * 60)
-        watermark.ensure_begun(Call(world.store), world.now_s)  # a new record in another shard
+        watermark.ensure_begun(Call(world.store), world.now_s)  # as a new record in another shard does
         world.resume()
         world.stall("bookkeeper", "counts")
         world.sweep_each_minute()
@@ -78,7 +78,7 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
 
 
 def test_a_bookkeeper_that_cannot_begin_the_ledger_books_nothing() -> None:
-    """If it booked receipts, a sweep could begin the ledger after their minute, which nobody would judge."""
+    """A sweep could begin the ledger after the minute of booked receipts, and nobody would judge that minute."""
 
     def conflict() -> None:
         raise ClientError({"Error": {"Code": "TransactionConflictException"}}, "UpdateItem")

@@ -266,7 +266,7 @@ def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, 
     deployment.post(post=post)
     for _ in range(200):
         deployment.like(str(uuid.uuid4()), post=post)
-    with world.capacity() as measured:
+    with world.measure_units() as measured:
         list(forgetting.find_traces(deployment.store, counters.COUNTERS, "nobody"))
     assert [units for name, units in measured if name == "Query"] == [1.0] * 16
     [units] = [units for name, units in measured if name == "Scan"]

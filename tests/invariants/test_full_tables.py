@@ -1,4 +1,4 @@
-"""DynamoDB throttles a table above `maxWrites` and `maxReads` units a second: no change is lost."""
+"""DynamoDB throttles a table above `maxWrites` and `maxReads` units a second, and no change is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def throttling(store: Store, *tables: str) -> Plan:
     return plan
 
 
-def call(world: World, function: str, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def invoke(world: World, function: str, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Invoke a function. Returns the status and the whole answer."""
     answer = handlers.entry(function, world.store)(event, LambdaContext())
     return events.status_of(answer), answer
@@ -58,24 +58,21 @@ def test_a_change_of_throttled_tables_is_503_stores_nothing_and_its_retry_counts
 ) -> None:
     world.proxy.plan = throttling(world.store, "counts", "receipts")
     for _ in range(2):
-        status, answer = call(world, function, event)
+        status, answer = invoke(world, function, event)
         assert status == 503
         assert answer["headers"]["retry-after"] == "1"
         assert events.body_of(answer)["type"].endswith(":busy")
     assert world.scan("counts") == world.scan("receipts") == []
     world.proxy.plan = faults.no_faults
-    assert [call(world, function, event)[0] for _ in range(2)] == [200, 200]
+    assert [invoke(world, function, event)[0] for _ in range(2)] == [200, 200]
     assert len(world.scan("receipts")) == 1
 
 
-def test_a_play_spills_while_the_counts_are_throttled_and_the_rollup_adds_it_later(
-    world: World,
-) -> None:
+def test_a_play_spills_while_the_counts_are_throttled_and_the_rollup_adds_it_later(world: World) -> None:
     world.proxy.plan = throttling(world.store, "counts")
-    status, answer = call(world, "increments_open", PLAY)
+    status, answer = invoke(world, "increments_open", PLAY)
     assert (status, json.loads(answer["body"])["visible"]) == (200, "soon")
     assert (world.scan("counts"), world.tally_after_rollup()) == ([], 1)
-
     consumers, records = StreamWorld(world.store, world.raw), [play(1, VIDEO), play(2, VIDEO)]
     for _ in range(2):
         assert consumers.deliver("rollup", "receipts", SHARD, records) == "1", "Lambda repeats the failed record"
@@ -90,8 +87,8 @@ def test_a_play_spills_while_the_counts_are_throttled_and_the_rollup_adds_it_lat
 @pytest.mark.parametrize(("function", "event"), READS, ids=[function for function, _ in READS])
 def test_a_read_of_throttled_tables_is_503(world: World, function: str, event: dict[str, Any]) -> None:
     world.proxy.plan = throttling(world.store, "counts", "receipts")
-    status, answer = call(world, function, event)
+    status, answer = invoke(world, function, event)
     assert (status, answer["headers"]["retry-after"]) == (503, "1")
     assert events.body_of(answer)["type"].endswith(":busy")
     world.proxy.plan = faults.no_faults
-    assert call(world, function, event)[0] in (200, 404)
+    assert invoke(world, function, event)[0] in (200, 404)

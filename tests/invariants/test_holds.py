@@ -318,9 +318,9 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
         assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
         counting.world.proxy.forget()
         assert counting.sweep_until() == (due, 0, True)
-        assert len(counting.world.sent("TransactWriteItems")) == due
+        assert len(counting.world.requests("TransactWriteItems")) == due
         assert isinstance(refusal(partial(counting.place_hold, 4)), LimitReachedError)
-        assert len(counting.world.sent("TransactWriteItems")) == due + 1
+        assert len(counting.world.requests("TransactWriteItems")) == due + 1
         clock.pass_s(61)
 
 
@@ -347,7 +347,7 @@ def test_a_hold_costs_the_documented_units_and_a_refusal_one_read_after_40_settl
     counting: Counting, clock: Clock
 ) -> None:
     counting.stock(2)
-    with counting.world.capacity() as measured:
+    with counting.world.measure_units() as measured:
         committed, released = (counting.place_hold(1)[0]["hold"] for _ in range(2))
         counting.settle_hold(committed, COMMITTED)
         counting.settle_hold(released, RELEASED)
@@ -356,6 +356,6 @@ def test_a_hold_costs_the_documented_units_and_a_refusal_one_read_after_40_settl
     for _ in range(40):
         counting.settle_hold(counting.place_hold(1, ttl_s=60)[0]["hold"], RELEASED)
     clock.pass_s(61)
-    with counting.world.capacity() as measured:
+    with counting.world.measure_units() as measured:
         assert isinstance(refusal(partial(counting.place_hold, 2)), LimitReachedError)
     assert [units for name, units in measured if name == "Query"] == [1.0]

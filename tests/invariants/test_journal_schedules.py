@@ -42,7 +42,7 @@ from tally.streams.watermark import Watermark
 from tests.engines import new_engine
 from tests.invariants.mixed import Mixed
 from tests.invariants.processes import Crash, Sleeper, client_that_dies
-from tests.invariants.simulation import Clock, Disturbances, Stall, World, seed_randomness
+from tests.invariants.simulation import Clock, Disturbances, SimulatedWorld, Stall, seed_randomness
 from tests.invariants.truth import DECLARED, Tally, amount_of, tally_of
 from tests.tiers import in_long
 
@@ -88,7 +88,7 @@ class RepairRequest(NamedTuple):
 class Schedule:
     """A world with traffic, sweeps and repairs. `failures`: how often each thing happened that must not happen."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth, self.failures = world, world.chance, world.truth, world.failures
         self.traffic = Mixed(world)
         self.truth.starts.update(self.truth.accepted)
@@ -396,7 +396,7 @@ class Schedule:
         self.check()
 
 
-def run_schedule(world: World) -> dict[str, int]:
+def run_schedule(world: SimulatedWorld) -> dict[str, int]:
     """Run the schedule of the world's seed to its end. Returns what failed, and how often: empty if all is right."""
     chance, schedule = world.chance, Schedule(world)
     minutes = chance.uniform(25, 45)
@@ -423,7 +423,7 @@ def run_schedule(world: World) -> dict[str, int]:
     return {name: number for name, number in world.failures.items() if number}
 
 
-def _schedule_actions(world: World, schedule: Schedule, change_every_s: float, end_s: float) -> None:
+def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s: float, end_s: float) -> None:
     """Schedule the actions of callers, of people and of Tally's own processes. Callers stop at `end_s`."""
     chance = world.chance
 
@@ -473,7 +473,7 @@ def _schedule_actions(world: World, schedule: Schedule, change_every_s: float, e
         world.schedule_in(chance.uniform(0, 600), schedule.redeclare)
 
 
-def _schedule_disturbances(world: World) -> None:
+def _schedule_disturbances(world: SimulatedWorld) -> None:
     """Schedule a shard without records for the rollup, a throttled heartbeat, and receipts that a consumer cannot read
     for some minutes."""
     chance = world.chance
@@ -535,7 +535,7 @@ def test_the_schedule_of_a_seed_makes_no_false_drift_and_misses_no_edit(
     monkeypatch.setattr(lineage, "STREAM_RETENTION_S", disturbances.retention_s)
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, seed):
-        world = World(engine, clock, seed, disturbances)
+        world = SimulatedWorld(engine, clock, seed, disturbances)
         world.sweeps_series = True
         failures = run_schedule(world)
         world.wire.close()

@@ -34,7 +34,7 @@ FOREVER = float("inf")
 @pytest.fixture(autouse=True)
 def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments has every bucket
-    StreamWorld(store, store.client).put_judged(M - 1)
+    StreamWorld(store, store.client).mark_judged(M - 1)
 
 
 def plays(amount: int, target: str = "v", expected: int = 0) -> JournalEntry:
@@ -253,7 +253,7 @@ def test_a_row_at_zero_is_kept_for_a_judge_that_judges_its_minute_days_later(sto
     book(store, M + 1, plays(-5), now_s=NOW_S)
     with pytest.raises(Crash):
         run(with_client(store, client_that_dies(store.client, 0, committed=True)), M + 1)
-    ConsumerWorld(store, store.client).expire(NOW_S + days * DAY_S)
+    ConsumerWorld(store, store.client).delete_expired(NOW_S + days * DAY_S)
     run(store, M + 1, NOW_S + days * DAY_S)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M + 1)
 
@@ -337,7 +337,7 @@ def test_many_rows_are_written_in_transactions_and_few_rows_one_by_one(
     client = WatchedClient(store.client)
     book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(number).items()))
     assert run(with_client(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
-    assert [name for name, _ in client.sent] == [*names, "update_item"]  # the last write stores the minute
+    assert [name for name, _ in client.calls] == [*names, "update_item"]  # the last write stores the minute
     assert drifts(store) == drift_of_targets(number)
 
 
@@ -370,7 +370,7 @@ def test_many_rows_are_tried_again_while_their_partition_is_throttled_and_then_w
     book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
     untimed = replace(with_client(store, client), sleep=waits.append, clock=lambda: 0.0)
     assert run(untimed, M) == judge.JudgeRun(minutes=1, changes=50)
-    assert [name for name, _ in client.sent] == [*names, "update_item"]
+    assert [name for name, _ in client.calls] == [*names, "update_item"]
     assert len(waits) == min(times, ATTEMPTS_MAX - 1)
     assert drifts(store) == drift_of_targets(50)
 

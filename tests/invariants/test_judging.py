@@ -1,4 +1,4 @@
-"""A transaction can be cancelled for several reasons at once. Tally looks at the reasons in a fixed order.
+"""DynamoDB may cancel a transaction for several reasons at once. Tally looks at the reasons in a fixed order.
 
 A stored receipt comes first: the change was counted before. Conflicts and throttling come next: the change is tried
 again. If a condition failed beside a conflict, the retry decides, because the other call may change the item.
@@ -21,15 +21,11 @@ from tests.invariants.world import POST, VIDEO, World
 BUSY = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"]
 RECEIPT, LIKE, TALLY = 0, 1, 2  # places of the writes in the transaction of a like with a key
 PLAYED = {"video_id": VIDEO, "counted": True, "visible": "now"}
-VISIBLE_BY_CODE = [
-    ("TransactionConflict", "now"),
-    ("ThrottlingError", "soon"),
-    ("ProvisionedThroughputExceeded", "soon"),
-]
+VISIBLE_BY_CODE = list(zip(BUSY, ("now", "soon", "soon"), strict=True))
 """The reason that cancels a like, and when the like is visible: a throttled like spills."""
 
 
-def liked(visible: str, changed: bool = True) -> dict[str, Any]:
+def like_answer(visible: str, changed: bool = True) -> dict[str, Any]:
     return {"present": True, "changed": changed, "visible": visible}
 
 
@@ -44,41 +40,41 @@ def test_a_receipt_beside_a_conflict_is_a_replay_and_the_receipt_of_the_same_cal
     world.proxy.forget()
     assert world.play("key-1") == (PLAYED, True)
     assert world.play("key-1", call=call) == (PLAYED, False)  # as for a retry by the SDK
-    assert len(world.sent()) == 2
+    assert len(world.requests()) == 2
     assert world.tally() == 1
 
 
 def cancel_next(world: World, key: str | None, condition: int, busy: int, code: str) -> None:
-    """Cancel the next transaction. At the place `condition` its condition fails, and at `busy` it meets `code`."""
+    """Cancel the next transaction. `condition`: the place of the failed condition. `busy`: the place of `code`."""
     places = (condition, busy) if key else (condition - 1, busy - 1)
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(*places, code=code)]})
 
 
-keyed = pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
+with_and_without_key = pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
 
 
 @pytest.mark.parametrize(("code", "visible"), VISIBLE_BY_CODE)
 @pytest.mark.parametrize("places", [(LIKE, TALLY), (TALLY, LIKE)], ids=["the like is stored", "no post is stored"])
-@keyed
+@with_and_without_key
 def test_the_retry_decides_about_a_like_whose_condition_failed_beside_a_conflict(
     world: World, code: str, visible: str, places: tuple[int, int], key: str | None
 ) -> None:
     world.write_post()
     cancel_next(world, key, *places, code)
-    assert world.like("ann", key=key) == (liked(visible), False)
+    assert world.like("ann", key=key) == (like_answer(visible), False)
     assert world.likes() == (1 if visible == "now" else 0, {"ann"})
     assert world.tally_after_rollup(counters.LIKES, POST) == 1
 
 
 @pytest.mark.parametrize("code", BUSY)
-@keyed
+@with_and_without_key
 def test_the_retry_decides_about_a_change_that_never_spills(world: World, code: str, key: str | None) -> None:
-    """An unlike, and a change of the stock."""
+    """Neither an unlike nor a change of the stock spills."""
     world.write_post()
     world.like("ann")
     world.play("in", counter=counters.STOCK, operation="increment")
     cancel_next(world, key, LIKE, TALLY, code)
-    assert world.unlike("ann", key=key) == ({**liked("now"), "present": False}, False)
+    assert world.unlike("ann", key=key) == ({**like_answer("now"), "present": False}, False)
     assert world.likes() == (0, set())
     cancel_next(world, "out", 1, RECEIPT, code)
     body, _ = world.play("out", amount=-1, counter=counters.STOCK, operation="increment")
@@ -114,7 +110,7 @@ def count_batch(world: World) -> Sequence[Any]:
         (lambda world: world.unlike("bob"), counters.LIKES.partition_start + POST),
         (count_batch, counters.PLAYS.partition_start + VIDEO),
     ],
-    ids=["play", "like", "keyed like", "unlike", "batch"],
+    ids=["play", "like", "like with a key", "unlike", "batch"],
 )
 def test_conflicts_on_a_receipt_or_a_like_item_neither_spread_the_tally_nor_make_it_hot(
     world: World, change: Callable[[World], Sequence[Any]], tally: str

@@ -66,8 +66,7 @@ def test_a_receipt_that_fails_the_condition_is_a_replay_though_it_has_just_expir
 def test_a_receipt_without_the_hash_of_the_payload_is_never_a_replay(
     played: World, validation: dict[str, str] | None
 ) -> None:
-    receipt = {name: value for name, value in {**played.receipt(), "validation": validation}.items() if value}
-    played.put_receipt(receipt)
+    played.put_receipt({name: value for name, value in {**played.receipt(), "validation": validation}.items() if value})
     with pytest.raises(KeyReusedError):
         played.play("key-1")
     assert played.tally() == 1

@@ -205,7 +205,7 @@ def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
     budget.sweep()
     budget.commit(late, 20)
     assert budget.left() == 935
-    with budget.world.capacity() as measured:
+    with budget.world.measure_units() as measured:
         first = budget.void(in_time)
     assert measured == [("GetItem", 1.0)] * 4 + [("TransactWriteItems", 8.0)]
     voided = {"counter": budget.counter.name, "id": OWNER, "hold": in_time, "state": VOIDED, "amount": 45}

@@ -1,4 +1,4 @@
-"""The like item and its tally change in one transaction, and a key keeps a late retry from a second like."""
+"""The like item and its tally change in one transaction, and with a key a late retry makes no second like."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tally.dynamo.contention import Spread
 from tally.errors import CounterRetiredError, KeyReusedError, NotFoundError, StoreBusyError
 from tests import faults
 from tests.invariants.threads import run_together
-from tests.invariants.world import FAULT_MIX, LAST, POST, ShardsInTurn, World, acting_before, retry_until_final
+from tests.invariants.world import FAULT_MIX, LAST_SHARD, POST, ShardsInTurn, World, acting_before, retry_until_final
 from tests.tiers import in_long
 
 TALLY = counters.LIKES.partition_start + POST
@@ -25,8 +25,8 @@ LIKED = {"present": True}
 
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
-def either(world: World, request: pytest.FixtureRequest) -> World:
-    """A world of likes, and a world of members. Nobody has to make the workspace of members."""
+def each_world(world: World, request: pytest.FixtureRequest) -> World:
+    """A world whose children are likes, and a world whose children are members. Nobody has to make their workspace."""
     world.child_counter = request.param
     return world
 
@@ -34,7 +34,7 @@ def either(world: World, request: pytest.FixtureRequest) -> World:
 @pytest.fixture
 def spread_world(make_world: Callable[..., World]) -> World:
     """A world whose likes of the post go to shard 1, as after a conflict."""
-    world = make_world(spread=Spread(random=LAST))
+    world = make_world(spread=Spread(random=LAST_SHARD))
     world.store.spread.widen(TALLY, 16)
     return world
 
@@ -42,49 +42,47 @@ def spread_world(make_world: Callable[..., World]) -> World:
 @pytest.mark.parametrize("changed", [True, False], ids=["changes", "changes nothing"])
 @pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
 def test_a_late_retry_of_a_change_that_was_undone_gets_the_first_answer_and_changes_nothing(
-    either: World, liked: bool, changed: bool
+    each_world: World, liked: bool, changed: bool
 ) -> None:
     """A call that changed nothing has left a receipt, too."""
-    either.write_post()
-    change, opposite = (either.like, either.unlike) if liked else (either.unlike, either.like)
+    each_world.write_post()
+    change, opposite = (each_world.like, each_world.unlike) if liked else (each_world.unlike, each_world.like)
     if liked is not changed:
-        either.like(
-            "ann", key="key-1" if changed else "key-0"
-        )  # `like` and `unlike` may use the same key for two changes
+        # `like` and `unlike` may use the same key for two changes.
+        each_world.like("ann", key="key-1" if changed else "key-0")
     first = change("ann", key="key-1")
     assert first == ({"present": liked, "changed": changed, "visible": "now"}, False)
     for is_changed in (True, False):
         assert opposite("ann") == ({"present": not liked, "changed": is_changed, "visible": "now"}, False)
     assert change("ann", key="key-1") == (first[0], True)
-    assert either.likes() == ((0, set()) if liked else (1, {"ann"}))
+    assert each_world.likes() == ((0, set()) if liked else (1, {"ann"}))
 
 
-def test_an_unlike_of_a_post_that_is_not_liked_only_reads(either: World) -> None:
-    either.write_post()
-    either.proxy.forget()
-    assert either.unlike("ann")[0]["changed"] is False
-    assert either.sent("TransactWriteItems") == []
+def test_an_unlike_of_a_post_that_is_not_liked_only_reads(each_world: World) -> None:
+    each_world.write_post()
+    each_world.proxy.forget()
+    assert each_world.unlike("ann")[0]["changed"] is False
+    assert each_world.requests("TransactWriteItems") == []
 
 
 def test_a_like_adds_to_a_shard_that_another_writer_has_just_made(spread_world: World) -> None:
     spread_world.write_post()
     shard = {"PK": {"S": TALLY}, "SK": {"S": "META#1"}, "likeTally": {"N": "7"}}
-    spread_world.proxy.plan = acting_before(
-        {1: lambda: spread_world.put(shard)}
-    )  # 0: the like, 1: the new shard, 2: the like
+    # Transaction 0 is the failed like, 1 makes the shard, and 2 is the like.
+    spread_world.proxy.plan = acting_before({1: lambda: spread_world.put(shard)})
     assert spread_world.like("ann")[0]["changed"] is True
     assert spread_world.shards(counters.LIKES, POST) == {"META": 0, "META#1": 8}
 
 
 def test_the_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world: Callable[..., World]) -> None:
-    """Each try draws the next of 16 shards. The retry must use the shard that was made, and not draw a missing one."""
+    """Each try draws the next of 16 shards. The retry must use the new shard, and not draw a missing shard."""
     world = make_world(spread=Spread(random=ShardsInTurn()))
     for _ in range(4):
         world.store.spread.widen(TALLY, 16)
     world.write_post()
     world.proxy.forget()
     assert world.like("ann", key="key-1")[0]["changed"] is True
-    assert len(world.sent("TransactWriteItems")) == 3  # the failed like, the new shard, and the like
+    assert len(world.requests("TransactWriteItems")) == 3  # the failed like, the new shard, and the like
     assert len(world.shards(counters.LIKES, POST)) == 2
 
 
@@ -99,41 +97,38 @@ def test_a_like_of_a_missing_post_is_refused_and_stores_nothing(
             change("ann", key=key)
     assert world.items() == world.receipts() == []
     world.write_post()
-    assert world.like("ann", key=key) == (
-        {**LIKED, "changed": True, "visible": "now"},
-        False,
-    )  # the refusal has left no receipt
+    answer = {**LIKED, "changed": True, "visible": "now"}
+    assert world.like("ann", key=key) == (answer, False), "the refusal has left no receipt"
     assert world.likes() == (1, {"ann"})
 
 
-def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_second_transaction(either: World) -> None:
-    either.write_post()
-    either.like("ann")
-    either.proxy.plan = acting_before(
-        {1: lambda: either.change_child_by_hand("ann", False)}
-    )  # 0: refused, 1: the receipt alone
-    assert either.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
-    assert either.likes() == (1, {"ann"})
-    either.unlike("ann")
-    either.proxy.plan = acting_before({0: lambda: either.change_child_by_hand("ann", True)})  # 0: the receipt alone
-    assert either.unlike("ann", key="key-2") == ({"present": False, "changed": True, "visible": "now"}, False)
-    assert either.likes() == (0, set())
+def test_a_change_with_a_key_wins_over_an_opposite_change_just_before_its_second_transaction(each_world: World) -> None:
+    each_world.write_post()
+    each_world.like("ann")
+    # The condition of transaction 0 fails, and transaction 1 has only the receipt.
+    each_world.proxy.plan = acting_before({1: lambda: each_world.change_child_by_hand("ann", False)})
+    assert each_world.like("ann", key="key-1") == ({**LIKED, "changed": True, "visible": "now"}, False)
+    assert each_world.likes() == (1, {"ann"})
+    each_world.unlike("ann")
+    each_world.proxy.plan = acting_before({0: lambda: each_world.change_child_by_hand("ann", True)})  # only the receipt
+    assert each_world.unlike("ann", key="key-2") == ({"present": False, "changed": True, "visible": "now"}, False)
+    assert each_world.likes() == (0, set())
 
 
-def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_no_receipt(either: World) -> None:
-    either.write_post()
-    either.like("ann")
+def test_a_like_that_another_device_changes_before_each_try_is_busy_and_leaves_no_receipt(each_world: World) -> None:
+    each_world.write_post()
+    each_world.like("ann")
     turns = range(2 * ATTEMPTS_MAX)
-    either.proxy.plan = acting_before(
-        {turn: lambda liked=turn % 2 == 0: either.change_child_by_hand("ann", liked) for turn in turns}
+    each_world.proxy.plan = acting_before(
+        {turn: lambda liked=turn % 2 == 0: each_world.change_child_by_hand("ann", liked) for turn in turns}
     )
-    either.change_child_by_hand("ann", False)
-    either.proxy.forget()
+    each_world.change_child_by_hand("ann", False)
+    each_world.proxy.forget()
     with pytest.raises(StoreBusyError):
-        either.like("ann", key="key-1")
-    assert len(either.sent("TransactWriteItems")) <= 2 * ATTEMPTS_MAX
-    assert either.receipts() == []
-    tally, users = either.likes()
+        each_world.like("ann", key="key-1")
+    assert len(each_world.requests("TransactWriteItems")) <= 2 * ATTEMPTS_MAX
+    assert each_world.receipts() == []
+    tally, users = each_world.likes()
     assert tally == len(users)
 
 
@@ -148,7 +143,7 @@ def test_one_read_finds_which_of_many_posts_a_user_likes(world: World) -> None:
     world.proxy.forget()
     posts = [tallies.Tally(counters.LIKES, post) for post in ("a", "none", "b", "a")]
     assert parents_with_child(world.call(), dict.fromkeys(posts, "ann")) == {posts[2]}
-    (read,) = world.sent("BatchGetItem")
+    (read,) = world.requests("BatchGetItem")
     (request,) = read["RequestItems"].values()
     assert (len(request["Keys"]), request["ConsistentRead"]) == (3, True)
 
@@ -178,10 +173,10 @@ def test_after_random_likes_and_unlikes_the_tally_is_the_number_of_like_items(wo
         chance = random.Random(seed)
         for step in range(15):
             if (seed, step) == (0, 5):
-                world.store.breaker.trip(family.partition_start + POST)  # likes spill from now on
-            move = chance.choice([world.like, world.unlike])
+                world.store.breaker.trip(family.partition_start + POST)  # the next likes spill
+            change = chance.choice([world.like, world.unlike])
             key = f"{seed}-{step}" if chance.random() < 0.5 else None
-            retry_until_final(partial(move, f"user-{seed % 5}", POST, key))
+            retry_until_final(partial(change, f"user-{seed % 5}", POST, key))
 
     run_together([partial(like_and_unlike, seed) for seed in range(8)])
     world.proxy.wait_until_idle()

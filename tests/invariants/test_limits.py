@@ -280,4 +280,4 @@ def test_a_call_whose_number_another_call_has_taken_gets_the_next_number_without
         tallies, "read_state", lambda *_: tallies.State(1, 1)
     )  # a stale read, from before two other calls
     assert counting.increment(counters.TICKET)[0]["number"] == 4
-    assert len(counting.world.sent("TransactWriteItems")) == 2
+    assert len(counting.world.requests("TransactWriteItems")) == 2

@@ -228,7 +228,7 @@ def test_a_transaction_that_dynamodb_calls_in_progress_is_sent_again_with_the_sa
     outcome = change.make(world)
     assert matches(change.answer, outcome, replayed=False)
     assert outcome[0].get("changed", True) is True, "this call made the change"
-    assert len({sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems")}) <= change.transactions_max
+    assert len({sent["ClientRequestToken"] for sent in world.requests("TransactWriteItems")}) <= change.transactions_max
     assert change.read_stored(world) == change.stored_once
 
 
@@ -246,7 +246,7 @@ def test_a_change_that_stays_in_progress_is_unreachable_at_the_deadline_of_its_c
 def test_a_retry_of_the_sdk_changes_once_and_gets_the_first_answer(world: World, change: Change, fault: Fault) -> None:
     prepare(world, change, fault)
     assert matches(change.answer, change.make(world), replayed=False)
-    assert len(world.sent()) >= 2
+    assert len(world.requests()) >= 2
     assert change.read_stored(world) == change.stored_once
 
 
@@ -292,7 +292,7 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
     world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
     assert world.play(KEY) == (PLAYED, False)
     world.proxy.wait_until_idle()
-    assert len(world.sent("TransactWriteItems")) >= 2
+    assert len(world.requests("TransactWriteItems")) >= 2
     assert world.shards() == {"STATS#TOTAL": 1}
     assert len(world.receipts()) == 1
 
@@ -315,7 +315,7 @@ def test_a_late_copy_of_a_like_without_a_key_does_not_like_again_after_an_unlike
 def test_each_attempt_of_tally_has_a_new_token_and_the_retries_of_the_sdk_keep_it(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
     world.play(KEY)
-    first, retry_of_sdk, retry_of_tally = (sent["ClientRequestToken"] for sent in world.sent("TransactWriteItems"))
+    first, retry_of_sdk, retry_of_tally = (sent["ClientRequestToken"] for sent in world.requests("TransactWriteItems"))
     assert first == retry_of_sdk != retry_of_tally
 
 
@@ -363,11 +363,11 @@ def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
     world.proxy.plan = faults_of_writes(*planned)
     assert visitors.update_item(visitor()).visits == 0
-    sent = world.sent("TransactWriteItems")
+    sent = world.requests("TransactWriteItems")
     assert len(sent) > len(planned)
     assert len({request["ClientRequestToken"] for request in sent}) == 1
     visitors.update_item(visitor())
-    assert world.sent("TransactWriteItems")[-1]["ClientRequestToken"] != sent[0]["ClientRequestToken"]
+    assert world.requests("TransactWriteItems")[-1]["ClientRequestToken"] != sent[0]["ClientRequestToken"]
 
 
 def test_the_error_of_an_updated_record_that_cannot_be_read_says_that_it_is_updated(world: World) -> None:

@@ -26,9 +26,9 @@ from tally.streams.record import PoisonRecordError
 from tests.invariants.deployment import PLAYS, VISITS, Deployment, deployed
 from tests.tiers import in_long
 
-DAY = 12  # minutes
+DAY = 12  # minutes, in place of a day
 PAGE = "https://example.com/a"
-BOTH = ("rollup", "bookkeeper")
+BOTH_CONSUMERS = ("rollup", "bookkeeper")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
 
 
 def trim(world: Deployment, consumer: str, keep: int = 0) -> None:
-    """Let a consumer lose the records older than a day that it has not seen, except the `keep` newest of them."""
+    """Let a consumer lose the unseen records that are older than a day, except the `keep` newest of these records."""
     for shards in world.streams.shards.values():
         for shard in shards:
             created_s = [record["dynamodb"]["ApproximateCreationDateTime"] for record in shard.records]
@@ -85,9 +85,9 @@ def acknowledge(world: Deployment) -> None:
 @pytest.mark.parametrize(
     ("consumers", "switch_off_consumers"),
     [
-        (BOTH, switch_off),
+        (BOTH_CONSUMERS, switch_off),
         (("bookkeeper",), switch_off_with_sweep),
-        *in_long([(("bookkeeper",), switch_off), (BOTH, switch_off_with_sweep)]),
+        *in_long([(("bookkeeper",), switch_off), (BOTH_CONSUMERS, switch_off_with_sweep)]),
     ],
 )
 def test_a_right_number_stays_right_when_its_records_are_lost(
@@ -151,7 +151,7 @@ def test_an_edit_that_is_less_than_a_day_old_is_judged_after_a_restart(world: De
     assert world.drifts() == {("plays", "v"): 9}
 
 
-@pytest.mark.parametrize("consumers", [BOTH, *in_long([(("bookkeeper",),), (("rollup",),)])])
+@pytest.mark.parametrize("consumers", [BOTH_CONSUMERS, *in_long([(("bookkeeper",),), (("rollup",),)])])
 def test_consumers_that_are_off_for_less_than_a_day_lose_no_record(
     world: Deployment, consumers: tuple[str, ...]
 ) -> None:
@@ -222,7 +222,7 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
     world.assert_no_drift(14)
-    assert {lost.consumer for lost in loss.list_losses(world.store)} == set(BOTH)
+    assert {lost.consumer for lost in loss.list_losses(world.store)} == set(BOTH_CONSUMERS)
     acknowledge(world)
     world.assert_no_drift(5)
     assert (loss.list_losses(world.store), checks.lost_records_check(world.store).failed) == ([], False)
@@ -268,7 +268,7 @@ def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hours, "PART_MINUTES", 1)
         hours.sum_up(world.store, world.last_judged_minute, until_s=float("inf"))
-    assert in_series(world) == 6
+    assert sum_of_series(world) == 6
 
 
 # ---- dead letters ----
@@ -331,7 +331,7 @@ def as_of_of_series(world: Deployment) -> dict[str, float]:
     return {name: answer["as_of"] for name, answer in answers.items()}
 
 
-def in_series(world: Deployment) -> int:
+def sum_of_series(world: Deployment) -> int:
     """Returns the sum of the series of the video."""
     return sum(
         point["value"]
@@ -343,23 +343,23 @@ def in_series(world: Deployment) -> int:
 def test_the_as_of_of_series_does_not_pass_a_dead_letter_of_the_bookkeeper(
     world: Deployment, monkeypatch: pytest.MonkeyPatch, *, discards: bool
 ) -> None:
-    """It passes after the redriven change is summed up, or after somebody acknowledges the discarded dead letter."""
+    """The `as_of` passes after the redriven change is summed up, or somebody acknowledges the discarded dead letter."""
     monkeypatch.setattr(hours, "PART_MINUTES", 1)
     world.sweeps_series = True
     mend = break_consumers(world, "bookkeeper")
     before_s = world.now_s
     world.play(times=4)
     world.run(12)
-    assert (in_series(world), max(as_of_of_series(world).values()) <= before_s) == (0, True)
+    assert (sum_of_series(world), max(as_of_of_series(world).values()) <= before_s) == (0, True)
     mend()
     discard_all(world) if discards else world.redrive()
     for _ in range(14):
         world.run(1)
-        assert in_series(world) == 4 or max(as_of_of_series(world).values()) <= before_s
+        assert sum_of_series(world) == 4 or max(as_of_of_series(world).values()) <= before_s
     if discards:
         acknowledge(world)
         world.run(12)
-    assert (in_series(world), min(as_of_of_series(world).values()) > before_s) == (0 if discards else 4, True)
+    assert (sum_of_series(world), min(as_of_of_series(world).values()) > before_s) == (0 if discards else 4, True)
 
 
 def test_a_discarded_dead_letter_of_the_rollup_is_drift_that_a_repair_corrects(world: Deployment) -> None:
@@ -380,15 +380,22 @@ def test_a_discarded_dead_letter_of_the_rollup_is_drift_that_a_repair_corrects(w
 @pytest.mark.parametrize(
     ("consumers", "lost"),
     [
-        (BOTH, "gap"),
+        (BOTH_CONSUMERS, "gap"),
         (("bookkeeper",), "dead letter"),
-        *in_long([(("rollup",), "gap"), (("rollup",), "dead letter"), (("bookkeeper",), "gap"), (BOTH, "dead letter")]),
+        *in_long(
+            [
+                (("rollup",), "gap"),
+                (("rollup",), "dead letter"),
+                (("bookkeeper",), "gap"),
+                (BOTH_CONSUMERS, "dead letter"),
+            ]
+        ),
     ],
 )
 def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     world: Deployment, consumers: tuple[str, ...], lost: str
 ) -> None:
-    """The ledger has lost the other half of its change. The tally and the series get the change."""
+    """The ledger has lost the other half of the dead letter's change. The tally and the series get the change."""
     mend = break_consumers(world, *consumers, target=PAGE)
     world.spill(PAGE, 2, VISITS)
     world.run(9)
@@ -438,7 +445,7 @@ def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_o
 def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
     world: Deployment, consumer: str, minutes: int
 ) -> None:
-    """The dead letter was confirmed drift. The entry that would correct it is lost, or on a minute that is skipped."""
+    """The dead letter was confirmed drift. The entry that would correct the drift is lost or on a skipped minute."""
     mend = break_consumers(world, consumer, target=PAGE)
     world.spill(PAGE, 4, VISITS)
     world.run(14)

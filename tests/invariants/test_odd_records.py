@@ -1,4 +1,4 @@
-"""Records of manual edits, of changed declarations and of broken items: no change counts twice, and none is delayed."""
+"""Records of manual edits, of changed declarations and of broken items: no change counts twice or is delayed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
     } | more  # fmt: skip
 
 
-def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_one(
-    stream: StreamWorld,
-) -> None:
+def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_one(stream: StreamWorld) -> None:
     first, edited, rewritten = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
         record(1, "INSERT", NewImage=first),

@@ -569,7 +569,7 @@ def test_reads_show_the_present_limit_in_every_period(counting: Counting, clock:
 def test_the_write_of_a_tally_without_an_override_has_no_condition_on_an_override(counting: Counting) -> None:
     counting.stock(3)
     counting.increment(counters.STOCK, -1)
-    sent = counting.world.sent("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
+    sent = counting.world.requests("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
     assert (sent["ConditionExpression"], sorted(sent["ExpressionAttributeNames"])) == (
         "#number >= :limit", ["#at", "#number"],
     )  # fmt: skip
@@ -599,7 +599,7 @@ def test_overrides_cost_the_documented_units(world: World, clock: Clock) -> None
     clock.pass_s(1.5 * DAY_S - clock() % DAY_S)
 
     def costs(act: Callable[[], object]) -> list[tuple[str, float]]:
-        with world.capacity() as measured:
+        with world.measure_units() as measured:
             act()
         return list(measured)
 

@@ -1,4 +1,4 @@
-"""Tallies of periods: a change counts once, in the period in which its first try began."""
+"""A change of a counter with periods counts once, in the period in which its first try began."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.invariants.simulation import Clock
 DAY_S = 24 * 3600
 
 
-def metered(name: str, period: str, keep: int | None = 3, **more: Any) -> Counter:
+def period_counter(name: str, period: str, keep: int | None = 3, **more: Any) -> Counter:
     return Counter(
         name, prefix=name.upper(), sort_key="USED", attribute="used", period=period, keep_periods=keep, **more
     )
 
 
-QUOTA = metered("quota", "day", ceiling=20)
-USED = metered("used", "day")
-ROLLED = metered("rolled", "day", visible="soon")
+QUOTA = period_counter("quota", "day", ceiling=20)
+USED = period_counter("used", "day")
+ROLLED = period_counter("rolled", "day", visible="soon")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def today(counter: Counter, clock: Clock) -> str:
 
 
 def fault_past_midnight(clock: Clock, fault: Fault) -> faults.Plan:
-    """Returns a plan: the first write waits until it is past midnight, and then meets the fault."""
+    """Returns a plan by which the first write waits until midnight is past, and then meets the fault."""
     faults_left = [fault]
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
@@ -54,7 +54,7 @@ def fault_past_midnight(clock: Clock, fault: Fault) -> faults.Plan:
 
 
 def tallies_after_rollup(counting: Counting, counter: Counter) -> dict[str, int]:
-    """Returns the tallies of a counter that are not 0, as they are when the rollup has added every receipt."""
+    """Returns each tally of a counter after the rollup has added every receipt, without zeros."""
     ids = {item["PK"]["S"].partition("#")[2] for item in counting.world.items()}
     ids |= {receipt["target"]["S"] for receipt in counting.world.receipts()}
     return {id_: number for id_ in ids if (number := counting.world.tally_after_rollup(counter, id_))}
@@ -79,9 +79,7 @@ def test_a_retry_after_midnight_of_a_call_whose_response_was_lost_changes_nothin
 
 @pytest.mark.parametrize(
     ("counter", "fault"),
-    [
-        *itertools.product((QUOTA, USED, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE, faults.LOSE_RESPONSE)),
-    ],
+    [*itertools.product((QUOTA, USED, ROLLED), (faults.CONFLICT, faults.FAIL_BEFORE, faults.LOSE_RESPONSE))],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_a_call_that_is_retried_over_midnight_counts_in_the_day_of_its_start(

@@ -15,7 +15,7 @@ from tests import faults
 from tests.invariants.world import POST, World, acting_before
 
 
-def stored(world: World, post_id: str = POST) -> tuple[int, str]:
+def stored_post(world: World, post_id: str = POST) -> tuple[int, str]:
     """Returns the stored revision and the stored text of a post."""
     items = {item["SK"]["S"]: item for item in world.items(f"POST#{post_id}")}
     return int(items["META"]["revision"]["N"]), items["META.BODY"]["body"]["S"]
@@ -25,8 +25,8 @@ def test_a_put_of_the_stored_text_counts_no_edit_and_writes_nothing(world: World
     world.write_post(text="same")
     world.proxy.forget()
     assert world.write_post(text="same")[0]["revision"] == 0
-    assert world.sent("TransactWriteItems") == []
-    assert stored(world) == (0, "same")
+    assert world.requests("TransactWriteItems") == []
+    assert stored_post(world) == (0, "same")
 
 
 def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: World) -> None:
@@ -44,9 +44,9 @@ def test_an_edit_that_loses_every_race_is_a_conflict_and_counts_nothing(world: W
     world.proxy.forget()
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
-    attempts = len(world.sent("TransactWriteItems"))
+    attempts = len(world.requests("TransactWriteItems"))
     assert 1 < attempts < 20
-    assert stored(world) == (attempts, "first")
+    assert stored_post(world) == (attempts, "first")
 
 
 def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None:
@@ -60,7 +60,7 @@ def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None
     world.proxy.plan = acting_before(create_first)
     with pytest.raises(ForbiddenError):
         world.write_post(text="mine", author="ann")
-    assert stored(world) == (0, "theirs")
+    assert stored_post(world) == (0, "theirs")
 
 
 def test_a_post_without_its_text_is_read_once_more_and_then_is_not_found(world: World) -> None:
@@ -76,13 +76,13 @@ def test_a_post_without_its_text_is_read_once_more_and_then_is_not_found(world: 
     world.proxy.plan = faults.no_faults
     with pytest.raises(NotFoundError):
         world.read_post()
-    assert len(world.sent("Query")) == 2
+    assert len(world.requests("Query")) == 2
     with pytest.raises(EditConflictError):
         world.write_post(text="mine")
 
 
-def padded(partition: str, sort_key: str, **numbers: int) -> dict[str, Any]:
-    """Returns a tally item of 390 KB, which Tally never writes. Three do not fit into one page of a Query."""
+def large_item(partition: str, sort_key: str, **numbers: int) -> dict[str, Any]:
+    """Returns a tally item of 390 KB, which Tally never writes. A page of a Query has no room for three such items."""
     item: dict[str, Any] = {"PK": {"S": partition}, "SK": {"S": sort_key}, "padding": {"S": "x" * 390_000}}
     return item | {name: {"N": str(number)} for name, number in numbers.items()}
 
@@ -90,7 +90,7 @@ def padded(partition: str, sort_key: str, **numbers: int) -> dict[str, Any]:
 def test_a_post_of_several_pages_is_read_whole(world: World) -> None:
     world.write_post()
     for shard in range(1, 5):
-        world.put(padded(f"POST#{POST}", f"META#{shard}", likeTally=shard))
+        world.put(large_item(f"POST#{POST}", f"META#{shard}", likeTally=shard))
     post = world.read_post()
     assert (post["likes"], post["body"]) == (10, "hello")
 

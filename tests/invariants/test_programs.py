@@ -29,15 +29,14 @@ from tests.sync_wire import SyncWire
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "15"))
 VIDEOS, POSTS, USERS = ("v1", "v2"), ("p1", "p2"), ("ann", "bob", "carol")
+FORGED_REFUSAL = faults.condition_and_conflict(0, -1, code="ThrottlingError")
+"""The first write of a transaction fails its condition. With a key the first write is the receipt, which DynamoDB would
+return, so only changes without a key may meet this fault."""
 FAULTS = (
     faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE, faults.FAIL_BEFORE, faults.DROP_BEFORE, faults.THROTTLE,
-    faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.condition_and_conflict(0, -1, code="ThrottlingError"),
-    faults.condition_and_conflict(-1, 0),
+    faults.CONFLICT, faults.THROTTLED_TRANSACTION, FORGED_REFUSAL, faults.condition_and_conflict(-1, 0),
     faults.error_after_write("TransactionInProgressException"), faults.error_answer("AccessDeniedException"),
 )  # fmt: skip
-FORGED_REFUSAL = FAULTS[8]
-"""The first write of a transaction fails its condition. With a key that write is the receipt, which DynamoDB would
-return, so only changes without a key may meet this fault."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,11 @@ def shared_world(engine: Engine) -> Iterator[World]:
     """One world for all programs, as one process serves many calls. The pauses before retries are short."""
     with FaultProxy(engine.endpoint) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(contention, "BACKOFF_FIRST_S", 0.0002)
-        with closing(dynamodb_client(endpoint_url=proxy.endpoint)) as through, closing(SyncWire(engine.port)) as raw:
-            yield World(Store(through, fresh_tables(engine.endpoint)), raw, proxy=proxy)
+        with closing(dynamodb_client(endpoint_url=proxy.endpoint)) as proxied, closing(SyncWire(engine.port)) as raw:
+            yield World(Store(proxied, fresh_tables(engine.endpoint)), raw, proxy=proxy)
 
 
-def begin(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
+def begin_program(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
     """Creates tables with one post for the next program, and resets the spread and the breaker."""
     tables = fresh_tables(engine.endpoint, ("counts",))
     world.store = replace(world.store, settings=tables, spread=Spread(), breaker=Breaker())
@@ -186,7 +185,7 @@ def begin(world: World, engine: Engine, *, strip_tokens: bool) -> Model:
 def test_any_program_of_plays_and_likes_with_any_faults_gives_the_models_numbers(
     shared_world: World, engine: Engine, program: list[Step], strip_tokens: bool
 ) -> None:
-    model = begin(shared_world, engine, strip_tokens=strip_tokens)
+    model = begin_program(shared_world, engine, strip_tokens=strip_tokens)
     for step in program:
         run(shared_world, model, step)
     compare(shared_world, model)

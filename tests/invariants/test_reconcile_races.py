@@ -1,4 +1,4 @@
-"""A repair adds its exact amount once, whatever change comes before any one of its requests."""
+"""A repair adds its exact amount once, whatever change comes just before any request of the repair."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ REQUESTS = frozenset({"query", "get_item", "transact_write_items"})
 
 def client_with_change(client: Any, request_number: int, change: Callable[[], object]) -> WatchedClient:
     """Returns a client that makes a change once, just before its request with this number."""
-    watched, done = WatchedClient(client, REQUESTS), list[bool]()
+    watched = WatchedClient(client, REQUESTS)
 
     def before(number: int, name: str, _: object) -> None:
-        if not done and (
-            name == "transact_write_items" if request_number == FIRST_COMMIT else number == request_number
-        ):
-            done.append(True)
+        if name == "transact_write_items" if request_number == FIRST_COMMIT else number == request_number:
+            watched.before = lambda *_: None
             change()
 
     watched.before = before
@@ -82,12 +80,12 @@ def test_a_change_before_any_request_of_a_repair_is_kept_and_the_wrong_amount_is
 ) -> None:
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):
         client = client_with_change(world.store.client, request_number, lambda: CHANGES[change](world))
-        changed = world.reconciler(client)
-        reconcilers = (world.reconciler(), changed)
+        disturbed = world.reconciler(client)
+        reconcilers = (world.reconciler(), disturbed)
         counted = [reconciler.count(counter, target) for reconciler in reconcilers] if counter is LIKES else ()
-        client.writes = 0
+        client.calls.clear()
         with suppress(RepairNotReadyError):
-            changed.repair(counter, target, "ann", "x", counted=counted)
+            disturbed.repair(counter, target, "ann", "x", counted=counted)
     world.run(5)
     undisturbed = world.reconciler()
     for counter, target in ((LIKES, "p"), (PLAYS, "v")):

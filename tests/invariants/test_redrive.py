@@ -90,11 +90,11 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_judged_next(
     make_dead_letters(stream)
     minute = int(time.time() // 60)
     monkeypatch.setattr(clock, "now_s", lambda: 60.0 * minute)  # the minute does not end during the test
-    stream.put_judged(minute - minutes_ago)
+    stream.mark_judged(minute - minutes_ago)
     with pytest.raises(StoreBusyError):
         stream.redrive()
     assert len(stream.dead_letter_sequences()["rollup"]) == 2
-    stream.put_judged(minute - 2)
+    stream.mark_judged(minute - 2)
     assert stream.redrive() == ["applied"] * 2
 
 

@@ -1,4 +1,4 @@
-"""Tallies of periods are kept for their time. Their expiry leaves no drift."""
+"""Tallies of periods are kept until they expire, and their expiry makes no drift."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tally.maintenance.reconcile import Reconciler
 from tests.invariants.deployment import Deployment, deployed
 from tests.invariants.stream_records import SHARD, play, record
 from tests.invariants.streaming import StreamWorld
+from tests.invariants.test_periods import ROLLED, USED, period_counter
 from tests.invariants.test_rebuild import (
     BOTH_CONSUMERS,
     ROLLUP,
@@ -27,18 +28,8 @@ from tests.invariants.test_rebuild import (
 from tests.invariants.test_reconcile import repair, repairs
 
 BY_TTL = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
-
-
-def metered(name: str, period: str, keep: int = 3, **more: Any) -> Counter:
-    return Counter(
-        name, prefix=name.upper(), sort_key="USED", attribute="used", period=period, keep_periods=keep, **more
-    )
-
-
-USED = metered("used", "day")
-ROLLED = metered("rolled", "day", visible="soon")
-SHORT = metered("short", "minute")  # kept for three minutes
-HOURLY = metered("hourly", "hour", 5)
+SHORT = period_counter("short", "minute")  # kept for three minutes
+HOURLY = period_counter("hourly", "hour", 5)
 
 
 @pytest.fixture
@@ -79,17 +70,17 @@ def run_until_judged(world: Deployment) -> None:
 
 
 def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world: Deployment) -> None:
-    target, later = current_tally(world, SHORT), current_tally(world, HOURLY)
+    target, hourly_id = current_tally(world, SHORT), current_tally(world, HOURLY)
     world.play(target, 3, SHORT)
-    world.play(later, 4, HOURLY)
+    world.play(hourly_id, 4, HOURLY)
     world.run(5)
     world.delete(tallies.key(SHORT, target, 0))
-    world.put({**stored_items(world, later)[0], "expiration": {"N": "1"}})
+    world.put({**stored_items(world, hourly_id)[0], "expiration": {"N": "1"}})
     assert expire(world) == 1
     run_until_judged(world)
-    assert world.drifts() == {("short", target): -3, ("hourly", later): -4}
+    assert world.drifts() == {("short", target): -3, ("hourly", hourly_id): -4}
     listed = rows.list_drift(Call(world.store), 2, None)["drift"]
-    assert {(row["id"], row["period"]) for row in listed} == {tuple(tally.split("#")) for tally in (target, later)}
+    assert {(row["id"], row["period"]) for row in listed} == {tuple(tally.split("#")) for tally in (target, hourly_id)}
 
 
 @pytest.mark.parametrize("has_expired", [False, True], ids=["never stored", "expired"])
@@ -105,8 +96,8 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
     assert expire(world) == has_expired
     world.resume()
     run_until_judged(world)
-    (late,) = stored_items(world, target)
-    assert (late["used"], int(late["expiration"]["N"]) < world.now_s) == ({"N": "2"}, True)
+    (late_item,) = stored_items(world, target)
+    assert (late_item["used"], int(late_item["expiration"]["N"]) < world.now_s) == ({"N": "2"}, True)
     assert expire(world) == 1
     run_until_judged(world)
     assert (stored_items(world, target), world.drifts()) == ([], {})
@@ -156,7 +147,7 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
 def test_a_spilled_change_of_another_kind_of_period_is_a_dead_letter_and_other_changes_are_ignored(
     stream: StreamWorld, target: str
 ) -> None:
-    """The counter had no periods, or other periods, when it counted. Nobody reads such a tally any longer."""
+    """The counter had no periods, or other periods, when it counted. Nobody reads the tallies of that time."""
     declared = {**counters.COUNTERS, "used": USED}
     spilled = play(1, target, counter={"S": "used"})
     visible_now = play(2, target, counter={"S": "used"}, rollup={"BOOL": False})

@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def own_engine() -> Iterator[Engine]:
-    """The tables of a deployment have fixed names, so each has an engine of its own."""
+    """An engine for one test, because the tables of a deployment have fixed names."""
     with new_engine() as engine:
         yield engine
 
@@ -69,9 +69,9 @@ def world(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deplo
 def copy_tables(
     world: Deployment, order: tuple[str, ...] = TABLES, between: Callable[[], object] = lambda: None
 ) -> Store:
-    """Copies one table after the other into new tables without streams, and calls `between` after each.
+    """Copies each table into a new table without a stream, and calls `between` after each copy.
 
-    The tables of a real restore are less than a second apart, so they are easier to repair than these copies.
+    A real restore copies its tables within a second, so these are harder to repair than its tables.
     """
     wire, old, number = world.wire, world.settings, next(_numbers)
     names = {table: f"tally-restored-{table}-{number}" for table in TABLES}
@@ -91,7 +91,7 @@ def all_items(store: Store, table: str) -> list[Item]:
 
 
 def repair_restored(world: Deployment, copy: Store, moment_s: float | None = None, **options: Any) -> list[Finding]:
-    """Repairs restored tables. `moment_s`: when they were copied, if not now."""
+    """Repairs restored tables. `moment_s`: when the tables were copied; None: now."""
     moment_s = world.now_s if moment_s is None else moment_s
     return list(restored.repair_restored(copy, counters.COUNTERS, AUDIT_NOTE, moment_s, world.now_s, **options))
 
@@ -276,7 +276,7 @@ def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Ado
     assert sum(day.amount for day in accepted["plays", "v"].values()) == 9
 
 
-def test_the_series_of_the_hour_of_the_copy_are_complete_though_it_is_restored_days_later(
+def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_restored_days_later(
     world: Deployment, adopt: Adopt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segments of that hour expire as soon as the restored tables have a TTL, which is before the first sweep."""
@@ -289,11 +289,11 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_it_is_restored_d
     assert minutes_of(copy.settings, progress_.hour)[0] < progress_.through < copy.settings.minute_of(moment_s) - 1
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
-    ConsumerWorld(copy, world.wire).expire(world.now_s + 86400)
+    ConsumerWorld(copy, world.wire).delete_expired(world.now_s + 86400)
     # The minutes between the copy and now have no segments. To read none of them saves time.
     empty = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
     monkeypatch.setattr(
-        segments, "read_segments", lambda store, at, **more: () if at in empty else read(store, at, **more)
+        segments, "read_segments", lambda store, minute, **more: () if minute in empty else read(store, minute, **more)
     )
     after = adopt(copy)
     after.sweeps_series = True
@@ -357,7 +357,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
         kinds = sorted(item["PK"]["S"] for item in all_items(copy, "ledger"))
         first_kinds = first_kinds or kinds
         assert kinds == first_kinds
-        if dying.writes <= write:
+        if len(dying.calls) <= write:
             assert write > 5
             return
 

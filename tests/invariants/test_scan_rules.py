@@ -1,7 +1,7 @@
 """A model tests the rules by which a scan counts beside the stream, on random interleavings.
 
 The model asks the code what a record moves (`ItemsRun`, `_with_scan`, `first_seen.apply_record`) and which scan counts.
-The model has the rest. Its items have few states, so an item often returns to an earlier state. Shards split. Batches
+Everything else is in the model. An item has few states, so it often returns to an earlier state. Shards split. Batches
 are delivered twice and overlap. Invocations and scans die or sleep between two requests. If any rule is missing, the
 model finds a wrong number that is shown.
 """
@@ -51,7 +51,7 @@ class Shard:
     checkpoint: int = -1
     """The sequence number of the last record that was applied."""
     through_s: float = -9.0
-    """The event time of that record."""
+    """The event time of the last record that was applied."""
 
 
 Process = Iterator[None]
@@ -101,13 +101,13 @@ class Model:
     # ---- the consumer ----
 
     def change_of(self, record: Any, scan: Scan | None) -> ItemChange | None:
-        _, key, old, new, made_s = record
+        _, key, old, new, event_s = record
         if old == new or (scan is None and not self.counted):
             return None
         change = ItemChange(COUNTER, 0, old, new)
         if scan is None:
             return change
-        change = consumer._with_scan(change, scan, {"dynamodb": {"Keys": key}}, made_s, SLACK_S)
+        change = consumer._with_scan(change, scan, {"dynamodb": {"Keys": key}}, event_s, SLACK_S)
         if not self.has("write markers"):
             return change._replace(needs_marker=False, is_near_scan_end=False)
         if not self.has("compare the record's time with the scan's end"):
@@ -115,8 +115,8 @@ class Model:
         return change if self.has("write markers near the end") else change._replace(is_near_scan_end=False)
 
     def consume(self, shard: Shard) -> Process:  # noqa: C901 (a consumer from its read to its commit)
-        size, back = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))
-        batch = shard.records[max(0, shard.position - back) : shard.position + size]
+        size, repeats = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))
+        batch = shard.records[max(0, shard.position - repeats) : shard.position + size]
         end = shard.position + len(shard.records[shard.position : shard.position + size])
         fate = self.chance.random()
         for _ in range(8):
@@ -134,9 +134,8 @@ class Model:
             if not new_records:
                 break
             run = ItemsRun("1", BatchContext("t", "s"))
-            run.markers_before = (
-                {self.marker_name(scan, key): marker for key, marker in markers.items()} if scan else {}
-            )
+            if scan:
+                run.markers_before = {self.marker_name(scan, key): marker for key, marker in markers.items()}
             for record in new_records:
                 change = self.change_of(record, scan) if scan or is_counted else None
                 if change:
@@ -144,9 +143,7 @@ class Model:
             yield
             if fate < 0.05:
                 return
-            changed = {
-                name: marker for name, marker in run.markers_after.items() if marker != run.markers_before.get(name)
-            }
+            changed = dict(run.markers_after.items() - run.markers_before.items())
             expects_markers = self.has("expect unchanged markers")
             if shard.checkpoint != checkpoint or (expects_markers and not self.are_unchanged(run, changed)):
                 continue
@@ -281,16 +278,16 @@ class Model:
 
     def turn(self) -> None:
         self.now_s += self.chance.uniform(0, 0.1)
-        act = self.chance.random()
-        if act < 0.28:
+        drawn = self.chance.random()
+        if drawn < 0.28:
             self.write()
-        elif act < 0.30 and len(self.shards) < 9:
+        elif drawn < 0.30 and len(self.shards) < 9:
             self.split()
-        elif act < 0.42:
+        elif drawn < 0.42:
             self.poll()
-        elif act < 0.42 + (0.04 if self.scan.closed else self.begin_chance):
+        elif drawn < 0.42 + (0.04 if self.scan.closed else self.begin_chance):
             self.begin()
-        elif act < 0.5 and not self.scan.closed and sum(name == "scan" for name, _ in self.running) < 2:
+        elif drawn < 0.5 and not self.scan.closed and sum(name == "scan" for name, _ in self.running) < 2:
             self.running.append(("scan", self.read() if not self.scan.ended_s else self.set_numbers()))
         else:
             for _ in range(self.chance.randint(1, 6)):
@@ -314,12 +311,12 @@ class Model:
         """Runs many turns. Says whether a wrong number was ever shown."""
         for turn in range(self.chance.randint(200, 1200)):
             self.turn()
-            if turn % 25 == 0 and self.is_off():
+            if turn % 25 == 0 and self.has_wrong_number():
                 return True
         self.finish()
-        return self.is_off()
+        return self.has_wrong_number()
 
-    def is_off(self) -> bool:
+    def has_wrong_number(self) -> bool:
         """Says whether a number that is shown differs from the items, less the records that are not consumed yet."""
         expected: Multiset[str] = Multiset()
         for value in self.items.values():

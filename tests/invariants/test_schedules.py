@@ -1,7 +1,7 @@
 """Under conflicts and throttling no change is lost or doubled, and a tally spreads over shards only where that helps.
 
-A throttled play or like is spilled at once. If that write is throttled, too, the call raises StoreBusyError. Changes
-that may not be spilled (bounded counters, unlikes, posts) back off. test_spilling.py tests spilled changes.
+A throttled play or like spills at once. If the spilled write is throttled, too, the call raises StoreBusyError. Changes
+that never spill (bounded counters, unlikes, posts) back off. test_spilling.py tests spilled changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tally.errors import StoreBusyError
 from tests import faults
 from tests.faults import Fault, Plan
 from tests.invariants.threads import run_together
-from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST, LAST, POST, VIDEO, World, retry_until_final
+from tests.invariants.world import AUTHOR, FAULT_MIX, FIRST_SHARD, LAST_SHARD, POST, VIDEO, World, retry_until_final
 from tests.tiers import in_long
 
 TALLY, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
@@ -31,7 +31,7 @@ THROTTLES = [faults.THROTTLE, faults.THROTTLED_TRANSACTION]
 
 
 def always_on_writes(fault: Fault) -> Plan:
-    """Returns a plan: every write meets the fault. Outside of transactions, throttling is another error."""
+    """Returns a plan by which every write meets the fault. Throttling of a single write is another error."""
     single = faults.error_answer("ThrottlingException") if fault is faults.THROTTLED_TRANSACTION else fault
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
@@ -42,7 +42,7 @@ def always_on_writes(fault: Fault) -> Plan:
 
 def shards_tried(world: World) -> list[str]:
     """Returns the sort key of the tally item in each transaction, in the order of sending."""
-    return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.sent("TransactWriteItems")]
+    return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.requests("TransactWriteItems")]
 
 
 def test_16_concurrent_callers_with_one_key_count_once_and_get_16_equal_answers(world: World) -> None:
@@ -83,15 +83,15 @@ def test_nothing_is_lost_or_doubled_under_conflicts_and_throttling(
 
 
 @pytest.mark.usefixtures("no_spilling")
-@pytest.mark.parametrize("chance", [FIRST, LAST, SystemRandom()], ids=["first", "last", "random"])
+@pytest.mark.parametrize("chance", [FIRST_SHARD, LAST_SHARD, SystemRandom()], ids=["first", "last", "random"])
 def test_a_retry_after_a_conflict_is_on_another_shard(make_world: Callable[..., World], chance: SystemRandom) -> None:
     world = make_world(spread=Spread(random=chance))
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT] * 6})
     world.play("key-1")
-    tried = shards_tried(world)
-    assert len(tried) == 7
-    assert all(earlier != later for earlier, later in pairwise(tried))
-    assert world.shards() == {tried[-1]: 1}
+    sort_keys = shards_tried(world)
+    assert len(sort_keys) == 7
+    assert all(earlier != later for earlier, later in pairwise(sort_keys))
+    assert world.shards() == {sort_keys[-1]: 1}
 
 
 @pytest.mark.parametrize("throttle", THROTTLES, ids=lambda fault: fault.kind.name.lower())
@@ -123,14 +123,14 @@ def test_throttled_changes_of_bounded_counters_unlikes_and_posts_back_off_and_do
 def test_persistent_contention_is_answered_busy_within_the_calls_time(
     world: World, counter: Counter, fault: Fault
 ) -> None:
-    """So is a change that may spill, because its spilled write meets the same fault."""
+    """A change that may spill is busy, too, because its spilled write meets the same fault."""
     world.proxy.plan = always_on_writes(fault)
     timed, call = world.with_deadline(0.5)
     with pytest.raises(StoreBusyError):
         timed.play("key-1", counter=counter, call=call)
     assert timed.store.clock() <= 0.5
-    assert 3 < len(world.sent()) <= 3 * ATTEMPTS_MAX  # with the SDK's own retries
-    assert bool(world.sent("PutItem")) is counter.may_spill
+    assert 3 < len(world.requests()) <= 3 * ATTEMPTS_MAX  # with the SDK's own retries
+    assert bool(world.requests("PutItem")) is counter.may_spill
     assert world.items() == world.receipts() == []
     world.proxy.plan = faults.no_faults
     assert world.play("key-1", counter=counter)[1] is False

@@ -1,4 +1,4 @@
-"""A run of stream records writes its journal segments once, with the checkpoint, and each fits into an item."""
+"""A run of stream records writes its journal segments once, with the checkpoint. Each segment fits into an item."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 
 import counters
 from tally.counting.receipts import DAY_S
-from tally.dynamo.transactions import try_commit
 from tally.streams import fold, segments
 from tally.streams.segments import JournalEntry
 from tests.invariants.processes import Crash, client_that_dies
-from tests.invariants.stream_records import MINUTE, SHARD, like, play
+from tests.invariants.stream_records import MINUTE, SHARD, book, like, play
 from tests.invariants.streaming import StreamWorld
 
 
 def test_segments_are_read_as_they_were_written_from_every_bucket(stream: StreamWorld) -> None:
-    written = [
+    entries = [
         JournalEntry("likes", "p", "0123456789ab", -1, 0),
         JournalEntry("likes", "p", "ba9876543210", 0, -1),
         JournalEntry("likes", "p", "", 3, 2),
@@ -27,29 +26,25 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
         JournalEntry("plays", "v", "", 30, 0, 19_846),
     ]
     for bucket in range(fold.BUCKETS):
-        assert try_commit(
-            stream.store, [segments.segment_write(stream.store.settings, MINUTE, bucket, "x#1", written, 0)]
-        )
-        assert try_commit(
-            stream.store, [segments.segment_write(stream.store.settings, MINUTE, bucket, "x#2", written[-1:], 0)]
-        )
-    assert try_commit(stream.store, [segments.segment_write(stream.store.settings, MINUTE + 1, 0, "x#1", written, 0)])
+        book(stream.store, MINUTE, *entries, name="x#1", bucket=bucket)
+        book(stream.store, MINUTE, entries[-1], name="x#2", bucket=bucket)
+    book(stream.store, MINUTE + 1, *entries, name="x#1")
     read = list(segments.read_segments(stream.store, MINUTE))
     assert len(read) == 2 * fold.BUCKETS
-    assert [segments.removal_halves(segment) for segment in read] == [written[:2], []] * fold.BUCKETS
+    assert [segments.removal_halves(segment) for segment in read] == [entries[:2], []] * fold.BUCKETS
     sums = {"likes": [["p", "é/ü"], [3, 3], [2, -(10**38)]], "plays": [["u", "v"], [1, 30], [1, 0]]}
     assert [segments.columns(segment) for segment in read] == [sums, {"plays": [["v"], [30], [0]]}] * fold.BUCKETS
     imported = [list(segments.imported_amounts(segment, segments.columns(segment))) for segment in read]
     assert imported == [[("plays", "v", 19_846, 30)]] * len(read)
     halves = list(segments.read_segments(stream.store, MINUTE, **segments.ONLY_HALVES))
-    assert [half for segment in halves for half in segments.removal_halves(segment)] == written[:2] * fold.BUCKETS
+    assert [half for segment in halves for half in segments.removal_halves(segment)] == entries[:2] * fold.BUCKETS
     assert {name for segment in halves for name in segment} == {"pairs"}
     assert list(segments.read_segments(stream.store, MINUTE + 2)) == []
 
 
 def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(stream: StreamWorld) -> None:
     stream.note_fingerprint(counters.PLAYS)
-    began_s, (store, client) = time.time(), stream.watched()
+    began_s, (store, client) = time.time(), stream.watched_store()
     records = [
         play(1, record_minute=MINUTE - 1),
         play(2, record_minute=MINUTE),
@@ -57,7 +52,7 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         play(4, record_minute=MINUTE + 1),
     ]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
-    ((_, sent),) = client.sent
+    ((_, sent),) = client.calls
     assert len(sent["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
         (minute, f"receipts#{SHARD}#1", [JournalEntry("plays", "v", "", amount, 0)])
@@ -74,20 +69,20 @@ PLAYS_OF_61_MINUTES = [play(number, record_minute=MINUTE + number) for number in
 
 def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
     stream.note_fingerprint(counters.PLAYS)
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store) is None
-    assert [len(sent["TransactItems"]) for _, sent in client.sent] == [41, 22]
+    assert [len(sent["TransactItems"]) for _, sent in client.calls] == [41, 22]
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
 def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWorld) -> None:
     """The records have random ids, which no compression shortens, and long amounts."""
     stream.note_fingerprint(counters.PLAYS)
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     targets = [secrets.token_hex(100) for _ in range(2000)]
     records = [play(number, target, secrets.randbelow(10**38)) for number, target in enumerate(targets, 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, records, store=store) is None
-    assert len(client.sent) == 2
+    assert len(client.calls) == 2
     assert {len(row["body"]["B"]) < 400_000 for row in stream.rows("SEGMENT#")} == {True}
     assert {target for _, target, _ in stream.ledger()} == set(targets)
 
@@ -99,8 +94,8 @@ def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld,
     store = stream.with_client(client_that_dies(stream.raw, 1, committed=committed))
     with pytest.raises(Crash):
         stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store)
-    passed = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
-    assert (passed, len(stream.segments())) == ((61, 61) if committed else (40, 40))
+    checkpoint = int(stream.checkpoint("bookkeeper", "receipts", SHARD)["sequence"])
+    assert (checkpoint, len(stream.segments())) == ((61, 61) if committed else (40, 40))
     for _ in range(2):
         assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES[10:]) is None
     assert len(stream.segments()) == 61
@@ -108,7 +103,7 @@ def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld,
 
 
 def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_pair(stream: StreamWorld) -> None:
-    stream.put_judged(MINUTE)
+    stream.mark_judged(MINUTE)
     receipts = [play(1, record_minute=MINUTE - 1), play(2, record_minute=MINUTE), play(3, record_minute=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None
     assert stream.deliver("bookkeeper", "counts", SHARD, [like(1, "ann", "REMOVE")]) is None

@@ -126,7 +126,7 @@ def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
         book(store, M + minute, plays(5 + minute), now_s=now_s[0])
         fold(store, min(M + minute, M + 1))
     now_s[0] += days_without_sweeps * hours.DAY_S
-    ConsumerWorld(store, store.client).expire(now_s[0])
+    ConsumerWorld(store, store.client).delete_expired(now_s[0])
     fold(store, M + 3)
     assert (series(store), listed(store)) == ({H: 26}, {"v": 26})
 
@@ -143,7 +143,7 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     fold(brief, 4 * (midnight + 24 * 3) - 1)
     now_s = float((first + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
-    ConsumerWorld(store, store.client).expire(now_s)
+    ConsumerWorld(store, store.client).delete_expired(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
     shown = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
     assert shown == dict.fromkeys(range(1 + since, 3), 5)
@@ -344,7 +344,7 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
     timed = replace(store, client=cast(Any, client), clock=lambda: now_s[0])
     with pytest.raises(StoreBusyError, match="no time"):
         hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
-    assert (client.writes, progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
+    assert (len(client.calls), progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
     fold(store, M + 3)
     assert (series(store, "v1"), series(store, hours.TOTAL_ID)) == ({H: 1}, {H: tallies})
 

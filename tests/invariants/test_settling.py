@@ -111,7 +111,7 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
 ) -> None:
     hold_id, spent = budget.hold(30), 30 if used is None else used
     assert budget.left() == 970
-    with budget.world.capacity() as measured:
+    with budget.world.measure_units() as measured:
         first = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
     assert cost.KINDS["hold" if units == 4 else "settled hold"].writes == 6 + units
@@ -173,7 +173,7 @@ def test_an_amount_that_is_used_already_goes_into_debt_once_and_its_answer_says_
     assert refusal(partial(budget.use, 30)).members["left"] == 10
     budget.world.proxy.forget()
     assert budget.use(30, key, used=True) == (visible | {"over": True}, False)
-    assert (len(budget.world.sent("Query")), len(budget.world.sent("TransactWriteItems"))) == (1, 2)
+    assert (len(budget.world.requests("Query")), len(budget.world.requests("TransactWriteItems"))) == (1, 2)
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
     refused = refusal(partial(budget.use, 31, used=True))

@@ -120,7 +120,7 @@ def test_a_change_in_conflict_spills_after_some_retries_and_a_throttled_change_a
     world.proxy.plan = faults.always(fault, "TransactWriteItems")
     body, replayed = world.play("key-1", amount=5)
     assert (body["visible"], replayed) == ("soon", False)
-    assert len(world.sent("TransactWriteItems")) == attempts_before_spill(fault)
+    assert len(world.requests("TransactWriteItems")) == attempts_before_spill(fault)
     assert world.items() == []
     assert world.receipt()["rollup"] == {"BOOL": True}
     assert world.tally_after_rollup() == 5
@@ -133,10 +133,10 @@ def test_changes_spill_while_the_breaker_is_open_and_one_change_probes_when_it_i
 ) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": CONFLICTS_UNTIL_SPILL * 2})
     visible = [world.play(f"a-{number}")[0]["visible"] for number in range(3)]
-    assert len(world.sent("TransactWriteItems")) == len(CONFLICTS_UNTIL_SPILL)
+    assert len(world.requests("TransactWriteItems")) == len(CONFLICTS_UNTIL_SPILL)
     now_s[0] += BREAKER_OPEN_S
     visible += [world.play(f"b-{number}")[0]["visible"] for number in range(3)]  # the first change probes and fails
-    assert len(world.sent("TransactWriteItems")) == 2 * len(CONFLICTS_UNTIL_SPILL)
+    assert len(world.requests("TransactWriteItems")) == 2 * len(CONFLICTS_UNTIL_SPILL)
     assert visible == ["soon"] * 6
     now_s[0] += BREAKER_OPEN_S
     assert [world.play(f"c-{number}")[0]["visible"] for number in range(3)] == ["now"] * 3
@@ -376,7 +376,7 @@ def test_a_batch_in_conflict_spills_after_some_retries_and_a_throttled_batch_at_
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * attempts_before_spill(fault)})
     first = count_batch(world, VIDEO)
     assert visible(first) == "soon"
-    assert len(world.sent("TransactWriteItems")) == attempts_before_spill(fault)
+    assert len(world.requests("TransactWriteItems")) == attempts_before_spill(fault)
     assert world.items() == []
     assert world.tally_after_rollup() == 3
     assert world.store.breaker.is_open(PLAYS)
@@ -393,7 +393,7 @@ def test_a_batch_in_a_short_conflict_is_retried_and_spreads_its_tally(world: Wor
 
 def test_a_batch_spills_the_change_of_a_hot_tally_without_a_try(hot: World) -> None:
     assert visible(count_batch(hot, VIDEO, "cold")) == "soon"
-    assert len(hot.sent("TransactWriteItems")) == 1
+    assert len(hot.requests("TransactWriteItems")) == 1
     assert (hot.tally(), hot.tally_after_rollup(), hot.tally(id_="cold")) == (0, 3, 3)
 
 

@@ -56,10 +56,10 @@ def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, stor
 
 @pytest.mark.parametrize("name", CONSUMERS)
 def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: StreamWorld, name: str) -> None:
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     records = [heartbeat(1), record(2, "INSERT", {"NewImage": {"id": {"S": "tally#2"}}}), record(3, "REMOVE", {})]
     assert stream.deliver(name, "receipts", SHARD, records, store=store) is None
-    assert [operation for operation, _ in client.sent] == ["update_item"]
+    assert [operation for operation, _ in client.calls] == ["update_item"]
     assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
     assert stream.deliver(name, "receipts", SHARD, records[:1]) is None
     assert stream.checkpoint(name, "receipts", SHARD)["sequence"] == "3"
@@ -67,10 +67,10 @@ def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: 
 
 def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
     for plays, tallies_moved, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
-        store, client = stream.watched()
+        store, client = stream.watched_store()
         records = [play(number, f"{tallies_moved} {number % tallies_moved}") for number in range(1, plays + 1)]
         assert stream.deliver("rollup", "receipts", f"shardId-{tallies_moved}", records, store=store) is None
-        assert [len(sent["TransactItems"]) for _, sent in client.sent] == sizes
+        assert [len(sent["TransactItems"]) for _, sent in client.calls] == sizes
     assert stream.tallies() == {
         ("plays", f"{tallies_moved} {number}"): amount
         for tallies_moved, amount in ((10, 100), (250, 2))
@@ -82,13 +82,13 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
     stream: StreamWorld,
 ) -> None:
     """At the edge of a minute the writers' stamps alternate. The batch is not split for each of them."""
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     numbers = range(1, 1001)
     records = [
         play(number, record_minute=MINUTE - (number <= 400), writer_minute=MINUTE - number % 2) for number in numbers
     ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
-    stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.sent]
+    stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.calls]
     expected = [(400, MINUTE - 1), (600, MINUTE)]
     assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == expected
     assert {item["nonce"]["S"][0] for item in stream.scan("counts")} == {tallies.ROLLUP_NONCE_PREFIX}
@@ -102,7 +102,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
 
     One write cannot note today and remove the note of last week. So a stamp that is far off needs its own write.
     """
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
         play(
@@ -113,7 +113,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
         for number in range(1, 1001)
     ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
-    assert len(client.sent) == writes
+    assert len(client.calls) == writes
     assert stream.tallies() == {("plays", "v"): 1000}
 
 
@@ -216,7 +216,7 @@ def test_dead_letters_of_two_tables_are_kept_apart_though_shard_and_sequence_num
 
 def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_dead_letter(stream: StreamWorld) -> None:
     """A transaction has at most 4 MB, to which the stored items count, too."""
-    store, client = stream.watched()
+    store, client = stream.watched_store()
 
     def before(_: int, name: str, parameters: dict[str, Any]) -> None:
         if len(parameters.get("TransactItems", ())) > 9:
@@ -292,7 +292,7 @@ def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_chang
     imported = {"imported": {"BOOL": True}}
     receipts = [play(1, amount=5), play(2, amount=-2), play(3, "w"), play(4, **imported), heartbeat(5)]
     assert counted_changes("rollup", "receipts", receipts) == {}
-    store, client = stream.watched()
+    store, client = stream.watched_store()
     first_two = iter([receipts[:2]])
 
     def apply_first_two(*_: object) -> None:

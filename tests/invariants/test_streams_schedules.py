@@ -32,7 +32,7 @@ from tests.tiers import in_long
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
-"""So many schedules run in `make test`."""
+"""How many schedules `make test` runs."""
 TURNS_MAX = 400  # the longest schedule takes about a hundred
 CRASHED = "crashed"
 
@@ -51,12 +51,12 @@ class Facts:
     sequence: int = 0
 
     def records(self, table: str, length: int) -> list[Record]:
-        """Makes the records of one shard. Their sequence numbers may start just below a new digit."""
+        """Makes the records of one shard. The sequence numbers may start just below a new digit."""
         self.sequence = self.chance.choice((0, 93, 990, 10**21 - 9, 10**39 - 30))
         kinds = (
-            [self.receipt] * 5 + [self.poison, self.nothing]
+            [self.receipt] * 5 + [self.poison, self.expiry_or_heartbeat]
             if table == "receipts"
-            else [self.child, self.removed, self.moved]
+            else [self.child, self.removed_child, self.moved_tally]
         )
         records = []
         for _ in range(length):
@@ -66,12 +66,12 @@ class Facts:
 
     def receipt(self) -> Record:
         """Makes the record of a change in one of three minutes. A batch often has two minutes for one tally."""
-        spilled, target, at = self.chance.random() < 0.8, self._target(), MINUTE + self.chance.choice((-1, 0, 0, 1))
-        amount = self.chance.choice((1, 1, 1, 3, -2, 10**15))
-        new_record = play(self.sequence, target, amount, at, rollup={"BOOL": spilled})
+        is_spilled, target = self.chance.random() < 0.8, self._target()
+        minute, amount = MINUTE + self.chance.choice((-1, 0, 0, 1)), self.chance.choice((1, 1, 1, 3, -2, 10**15))
+        new_record = play(self.sequence, target, amount, minute, rollup={"BOOL": is_spilled})
         new_record["eventName"] = self.chance.choice(("INSERT", "INSERT", "MODIFY"))  # MODIFY: over an expired receipt
-        self.tallies["plays", target] += amount * spilled
-        self.ledger["plays", target, at][0] += amount
+        self.tallies["plays", target] += amount * is_spilled
+        self.ledger["plays", target, minute][0] += amount
         return new_record
 
     def poison(self) -> Record:
@@ -87,24 +87,24 @@ class Facts:
         self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers  # its key has only a digest
         return new_record
 
-    def nothing(self) -> Record:
+    def expiry_or_heartbeat(self) -> Record:
         """Makes the record of an expiry or of a heartbeat, which has no effect."""
         expired = record(self.sequence, "REMOVE", {"Keys": {"id": {"S": "tally#x"}}})
         return self.chance.choice((expired, heartbeat(self.sequence)))
 
     def child(self) -> Record:
         """Makes the record of a new like, which may have spilled."""
-        spilled = self.chance.random() < 0.5
-        self.tallies["likes", "p"] += spilled
+        is_spilled = self.chance.random() < 0.5
+        self.tallies["likes", "p"] += is_spilled
         self.ledger["likes", "p", MINUTE][0] += 1
-        return like(self.sequence, f"u{self.sequence}", rollup={"BOOL": spilled})
+        return like(self.sequence, f"u{self.sequence}", rollup={"BOOL": is_spilled})
 
-    def removed(self) -> Record:
+    def removed_child(self) -> Record:
         """Makes the record of a removed like."""
         self.ledger["likes", "p", MINUTE][0] -= 1
         return like(self.sequence, f"u{self.sequence}", "REMOVE")
 
-    def moved(self) -> Record:
+    def moved_tally(self) -> Record:
         """Makes the record of a tally that a change moved."""
         target, old, new = self._target(), self.chance.randrange(50), self.chance.randrange(50)
         key = tallies.key(counters.PLAYS, target, 0)
@@ -154,9 +154,8 @@ class Deliveries(Delivery):
     def run(self, batch: list[Record], client: WatchedClient | None = None) -> str | None:
         """Delivers a batch to a process that may crash. Returns the sequence number that failed, None, or CRASHED."""
         try:
-            return self.invoke(
-                batch, LambdaContext(), self.world.handler(self.consumer, self.world.with_client(client))
-            )
+            process = self.world.handler(self.consumer, self.world.with_client(client))
+            return self.invoke(batch, LambdaContext(), process)
         except Crash:
             self.size = max(1, len(batch) // 2)
             return CRASHED
@@ -168,8 +167,8 @@ class Deliveries(Delivery):
 
     def overtaken(self, batch: list[Record]) -> str | None:
         """Another process applies a part of the batch just before a commit."""
-        at, part = self.chance.randrange(3), _prefix(batch, self.chance.randint(1, len(batch)))
-        return self.run(batch, interrupted_client(self.world.store.client, at, lambda: self.run(part)))
+        write_number, part = self.chance.randrange(3), _prefix(batch, self.chance.randint(1, len(batch)))
+        return self.run(batch, interrupted_client(self.world.store.client, write_number, lambda: self.run(part)))
 
     def two_processes(self, batch: list[Record]) -> str | None:
         """Two processes apply the batch concurrently."""
@@ -181,20 +180,20 @@ class Deliveries(Delivery):
 
     def out_of_time(self, batch: list[Record]) -> str | None:
         """The time of the invocation ends in the middle of the batch."""
-        at, now_s = self.chance.randrange(3), [time.monotonic()]
+        write_number, now_s = self.chance.randrange(3), [time.monotonic()]
 
         def pass_time() -> None:
             now_s[0] += 1000
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(streams, "time", SimpleNamespace(time=time.time, monotonic=lambda: now_s[0]))
-            return self.run(batch, interrupted_client(self.world.store.client, at, pass_time))
+            return self.run(batch, interrupted_client(self.world.store.client, write_number, pass_time))
 
     def bucket_fails(self, batch: list[Record]) -> str | None:
         """S3 fails once."""
-        self.world.bucket.failing = 1
+        self.world.bucket.failing_puts = 1
         answer = self.run(batch)
-        self.world.bucket.failing = 0
+        self.world.bucket.failing_puts = 0
         return answer
 
     def clock_jumps(self, batch: list[Record]) -> str | None:
@@ -217,12 +216,12 @@ def _prefix(batch: list[Record], length: int) -> list[Record]:
 
 
 def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list[Deliveries]:
-    """Delivers everything to both consumers in a random order. A child shard begins when its parent is done."""
+    """Delivers every record to both consumers in a random order. A child shard begins when its parent is done."""
     deliveries: list[tuple[Deliveries, Deliveries | None]] = []
     for number in range(2 * chance.choice((1, 1, 2))):
         table, shard = ("receipts", "counts")[number % 2], f"shardId-{number}"
         records = facts.records(table, chance.choice((2, 12, 30)))
-        cut = chance.choice((len(records), chance.randrange(len(records) + 1)))  # where it splits
+        cut = chance.choice((len(records), chance.randrange(len(records) + 1)))  # where the shard splits
         for name in CONSUMERS:
             parent = Deliveries(world, chance, name, table, shard, records[:cut])
             deliveries.append((parent, None))
@@ -260,19 +259,15 @@ def test_each_record_takes_effect_exactly_once(stream: StreamWorld, seed: int) -
     run(stream, seed)
 
 
+WRITE_FAULTS = {
+    faults.LOSE_RESPONSE: 0.06, faults.FAIL_AFTER: 0.06, faults.DROP_BEFORE: 0.05, faults.CONFLICT: 0.08,
+    faults.THROTTLE: 0.04,
+}  # fmt: skip
 NETWORK = {
-    operation: {
-        faults.LOSE_RESPONSE: 0.06,
-        faults.FAIL_AFTER: 0.06,
-        faults.DROP_BEFORE: 0.05,
-        faults.CONFLICT: 0.08,
-        faults.THROTTLE: 0.04,
-    }
-    for operation in ("TransactWriteItems", "UpdateItem")
+    "TransactWriteItems": WRITE_FAULTS,
+    "UpdateItem": WRITE_FAULTS,
+    "GetItem": {faults.TRUNCATE: 0.05, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05},
 }
-NETWORK["GetItem"] = {faults.TRUNCATE: 0.05, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05}
-
-
 NETWORK_SEEDS = range(1000, 1000 + SCHEDULES // 6)
 
 

@@ -1,4 +1,4 @@
-"""The consumers read the engine's own stream records, so the synthetic records of other tests have the right form."""
+"""The consumers read the engine's own stream records, which shows that the made-up records of other tests are right."""
 
 from __future__ import annotations
 
@@ -38,36 +38,32 @@ def test_consumers_read_the_records_that_the_engine_streams(
 ) -> None:
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)  # no minute ends during the test
-    store, client, at = world.store, world.store.client, int(now_s // 60)
+    store, client, minute = world.store, world.store.client, int(now_s // 60)
     item: dict[str, Any] = {}
-    for number in range(11):  # past the number at which sequence numbers gain a digit
-        facts = tallies.receipt_facts(counters.PLAYS, "9f3a", 2, at)
+    for number in range(11):  # more than 10, so that sequence numbers gain a digit
+        facts = tallies.receipt_facts(counters.PLAYS, "9f3a", 2, minute)
         item = {"id": {"S": f"tally#{number}"}, "status": {"S": "COMPLETED"}, "rollup": {"BOOL": True}, **facts}
         client.put_item(TableName=store.settings.receipts_table, Item=item)
-    over_expired = item | {"nonce": {"S": "over"}}
-    client.put_item(TableName=store.settings.receipts_table, Item=over_expired)
+    client.put_item(TableName=store.settings.receipts_table, Item=item | {"nonce": {"S": "after an expired receipt"}})
     client.delete_item(TableName=store.settings.receipts_table, Key={"id": {"S": "tally#0"}})
     post = {"PK": {"S": "POST#p"}, "SK": {"S": "META"}, "likeTally": {"N": "0"}}
     client.put_item(TableName=store.settings.counts_table, Item=post)
     for user in ("ann", "bob"):
         children.set_child(Call(store), counters.LIKES, "p", user, True)
     children.set_child(Call(store), counters.LIKES, "p", "ann", False)
-    spilled = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#cy"}, "likedAt": {"N": "1"}, "at": {"N": str(at)}}
+    spilled = {"PK": {"S": "POST#p"}, "SK": {"S": "LIKE#USER#cy"}, "likedAt": {"N": "1"}, "at": {"N": str(minute)}}
     client.put_item(TableName=store.settings.counts_table, Item=spilled | {"rollup": {"BOOL": True}})
     records: dict[str, list[Record]] = {table: [] for table in TABLES}
     for consumer in CONSUMERS:
         for table in TABLES[::-1]:
             records[table] += world.records(table)  # the bookkeeper also reads what the rollup wrote
             for _ in range(2):
-                assert (
-                    world.delivery(consumer, table, f"shard-{table}", []).invoke(records[table], LambdaContext())
-                    is None
-                )
+                delivery = world.delivery(consumer, table, f"shard-{table}", [])
+                assert delivery.invoke(records[table], LambdaContext()) is None
     assert world.tallies() == {("plays", "9f3a"): 24, ("likes", "p"): 2}
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for (counter, target, _), amounts in world.ledger().items():
         sums[counter, target] = [first + second for first, second in zip(sums[counter, target], amounts, strict=True)]
     assert sums == {("plays", "9f3a"): [24, 24], ("likes", "p"): [2, 2]}
     assert world.dead_letter_sequences() == {"rollup": set(), "bookkeeper": set()}
-    minutes = {minute for minute, _, _ in world.segments()}
-    assert [sums for minute in minutes for sums in judge.differences(store, minute).values() if sums] == []
+    assert not any(any(judge.differences(store, minute).values()) for minute, _, _ in world.segments())

@@ -1,4 +1,4 @@
-"""Heartbeats in a team's table prove how far the consumer has come. Without heartbeats, Tally can only estimate it."""
+"""Heartbeats in a team's table prove how far the consumer has come. Without heartbeats, Tally estimates how far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shop_team(store: Store, engine: Engine, items: Items) -> Team:
 
 
 def lag_s(shop: Team, later_s: float = LATER_S) -> float:
-    """Returns how far the consumer is behind, as a sweep in `later_s` seconds notes it."""
+    """Returns the lag of the consumer that a sweep in `later_s` seconds would store."""
     shop.sweep_later(later_s)
     return time.time() + later_s - scan_state.passed_s(shop.store, "shop")
 
@@ -84,6 +84,4 @@ def test_without_heartbeats_a_record_that_the_stream_still_shows_is_not_passed(
     assert lag_s(shop, 2 * LATER_S) > LATER_S
     monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
     shop.sweep_later(2 * LATER_S)
-    assert scan_state.passed_s(shop.store, "shop") > before_s, (
-        "the stream does not show the record, so the estimate is wrong"
-    )
+    assert scan_state.passed_s(shop.store, "shop") > before_s, "the stream hides the record, so the estimate is wrong"

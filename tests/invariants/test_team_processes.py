@@ -1,4 +1,4 @@
-"""Four processes write, move, delete and expire items while scans start, overlap and are killed: nothing is lost."""
+"""Nothing is lost while four processes write, move and delete items, and while scans start, overlap and are killed."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def write(port: int, team: Team, seed: int) -> None:
             team.put(pk, sk, **attributes)
 
 
-def scan(port: int, team: Team, name: str, page: int) -> None:
+def scan(port: int, team: Team, name: str, page_items: int) -> None:
     with closing(SyncWire(port)) as wire, suppress(ScanAbandonedError):
         store = replace(team.store, client=wire)  # type: ignore[arg-type]
-        for _ in Recount(store, COUNTERS[name], scan_state.read_scan(store, name), page_items=page).run_steps():
+        for _ in Recount(store, COUNTERS[name], scan_state.read_scan(store, name), page_items=page_items).run_steps():
             pass
 
 
 class Schedule:
-    """What the test's own process does: it starts the others, delivers the stream, and begins and kills scans."""
+    """The test's own process: starts the other processes, delivers the stream, and begins and kills scans."""
 
     def __init__(self, engine: Engine, team: Team, seed: int) -> None:
         self.port, self.team, self.chance = engine.port, team, random.Random(seed)
@@ -72,7 +72,7 @@ class Schedule:
         return process
 
     def run(self, *, poison: bool) -> None:
-        """Runs the writers, and delivers and scans until they are done. `poison`: makes some records unreadable."""
+        """Runs the writers. Delivers and scans until the writers are done. `poison`: makes some records unreadable."""
         writers = [self.start(write, self.chance.random()) for _ in range(WRITERS)]
         while any(writer.is_alive() for writer in writers):
             self.deliver(poison=poison)
@@ -82,16 +82,16 @@ class Schedule:
     def deliver(self, *, poison: bool) -> None:
         """Delivers a batch of each shard, perhaps with records that were delivered before."""
         team, chance = self.team, self.chance
-        before = sum(len(shard.records) for shard in team.shards.values())
+        old_count = sum(len(shard.records) for shard in team.shards.values())
         team.read_stream()
         for shard in team.shards.values():
-            for record in shard.records[before:]:
+            for record in shard.records[old_count:]:
                 self.change_record(record, poison=poison)
-            size, back = chance.randint(1, 60), chance.choice((0, 0, 5, 200))
-            shard.advance(shard.invoke(shard.batch(size, back), LambdaContext(), team.process()), size)
+            size, repeats = chance.randint(1, 60), chance.choice((0, 0, 5, 200))
+            shard.advance(shard.invoke(shard.batch(size, repeats), LambdaContext(), team.process()), size)
 
     def change_record(self, record: Record, *, poison: bool) -> None:
-        """Marks a removal as one by TTL, or makes the record unreadable, by chance."""
+        """Marks a removal as a removal by TTL, or makes the record unreadable, by chance."""
         if record["eventName"] == "REMOVE" and self.chance.random() < 0.5:
             record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
         if poison and "NewImage" in record["dynamodb"] and self.chance.random() < 0.02:
@@ -123,10 +123,8 @@ class Schedule:
             record = dead_letter["record"]["dynamodb"]
             record["NewImage"] = self.removed_images[record["SequenceNumber"]]
             team.bucket.objects[name] = json.dumps(dead_letter).encode()
-        consumers, objects = (
-            {consumer.NAME: consumer.items_consumer(COUNTERS)},
-            DeadLetterBucket("bucket", lambda: team.bucket),
-        )
+        consumers = {consumer.NAME: consumer.items_consumer(COUNTERS)}
+        objects = DeadLetterBucket("bucket", lambda: team.bucket)
         markers = list(dead_letters.list_markers(call))
         for marker in markers:
             outcome = dead_letters.redrive(call, objects, consumers, CounterIndex(COUNTERS), marker)

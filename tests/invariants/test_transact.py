@@ -116,7 +116,7 @@ def shop(world: World) -> Shop:
 
 def test_a_commit_is_one_transaction_and_a_replay_writes_nothing_and_gets_the_first_answer(shop: Shop) -> None:
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
-    assert (shop.numbers(), len(shop.world.sent())) == (AFTER_ONE_ORDER, 1)
+    assert (shop.numbers(), len(shop.world.requests())) == (AFTER_ONE_ORDER, 1)
     assert shop.commit("o-1", "o-1-again") == ({"order": "o-1"}, True, "now")
     assert shop.numbers() == AFTER_ONE_ORDER
 
@@ -287,7 +287,7 @@ def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_
     world.proxy.forget()
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.condition_and_conflict(0, 5, receipt)]})
     assert shop.commit("o-1").replayed
-    assert (shop.numbers(), len(world.sent())) == (AFTER_ONE_ORDER, 1)
+    assert (shop.numbers(), len(world.requests())) == (AFTER_ONE_ORDER, 1)
 
 
 def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: Shop) -> None:

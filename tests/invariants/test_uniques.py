@@ -184,7 +184,7 @@ def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_leas
         (SEATS, NEW, NEW[:1]),
     ):
         for costs in (new, again):
-            with world.capacity() as measured:
+            with world.measure_units() as measured:
                 visit(world, counter, "ann")
             assert measured == costs
 

@@ -102,7 +102,7 @@ def shop(world: World, clock: Clock) -> Shop:
 def test_a_void_takes_a_change_back_once_and_a_late_retry_does_not_count(shop: Shop) -> None:
     shop.add(STOCK, -7, "order-1")
     shop.add(STOCK, -1, "order-2")
-    with shop.world.capacity() as measured:
+    with shop.world.measure_units() as measured:
         first = shop.void(STOCK, "order-1")
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]
     body = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
@@ -247,7 +247,7 @@ def test_the_rollup_adds_the_void_of_a_change_that_it_adds(shop: Shop, counter: 
     """The change is one of a counter that is visible soon, or one of a hot tally."""
     shop.world.store.breaker.trip(f"{counter.prefix}#{ID}")
     shop.add(counter, 7, "k")
-    with shop.world.capacity() as measured:
+    with shop.world.measure_units() as measured:
         assert shop.void(counter, "k")["visible"] == "soon"
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
     assert (shop.world.tally(counter, ID), shop.number(counter)) == (0, 0)

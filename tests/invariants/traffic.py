@@ -20,7 +20,7 @@ from tally.errors import HoldSettledError, LimitReachedError
 from tally.maintenance import imports
 from tally.streams import watermark
 from tally.streams.record import amounts_of
-from tests.invariants.simulation import World
+from tests.invariants.simulation import SimulatedWorld
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
 
@@ -33,7 +33,7 @@ RESTORED = "https://example.com/restored"
 class Traffic:
     """Makes random changes and edits, and notes the right numbers of each."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
         self.likes: list[tuple[str, str]] = []
         """Post and user."""

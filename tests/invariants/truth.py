@@ -29,7 +29,7 @@ class Truth:
     excesses: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The excess of the tally without repairs, from edits, lost records and dead letters of the rollup.
 
-    It may differ from the drift: a dead letter of the bookkeeper makes drift, although the tally is right.
+    The excess may differ from the drift: a dead letter of the bookkeeper makes drift, although the tally is right.
     """
     without_minute: set[Tally] = field(default_factory=set)
     """Tallies with an edit whose minute is not known. A schedule checks these only at its end."""
@@ -45,9 +45,9 @@ class Truth:
         self.edits[tally].append((minute, amount))
         self.excesses[tally] += amount
 
-    def drift(self, tally: Tally, through: float = float("inf")) -> int:
-        """Returns the drift of a tally by its edits in the minutes up to `through`, and by repairs."""
-        edits = sum(amount for minute, amount in self.edits[tally] if minute <= through)
+    def drift(self, tally: Tally, last_minute: float = float("inf")) -> int:
+        """Returns the drift of a tally by its edits in the minutes up to `last_minute`, and by repairs."""
+        edits = sum(amount for minute, amount in self.edits[tally] if minute <= last_minute)
         return edits + self.repaired[tally]
 
 

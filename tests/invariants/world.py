@@ -1,7 +1,7 @@
-"""The world of an invariant: the core behind a proxy that fails by a plan, and the stored tables.
+"""A World: tables in the embedded engine, a store whose client goes through a proxy with faults, and a direct client.
 
-Changes go through the proxy, as the changes of a function go through the network. Tests read what they assert with
-another client, which has no proxy.
+Changes go through the proxy, as the changes of a function go through the network. Tests read what they assert with the
+direct client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class World(ConsumerWorld):
-    """One test's store. `store` goes through `proxy`; `raw` does not."""
+    """The tables of one test. Requests of `store` go through `proxy`. Requests of `raw` go straight to the engine."""
 
     proxy: FaultProxy
     child_counter: Counter = counters.LIKES
@@ -93,7 +93,7 @@ class World(ConsumerWorld):
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
         operation = "put_mine" if liked else "delete_mine"
-        if self.child_counter is not counters.LIKES:  # its child is not the caller
+        if self.child_counter is not counters.LIKES:  # the child is not the caller
             call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
         receipt_key = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
         return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, receipt_key)
@@ -119,7 +119,7 @@ class World(ConsumerWorld):
         return numbers
 
     def tally(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
-        """Returns the stored number: the sum of its shards."""
+        """Returns the stored number, which is the sum of the shards."""
         return sum(self.shards(counter, id_).values())
 
     def tally_after_rollup(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> int:
@@ -181,7 +181,7 @@ class World(ConsumerWorld):
             self.delete(key)
         self.edit(1 if liked else -1, self.child_counter, post_id)
 
-    def sent(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
+    def requests(self, operation: str | None = None, *, forwarded: bool = False) -> list[dict[str, Any]]:
         """Returns the bodies of requests since `proxy.forget()`. `forwarded`: only of requests that the engine got."""
         return [
             json.loads(request.body)
@@ -190,14 +190,14 @@ class World(ConsumerWorld):
         ]
 
     @contextmanager
-    def capacity(self) -> Iterator[list[tuple[str, float]]]:
+    def measure_units(self) -> Iterator[list[tuple[str, float]]]:
         """Measures the capacity units of each request in a `with` block: (operation, units)."""
         with contextlib.closing(Meter(self.store.client)) as meter:
             yield meter.billed
 
 
 def acting_before(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
-    """Returns a plan: another client acts just before the n-th request of an operation arrives."""
+    """Returns a plan by which another client acts just before the n-th request of an operation arrives."""
 
     def plan(name: str, body: bytes, number: int) -> None:
         if name == operation and number in actions:
@@ -236,7 +236,7 @@ class FixedShard(random.SystemRandom):
         return min(self.shard, (start if stop is None else stop) - 1)
 
 
-FIRST, LAST = FixedShard(0), FixedShard(10**6)
+FIRST_SHARD, LAST_SHARD = FixedShard(0), FixedShard(10**6)
 
 
 class KilledError(BaseException):

@@ -160,7 +160,7 @@ def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: T
     pages = WatchedClient(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
     assert (code, f"the scan continues: {read:,} items are read" in err) == (0, True)
-    requests = [request for _, request in pages.sent if request["TableName"] == team.table]
+    requests = [request for _, request in pages.calls if request["TableName"] == team.table]
     assert (len(requests), "ExclusiveStartKey" in requests[0]) == (1, True)
 
 

@@ -183,7 +183,10 @@ def test_the_counters_of_the_page_on_team_tables_count_its_example_items() -> No
 
 
 def test_no_page_has_more_words_than_its_budget() -> None:
-    """The words of code count, too. The budget of docs/runbook.md is in tests/infra/test_monitoring.py."""
+    """The words of code count, too. The budget of docs/runbook.md is in tests/infra/test_monitoring.py.
+
+    The recipes of CONTRIBUTING.md add 32 words to docs/reference.md, and a long test runs this test after them.
+    """
     budgets = {
         "CONTRIBUTING.md": 2950,
         "README.md": 700,
@@ -198,7 +201,7 @@ def test_no_page_has_more_words_than_its_budget() -> None:
         "docs/privacy.md": 1300,
         "docs/proof.md": 1210,
         "docs/records.md": 900,
-        "docs/reference.md": 3050,
+        "docs/reference.md": 3070,
         "docs/restore.md": 1100,
         "docs/series.md": 1100,
         "docs/transactions.md": 1400,

@@ -51,7 +51,7 @@ def draw_comparison(title: str, spans: Sequence[ComparedSpan], zone: tzinfo) -> 
     size = max(1, *(excess - low for excess in [0, *excesses]))
     console.print(Text(title, style="bold"))
     table = _table("left", "left", "right", "right", "right")
-    table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "off")), "")
+    table.add_row("", "", *(Text(name, style="dim") for name in ("old", "Tally", "excess")), "")
     for span in spans:
         at = datetime.fromtimestamp(span.from_s, zone).strftime("%a %m-%d %H:%M %z")
         hours, excess = (span.to_s - span.from_s) // HOUR_S, span.excess

@@ -16,7 +16,7 @@ from .connection import Stack
 from .terminal import iso, print_json_or_line
 
 
-def _print_number(args: argparse.Namespace, stack: Stack) -> int:
+def print_number(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the number. Returns 0."""
     counter: Counter = args.counter
     stack.check_counted(counter)
@@ -32,7 +32,7 @@ def _print_number(args: argparse.Namespace, stack: Stack) -> int:
     line = f"{counter.name} {args.id}: {number}"
     line += f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     if row.drift and counter.items and counter.watched:
-        line += f", and {counter.watched} is {counter.items.shown(row.drift, '+')} off"
+        line += f", and {counter.watched} has an excess of {counter.items.shown(row.drift, '+')}"
     elif row.drift:
         line += f", drifts by {row.drift:+d}"
     if limited:
@@ -44,4 +44,4 @@ def _print_number(args: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-GET = Command("get", _print_number, add_number, values.complete_id, json=True)
+GET = Command("get", print_number, add_number, values.complete_id, json=True)

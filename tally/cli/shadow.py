@@ -76,12 +76,12 @@ class OldReadings:
         """Keeps the reading that is nearest to its full hour. If two readings contradict, returns the reason."""
         hour = round(reading.at_s / HOUR_S)
         hours = self.readings.setdefault(reading.id, {})
-        kept = hours.get(hour)
+        nearest = hours.get(hour)
         if abs(reading.at_s - hour * HOUR_S) > within_s:
             self.away += 1
-        elif kept is None or abs(reading.at_s - hour * HOUR_S) < abs(kept.at_s - hour * HOUR_S):
+        elif nearest is None or abs(reading.at_s - hour * HOUR_S) < abs(nearest.at_s - hour * HOUR_S):
             hours[hour] = reading
-        elif kept.at_s == reading.at_s and kept.value != reading.value:
+        elif nearest.at_s == reading.at_s and nearest.value != reading.value:
             return RefusedRow(reading.line, f"{reading.id} has another value at the same time")
         return None
 
@@ -103,14 +103,14 @@ class Comparison:
 
     def sums(self) -> dict[str, int]:
         """Returns the sums of all ids, over the known hours."""
-        return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "off", "over", "under")}
+        return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "excess", "over", "under")}
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON of --json."""
         return {**asdict(self), **self.sums(), "rows": [row.body for row in self.rows]}
 
 
-def _print_comparison(args: argparse.Namespace, stack: Stack) -> int:
+def print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the comparison. Returns 1 if the old number is wrong in a row, 2 if no row can be compared."""
     counter: Counter = args.counter
     if counter.period is not None:
@@ -132,7 +132,7 @@ def _print_comparison(args: argparse.Namespace, stack: Stack) -> int:
     else:
         spans = [(iso(row.from_s, zone), iso(row.to_s, zone), row) for row in compared.rows]
         lines = ([*span, row.ids, row.old, row.tally, row.excess] for *span, row in spans)
-        print_csv(("from", "to", "ids", "old", "tally", "off"), lines)
+        print_csv(("from", "to", "ids", "old", "tally", "excess"), lines)
     remark(_remarks(compared, args, zone), drawn=may_draw(args))
     if all(row.excess is None for row in compared.rows):
         return BAD_INPUT
@@ -187,7 +187,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
             span = row.from_s, row.to_s
             rows[span] = rows[span].plus(row) if span in rows else row
         ids.append({"id": id_, **_sums(of_id)})
-    ids.sort(key=lambda sums: (-abs(sums["off"]), sums["under"] - sums["over"]))
+    ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))
     return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 
@@ -196,7 +196,7 @@ def _sums(of_id: Sequence[ComparedSpan]) -> dict[str, int]:
     known = [(row.old, row.tally) for row in of_id if row.tally is not None]
     old, tally = sum(old for old, _ in known), sum(tally for _, tally in known)
     over = sum(max(0, old - tally) for old, tally in known)
-    sums = {"old": old, "tally": tally, "off": old - tally, "over": over, "under": old - tally - over}
+    sums = {"old": old, "tally": tally, "excess": old - tally, "over": over, "under": old - tally - over}
     return {**sums, "unknown": len(of_id) - len(known)}
 
 
@@ -207,11 +207,11 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
     if known and not wrong:
         yield f"the old number is right: {total['old']:,}, as Tally"
     elif known:
-        share = f" ({total['off'] / total['tally']:+.2%})" if total["tally"] else ""
+        share = f" ({total['excess'] / total['tally']:+.2%})" if total["tally"] else ""
         counts = f"it counted {total['old']:,}, Tally {total['tally']:,}"
-        yield f"the old number is off by {total['off']:+,}{share}: {counts}"
+        yield f"the old number has an excess of {total['excess']:+,}{share}: {counts}"
         yield f"the old counter's hours have {total['over']:,} too many, and {-total['under']:,} too few"
-        worst = [f"{one['id']} {one['off']:+,}" for one in wrong[:WORST]]
+        worst = [f"{one['id']} {one['excess']:+,}" for one in wrong[:WORST]]
         yield f"largest differences: {', '.join(worst)}"
     else:
         yield "there is nothing to compare: an id needs two readings at full hours that Tally has summed up"
@@ -232,7 +232,7 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
 
 
 SHADOW = Command(
-    "shadow", _print_comparison, _add_arguments,
+    "shadow", print_comparison, _add_arguments,
     lambda args: require_series(args.counter),
     examples="""  tally shadow plays readings/*.csv                      a reading each hour: docs/migrate.md
   psql --csv -c 'SELECT … AS id, … AS value, … AS at' | tally shadow plays -

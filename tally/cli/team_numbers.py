@@ -42,7 +42,7 @@ def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -
         repair = "the number is missing: the sweep will check it"
     else:
         repair = f"to repair it: {_repair_command(recount, group, attribute, -excess)}"
-    print_json_or_line(args, body, f"{line}: it is {shown_excess} off; {repair}")
+    print_json_or_line(args, body, f"{line}: the excess is {shown_excess}; {repair}")
 
 
 def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:

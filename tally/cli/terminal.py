@@ -51,7 +51,7 @@ class ComparedSpan(NamedTuple):
     @property
     def body(self) -> dict[str, int | None]:
         """The JSON of --json."""
-        known = {"ids": self.ids, "old": self.old, "tally": self.tally, "off": self.excess}
+        known = {"ids": self.ids, "old": self.old, "tally": self.tally, "excess": self.excess}
         return {"from": self.from_s, "to": self.to_s, **known}
 
     def plus(self, other: ComparedSpan) -> ComparedSpan:

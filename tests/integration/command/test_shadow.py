@@ -17,7 +17,7 @@ from tests.integration.command.numbers import Run, fold_plays
 
 HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 UTC = ("--tz", "UTC")
-HEAD = "from,to,ids,old,tally,off"
+HEAD = "from,to,ids,old,tally,excess"
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_each_hour_and_the_sum_show_the_difference_of_the_old_number(run: Run, f
     )
     assert (code, rows(out)) == (1, ["06,07,2,90,100,-10", "07,08,2,215,210,5", "08,09,1,300,300,0"])
     assert err.splitlines()[:3] == [
-        "tally: the old number is off by -5 (-0.82%): it counted 605, Tally 610",
+        "tally: the old number has an excess of -5 (-0.82%): it counted 605, Tally 610",
         "tally: the old counter's hours have 5 too many, and 10 too few",
         "tally: largest differences: a -5",
     ]
@@ -77,7 +77,7 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
     assert (code, err.splitlines()[0]) == (0, "tally: the old number is right: 300, as Tally")
     code, out, err = run("shadow", "plays", files.hourly("a", [5, 104, 305]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,1,99,100,-1", "07,08,1,201,200,1"])
-    assert "off by +0 (+0.00%)" in err
+    assert "has an excess of +0 (+0.00%)" in err
     assert "the old counter's hours have 1 too many, and 1 too few" in err
 
 
@@ -88,7 +88,7 @@ def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files:
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
         "10,11,1,0,,", "11,12,1,0,,",
     ])  # fmt: skip
-    assert "off by -5 (-0.50%): it counted 995, Tally 1,000" in err
+    assert "has an excess of -5 (-0.50%): it counted 995, Tally 1,000" in err
     assert "3 rows unknown: Tally has not summed up all of these hours" in err
     both = (files.hourly(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
     code, out, err = run("shadow", "plays", *both, *UTC)
@@ -155,20 +155,20 @@ def test_json_has_every_id_and_a_terminal_shows_bars(
     )
     code, out, _ = run(*arguments, "--json")
     body = json.loads(out)
-    assert (code, body["old"], body["tally"], body["off"], body["added"]) == (1, 1009, 1010, -1, -3)
+    assert (code, body["old"], body["tally"], body["excess"], body["added"]) == (1, 1009, 1010, -1, -3)
     assert body["ids"] == [
-        {"id": "a", "old": 999, "tally": 1000, "off": -1, "over": 15, "under": -16, "unknown": 1},
-        {"id": "b", "old": 10, "tally": 10, "off": 0, "over": 0, "under": 0, "unknown": 0},
+        {"id": "a", "old": 999, "tally": 1000, "excess": -1, "over": 15, "under": -16, "unknown": 1},
+        {"id": "b", "old": 10, "tally": 10, "excess": 0, "over": 0, "under": 0, "unknown": 0},
     ]
     assert body["rows"][-1] == {"from": (HOUR_8 + 2) * 3600, "to": (HOUR_8 + 3) * 3600, "ids": 1, "old": 0,
-                                "tally": None, "off": None}  # fmt: skip
+                                "tally": None, "excess": None}  # fmt: skip
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(shadow, "may_draw", lambda _: True)
     code, out, err = run(*arguments)
     assert (code, err) == (1, "")
     assert [line.rstrip() for line in out.splitlines()[:7]] == [
         "the old number beside plays, UTC",
-        "                       old   Tally     off",
+        "                       old   Tally  excess",
         "Fri 01-15 06:00 +0000   90     100     -10 ██████▊",
         "Fri 01-15 07:00 +0000  225     210     +15       ▕██████████",
         "Fri 01-15 08:00 +0000  300     300      +0",

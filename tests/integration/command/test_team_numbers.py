@@ -55,7 +55,7 @@ def test_get_shows_tallys_count_and_the_excess_of_the_teams_number(team: Team) -
     assert team("scan post_likes --yes")[0] == 0
     mark_judged(team.store)
     assert team("check post_likes 3")[0] == 1
-    assert team("get post_likes 3")[1] == f"post_likes 3: {LIKES_EACH}, and likeTally is +5 off\n"
+    assert team("get post_likes 3")[1] == f"post_likes 3: {LIKES_EACH}, and likeTally has an excess of +5\n"
     assert team("get post_likes 4")[1] == f"post_likes 4: {LIKES_EACH}\n"
 
 
@@ -94,12 +94,12 @@ def test_a_team_number_with_decimals_is_shown_as_the_team_stores_it(
     mark_judged(team.store)
     _, out, err = team("check spent 3")
     (line,) = [line for line in out.splitlines() if line.startswith("differs")]
-    assert line.startswith("differs  spent 3: sum is 10.05, and its items come to 12.50: it is -2.45 off;")
+    assert line.startswith("differs  spent 3: sum is 10.05, and its items come to 12.50: the excess is -2.45;")
     assert '{":n": {"N": "2.45"}}' in line
     assert "spent 3: 12.50, and its items come to 12.50" in err
     (difference,) = map(json.loads, team("check spent 3 --json")[1].splitlines())
     assert [difference[name] for name in ("value", "items", "drift", "scale")] == [1005, 1250, -245, 2]
-    assert team("get spent 3")[1] == "spent 3: 1250, and sum is -2.45 off\n"
+    assert team("get spent 3")[1] == "spent 3: 1250, and sum has an excess of -2.45\n"
 
 
 def test_no_repair_command_is_printed_if_the_number_is_missing_or_the_declaration_has_changed(team: Team) -> None:
@@ -176,7 +176,7 @@ def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_c
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)
     (line,) = [line for line in printed.splitlines() if line.startswith("differs")]
     difference, _, command = line.partition("; to repair it: ")
-    assert difference == "differs  post_likes 30: likeTally is 1, and its items come to 2: it is -1 off"
+    assert difference == "differs  post_likes 30: likeTally is 1, and its items come to 2: the excess is -1"
     options = shlex.split(command)[3:]
     values = {name.strip("-"): value for name, value in zip(options[::2], options[1::2], strict=True)}
     team.store.client.update_item(

@@ -101,18 +101,18 @@ class Sweep:
     def __call__(self, event: object, context: Any) -> dict[str, int]:
         """Runs the parts, each within its share of the time; the next sweep does the rest. Raises the first failure."""
         until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
-        done: dict[str, int] = {}
+        results: dict[str, int] = {}
         failures: list[Exception] = []
         for part in self._parts(until_s):
             try:
-                done |= part() or {}
+                results |= part() or {}
             except Exception as error:
                 observe.logger.exception("part of the sweep failed")
                 failures.append(error)
-        observe.logger.info("swept", extra=done)
+        observe.logger.info("swept", extra=results)
         if failures:
             raise failures[0]
-        return done
+        return results
 
     def _parts(self, until_s: float) -> Iterator[Callable[[], Mapping[str, int] | None]]:
         """Yields the parts in order. Each has its share of the time that the parts before it have left."""
@@ -122,7 +122,7 @@ class Sweep:
             return until_s - (1 - share) * (until_s - store.clock())
 
         if any(counter.may_settle_holds for counter in counters.values()):  # otherwise the role may not read holds
-            yield lambda: _release_holds(store, counters, end_s(HOLDS_SHARE))
+            yield lambda: release_holds(store, counters, end_s(HOLDS_SHARE))
         watermark_ = watermark.read(store)
         now_s = clock.now_s()  # after an answer of the store, which corrects the clock
         if store.settings.salts_table:
@@ -132,15 +132,15 @@ class Sweep:
             yield partial(advance_watermark, store, self.shards, watermark_, now_s)
             yield lambda: judge_closed_minutes(store, watermark_, now_s, end_s(JUDGE_SHARE))
         if store.settings.event_bus:
-            yield lambda: _send_events(store, self.bus, now_s, end_s(EVENTS_SHARE))
+            yield lambda: send_events(store, self.bus, now_s, end_s(EVENTS_SHARE))
         if tables := store.settings.team_tables:
-            yield from (partial(_note_team_table, store, self.shards, counters, name, now_s) for name in tables)
+            yield from (partial(note_team_table, store, self.shards, counters, name, now_s) for name in tables)
             yield lambda: spot_checks.run_spot_checks(store, counters, now_s, end_s(TEAM_TABLES_SHARE))
             yield lambda: {"watched": watch.check_numbers(store, counters, now_s, end_s(TEAM_TABLES_SHARE))}
-            yield lambda: _report_faults(store, counters, end_s(TEAM_TABLES_SHARE))
+            yield lambda: report_faults(store, counters, end_s(TEAM_TABLES_SHARE))
         yield lambda: report_drift(store, counters, watermark_, now_s, end_s(REPORT_SHARE))
         yield lambda: {"hours": hours.sum_up(store, watermark.last_judged_minute(store), until_s=end_s(SERIES_SHARE))}
-        yield lambda: _sweep_removed_parents(store, counters, until_s)
+        yield lambda: sweep_removed_parents(store, counters, until_s)
 
 
 def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark, now_s: float) -> dict[str, int]:
@@ -152,7 +152,7 @@ def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark,
         observe.write_metrics({observe.WATERMARK_AGE: age_s}, consumer=consumer)
         if age_s > watermark.CONFIRM_AFTER * store.settings.minute_s:
             about = {"consumer": consumer, "age_s": age_s, "in": advanced.most_lagging(consumer)}
-            observe.logger.warning("behind", extra=about)
+            observe.logger.warning("consumer lags", extra=about)
     return {f"{consumer}_age_s": age_s for consumer, age_s in ages_s.items()}
 
 
@@ -184,14 +184,14 @@ def report_drift(
         observe.write_metrics({observe.DRIFT_CONFIRMED: tallies}, counter=counter)
 
 
-def _send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
+def send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
     """Sends the events that the bookkeeper has not sent, and reports the age of the oldest event that is left."""
-    done = events.send_unsent(store, bus, now_s, until_s)
-    observe.write_metrics({observe.OLDEST_EVENT: done["oldest_event_s"]})
-    return done
+    sent = events.send_unsent(store, bus, now_s, until_s)
+    observe.write_metrics({observe.OLDEST_EVENT: sent["oldest_event_s"]})
+    return sent
 
 
-def _note_team_table(
+def note_team_table(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> None:
     """Stores how far the consumer has come in a team's table, and reports the lag, also if the stream fails."""
@@ -202,7 +202,7 @@ def _note_team_table(
             observe.write_metrics({observe.WATERMARK_AGE: int(now_s) - passed_s}, consumer=NAME)
 
 
-def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def report_faults(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Reports how many items each counter of items cannot count, with an example of each fault."""
     uncounted = 0
     for name, counter in counters.items():
@@ -217,12 +217,13 @@ def _report_faults(store: Store, counters: Mapping[str, Counter], until_s: float
     return {"uncounted": uncounted}
 
 
-def _release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+    """Releases expired holds."""
     swept = expired_holds.sweep(store, counters, until_s)
     return {"released": swept.released, "not_released": swept.failed, "holds_finished": int(swept.finished)}
 
 
-def _sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
+def sweep_removed_parents(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
     """Removes the children of removed parents. Raises ConfigurationError if a counter's schema fingerprint has changed,
     because the sweep could then remove items of another counter."""
     fingerprints.check(fingerprints.read_all(store), counters)

@@ -237,7 +237,7 @@ def test_a_consumer_that_lags_is_logged_with_its_shard(
     ledger.sweep()
     metered = metrics(capsys.readouterr().out)
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [60.0])
-    [logged] = [vars(record) for record in caplog.records if record.message == "behind"]
+    [logged] = [vars(record) for record in caplog.records if record.message == "consumer lags"]
     assert (logged["consumer"], logged["in"][0]) == ("rollup", "receipts shard-receipts")
 
 

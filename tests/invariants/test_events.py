@@ -399,7 +399,7 @@ def test_the_sweep_writes_the_age_of_the_oldest_unsent_event_as_a_metric(
 ) -> None:
     deliver(stream, [stock_record(1, 0, 7)], None)
     missing_bus = replace(bus, name=f"arn:aws:events:{REGION}:123456789012:event-bus/gone")
-    sweeping._send_events(stream.store, missing_bus, time.time(), float("inf"))
+    sweeping.send_events(stream.store, missing_bus, time.time(), float("inf"))
     assert f'"{observe.OLDEST_EVENT}":[1' in capsys.readouterr().out
 
 

@@ -1,6 +1,7 @@
 """Children, which a counter counts: the members of a workspace by name, or the users who like something."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -147,18 +148,28 @@ _ACME = {"counter": "members", "id": "acme"}
 _MEMBER = {**_ACME, "child": "auth0|7c20"}
 _LIKE = {"counter": "likes", "id": "a91f", "child": "auth0|7c20"}
 _HEART = {"counter": "hearts", "id": "article-1"}
-
-
-@operation(
-    "PUT /counters/{counter}/{id}/child",
-    access=Access.WRITE,
-    throttle=WRITES,
-    refusal_for=_refusal_of_children,
-    needs=_needs_to_change,
-    raises=_ERRORS,
-    example={**_MEMBER, "present": True, "changed": True, "visible": "now"},
-    changes_numbers=True,
+_CHANGED = {"changed": True, "visible": "now"}
+_changes = partial(operation, needs=_needs_to_change, changes_numbers=True)
+_changes_child = partial(
+    _changes, access=Access.WRITE, throttle=WRITES, refusal_for=_refusal_of_children, raises=_ERRORS
 )
+_changes_mine = partial(
+    _changes,
+    access=Access.SIGNED_IN,
+    throttle=WRITES,
+    refusal_for=_refusal_of_callers,
+    raises=(*_ERRORS, ForbiddenError),
+)
+_changes_anonymous = partial(
+    _changes,
+    access=Access.ANYONE,
+    throttle=SELDOM,
+    refusal_for=_refusal_of_anonymous,
+    raises=(*_ERRORS, ForbiddenError),
+)
+
+
+@_changes_child("PUT /counters/{counter}/{id}/child", example={**_MEMBER, "present": True, **_CHANGED})
 def put_child(
     call: Call,
     *,
@@ -176,16 +187,7 @@ def put_child(
     return _set_child(call, "put_child", counter, id, name, idempotency_key, value, present=True)
 
 
-@operation(
-    "DELETE /counters/{counter}/{id}/child",
-    access=Access.WRITE,
-    throttle=WRITES,
-    refusal_for=_refusal_of_children,
-    needs=_needs_to_change,
-    raises=_ERRORS,
-    example={**_MEMBER, "present": False, "changed": True, "visible": "now"},
-    changes_numbers=True,
-)
+@_changes_child("DELETE /counters/{counter}/{id}/child", example={**_MEMBER, "present": False, **_CHANGED})
 def delete_child(
     call: Call,
     *,
@@ -246,16 +248,8 @@ def list_children(
     return Answer({"counter": counter.name, "id": id, "children": listed, "cursor": next_cursor})
 
 
-@operation(
-    "PUT /counters/{counter}/{id}/mine",
-    access=Access.SIGNED_IN,
-    throttle=WRITES,
-    short_route="PUT {path}",
-    refusal_for=_refusal_of_callers,
-    needs=_needs_to_change,
-    raises=(*_ERRORS, ForbiddenError),
-    example={**_LIKE, "present": True, "changed": True, "visible": "now"},
-    changes_numbers=True,
+@_changes_mine(
+    "PUT /counters/{counter}/{id}/mine", short_route="PUT {path}", example={**_LIKE, "present": True, **_CHANGED}
 )
 def put_mine(
     call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
@@ -267,16 +261,8 @@ def put_mine(
     return _set_child(call, "put_mine", counter, id, call.caller or "", idempotency_key, value, present=True)
 
 
-@operation(
-    "DELETE /counters/{counter}/{id}/mine",
-    access=Access.SIGNED_IN,
-    throttle=WRITES,
-    short_route="DELETE {path}",
-    refusal_for=_refusal_of_callers,
-    needs=_needs_to_change,
-    raises=(*_ERRORS, ForbiddenError),
-    example={**_LIKE, "present": False, "changed": True, "visible": "now"},
-    changes_numbers=True,
+@_changes_mine(
+    "DELETE /counters/{counter}/{id}/mine", short_route="DELETE {path}", example={**_LIKE, "present": False, **_CHANGED}
 )
 def delete_mine(
     call: Call, *, counter: DeclaredCounter, id: Id, idempotency_key: Key | None = None, value: IncludeValue = False
@@ -322,16 +308,7 @@ def list_mine(call: Call, *, of: CountersAndIds) -> Answer[Mine]:
     return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: caller)})
 
 
-@operation(
-    "PUT /counters/{counter}/{id}/anonymous",
-    access=Access.ANYONE,
-    throttle=SELDOM,
-    refusal_for=_refusal_of_anonymous,
-    needs=_needs_to_change,
-    raises=(*_ERRORS, ForbiddenError),
-    example={**_HEART, "present": True, "changed": True, "visible": "now"},
-    changes_numbers=True,
-)
+@_changes_anonymous("PUT /counters/{counter}/{id}/anonymous", example={**_HEART, "present": True, **_CHANGED})
 def put_anonymous(
     call: Call,
     *,
@@ -349,16 +326,7 @@ def put_anonymous(
     return _set_child(call, "put_anonymous", counter, id, child, idempotency_key, value, present=True)
 
 
-@operation(
-    "DELETE /counters/{counter}/{id}/anonymous",
-    access=Access.ANYONE,
-    throttle=SELDOM,
-    refusal_for=_refusal_of_anonymous,
-    needs=_needs_to_change,
-    raises=(*_ERRORS, ForbiddenError),
-    example={**_HEART, "present": False, "changed": True, "visible": "now"},
-    changes_numbers=True,
-)
+@_changes_anonymous("DELETE /counters/{counter}/{id}/anonymous", example={**_HEART, "present": False, **_CHANGED})
 def delete_anonymous(
     call: Call,
     *,

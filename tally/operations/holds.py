@@ -1,6 +1,7 @@
 """Holds: an amount of a stock or a quota that is taken for a while, then kept or given back."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -68,6 +69,9 @@ def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
 
 HoldId = Annotated[str, kinds.HOLD]
 _STOCK = {"counter": "stock", "id": "7c20"}
+_settles = partial(
+    operation, access=Access.WRITE, refusal_for=_refusal_of_settling, changes_numbers=True, smoke_statuses=[404]
+)
 
 
 @operation(
@@ -137,16 +141,12 @@ def change_hold(
     return Answer(body, replayed=replayed)
 
 
-@operation(
+@_settles(
     "POST /counters/{counter}/{id}/holds/{hold}/commit",
-    access=Access.WRITE,
     throttle=WRITES,
-    refusal_for=_refusal_of_settling,
     needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "committed", "amount": 2, "changed": True},
-    changes_numbers=True,
-    smoke_statuses=[404],
 )
 def commit_hold(
     call: Call,
@@ -168,16 +168,12 @@ def commit_hold(
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
 
 
-@operation(
+@_settles(
     "DELETE /counters/{counter}/{id}/holds/{hold}",
-    access=Access.WRITE,
     throttle=WRITES,
-    refusal_for=_refusal_of_settling,
     needs=_needs_to_change_hold,
     raises=[NotFoundError, HoldSettledError, LimitReachedError],
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "released", "changed": True},
-    changes_numbers=True,
-    smoke_statuses=[404],
 )
 def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Release a hold, which gives its amount back
@@ -187,16 +183,12 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) 
     return Answer(settling.settle(call, counter, id, hold, hold_items.RELEASED))
 
 
-@operation(
+@_settles(
     "POST /counters/{counter}/{id}/holds/{hold}/voids",
-    access=Access.WRITE,
     throttle=SELDOM,
-    refusal_for=_refusal_of_settling,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},
-    changes_numbers=True,
-    smoke_statuses=[404],
 )
 def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Void a committed hold

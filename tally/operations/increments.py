@@ -1,6 +1,7 @@
 """Move a counter, set it, or override its limit for one id."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -222,17 +223,10 @@ def set_counter(
 
 
 _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "override": True}
+_of_override = partial(operation, throttle=SELDOM, refusal_for=_refusal_of_override, raises=[NotFoundError])
 
 
-@operation(
-    "GET /counters/{counter}/{id}/limit",
-    access=Access.READ,
-    throttle=SELDOM,
-    refusal_for=_refusal_of_override,
-    needs=needs.to_read_limits,
-    raises=[NotFoundError],
-    example=_LIMIT,
-)
+@_of_override("GET /counters/{counter}/{id}/limit", access=Access.READ, needs=needs.to_read_limits, example=_LIMIT)
 def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[IdLimit]:
     """The limit of one id
 
@@ -241,13 +235,10 @@ def get_limit(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[IdLimit
     return Answer(overrides.read_override(call, counter, id))
 
 
-@operation(
+@_of_override(
     "PUT /counters/{counter}/{id}/limit",
     access=Access.WRITE,
-    throttle=SELDOM,
-    refusal_for=_refusal_of_override,
     needs=_needs_of_override("PutItem"),
-    raises=[NotFoundError],
     example=_LIMIT,
     changes_numbers=True,
 )
@@ -269,13 +260,10 @@ def put_limit(
     return Answer(body, replayed=replayed)
 
 
-@operation(
+@_of_override(
     "DELETE /counters/{counter}/{id}/limit",
     access=Access.WRITE,
-    throttle=SELDOM,
-    refusal_for=_refusal_of_override,
     needs=_needs_of_override("DeleteItem"),
-    raises=[NotFoundError],
     example={**_LIMIT, "limit": 1_000, "override": False},
     changes_numbers=True,
 )

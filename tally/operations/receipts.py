@@ -3,6 +3,7 @@
 import typing
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from tally import fields
@@ -43,14 +44,13 @@ Targets = Annotated[list[str], list_of(RECEIPT_TARGET, 100)]
 Keys = Annotated[list[str], KEYS_IN_QUERY]
 _EXAMPLE = {"operation": "increment", "target": "plays/9f3a", "key": KEY_EXAMPLE}
 _ANSWER = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
+_UNKNOWN_EXAMPLE = {"receipts": [{**_EXAMPLE, "state": "unknown"}]}
+_finds_receipts = partial(operation, throttle=READS, needs=lambda _: needs.FIND_RECEIPTS, raises=[NotCommittedError])
 
 
-@operation(
+@_finds_receipts(
     "GET /receipts",
     access=Access.ANYONE,
-    throttle=READS,
-    needs=lambda _: needs.FIND_RECEIPTS,
-    raises=[NotCommittedError],
     example={"receipts": [{**_EXAMPLE, "state": "counted", "answer": _ANSWER}]},
 )
 def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
@@ -61,14 +61,7 @@ def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) 
     return _find(call, of, target, key)
 
 
-@operation(
-    "GET /receipts/own",
-    access=Access.SIGNED_IN,
-    throttle=READS,
-    needs=lambda _: needs.FIND_RECEIPTS,
-    raises=[NotCommittedError],
-    example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
-)
+@_finds_receipts("GET /receipts/own", access=Access.SIGNED_IN, example=_UNKNOWN_EXAMPLE)
 def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these changes of mine count?
 
@@ -77,14 +70,7 @@ def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Ke
     return _find(call, of, target, key)
 
 
-@operation(
-    "GET /receipts/any",
-    access=Access.READ,
-    throttle=READS,
-    needs=lambda _: needs.FIND_RECEIPTS,
-    raises=[NotCommittedError],
-    example={"receipts": [{**_EXAMPLE, "state": "unknown"}]},
-)
+@_finds_receipts("GET /receipts/any", access=Access.READ, example=_UNKNOWN_EXAMPLE)
 def get_any_receipts(
     call: Call, *, of: OperationOfKey, target: Targets, key: Keys, caller: Annotated[str, CALLER] | None = None
 ) -> Answer[Receipts]:

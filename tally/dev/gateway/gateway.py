@@ -91,18 +91,13 @@ class Gateway:
             body = json.dumps({"message": error.message}, separators=(",", ":")).encode()
             response = Response(error.status, body, (("content-type", "application/json"), *error.headers.items()))
         if self._cors and request.method != "OPTIONS":
-            kept = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
-            kept += cors.response_headers(self._cors, headers).items()
-            response = Response(response.status, response.body, tuple(kept))
+            replaced = [(name, value) for name, value in response.headers if not name.startswith(cors.PREFIX)]
+            replaced += cors.response_headers(self._cors, headers).items()
+            response = Response(response.status, response.body, tuple(replaced))
         if response.status >= 500:
             reason = entry.values.get("integrationErrorMessage", "the function's own answer")
             where = f"request {request_id}, log {entry.values.get('function', 'access')}.log"
             self._say(f"{response.status} for {entry.values.get('routeKey', 'no route')}: {reason} ({where})")
-        return self._log_and_respond(request, response, request_id, entry)
-
-    def _log_and_respond(
-        self, request: web.Request, response: Response, request_id: str, entry: LogEntry
-    ) -> web.Response:
         entry.values |= {
             "requestId": request_id,
             "requestTime": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime()),
@@ -114,9 +109,9 @@ class Gateway:
             "responseLength": str(len(response.body)),
         }
         self._log.write(entry.line(self._log_format))
-        headers = CIMultiDict((name, value) for name, value in response.headers if name not in _GATEWAY_HEADERS)
-        headers["apigw-requestid"] = request_id
-        return web.Response(status=response.status, body=response.body, headers=headers)
+        sent = CIMultiDict((name, value) for name, value in response.headers if name not in _GATEWAY_HEADERS)
+        sent["apigw-requestid"] = request_id
+        return web.Response(status=response.status, body=response.body, headers=sent)
 
     async def _answer(
         self, request: web.Request, headers: Mapping[str, str], request_id: str, entry: LogEntry

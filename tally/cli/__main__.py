@@ -67,7 +67,9 @@ def _is_bare() -> bool:
 def _run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status."""
     if _is_bare():
-        return _run_bare(arguments)
+        from .init import run_bare
+
+        return run_bare(arguments)
     from .terminal import run_to_exit_status
 
     _load(arguments)
@@ -121,21 +123,6 @@ def _command(arguments: Sequence[str]) -> int:
 
         fingerprints.check(fingerprints.read_all(stack.store), counters)
     return command.run(args, stack)
-
-
-def _run_bare(arguments: Sequence[str]) -> int:
-    """Runs `init`, the only command of the bare package."""
-    from . import init
-    from .terminal import CommandError
-
-    try:
-        if list(arguments[:1]) == ["init"]:
-            return init.init_bare(arguments[1:])
-        reason = "shtab is missing, and the command needs it: install 'tallystick[dev]'"
-    except CommandError as error:
-        reason = str(error)
-    print(f"tally: {reason}", file=sys.stderr)
-    return BAD
 
 
 if __name__ == "__main__":

@@ -15,24 +15,24 @@ from .command_summaries import COMMAND_SUMMARIES, SUMMARIES_BY_PURPOSE
 from .terminal import say
 
 
-def _print_help(args: argparse.Namespace) -> int:
+def print_help(args: argparse.Namespace) -> int:
     """Prints the help of one command or of all, and exits."""
     args.parser.parse_args([args.topic, "--help"] if args.topic else ["--help"])
     return 0
 
 
-def _print_version(args: argparse.Namespace) -> int:
+def print_version(args: argparse.Namespace) -> int:
     """Prints the version and the folder of the package."""
     say(f"tally {version()} ({PACKAGE})")
     return 0
 
 
 HELP = Command(
-    "help", _print_help,
+    "help", print_help,
     lambda parser, counters: parser.add_argument("topic", metavar="COMMAND", nargs="?", choices=[*COMMAND_SUMMARIES],
                                                  help="the command to explain (default: all)"),
 )  # fmt: skip
-VERSION = Command("version", _print_version)
+VERSION = Command("version", print_version)
 COMPLETION = "completion"
 
 

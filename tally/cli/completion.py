@@ -10,7 +10,7 @@ from .command import Command
 from .terminal import say
 
 
-def _print_completion(args: argparse.Namespace) -> int:
+def print_completion(args: argparse.Namespace) -> int:
     """Prints the script, with the counters that the app declares now."""
     names = " ".join(args.declared)
     listed = {
@@ -22,7 +22,7 @@ def _print_completion(args: argparse.Namespace) -> int:
 
 
 COMPLETION = Command(
-    "completion", _print_completion, lambda parser, counters: parser.add_argument("shell", choices=("bash", "zsh")),
+    "completion", print_completion, lambda parser, counters: parser.add_argument("shell", choices=("bash", "zsh")),
     examples="""  tally completion bash > ~/.local/share/bash-completion/completions/tally
   tally completion zsh > "${fpath[1]}/_tally"
 """,

@@ -45,7 +45,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"{counter.name} has no debt, so no change may pass its limit: leave out --used")
 
 
-def _count(args: argparse.Namespace, stack: Stack) -> int:
+def count(args: argparse.Namespace, stack: Stack) -> int:
     """Counts a change or a visitor, and prints the key, or whether the visitor is new. Returns 1 if a limit refuses."""
     key = args.key or str(uuid.uuid4())
     try:
@@ -77,7 +77,7 @@ def _send(tally: Tally, args: argparse.Namespace, key: str) -> dict[str, Any]:
 
 
 COUNT = Command(
-    "count", _count, _add_arguments, _check_options, json=True,
+    "count", count, _add_arguments, _check_options, json=True,
     examples="""  tally count plays 9f3a --local                 prints the key: to retry, give it with --key
   tally count stock mug --amount -2 --stack Tally-prod
   tally count readers moby-dick --visitor ann --local

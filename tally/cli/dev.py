@@ -14,7 +14,7 @@ from .folder import counters, folder, missing_text
 from .terminal import CommandError
 
 
-def _run_local_stack(args: argparse.Namespace) -> int:
+def run_local_stack(args: argparse.Namespace) -> int:
     """Replaces this process by the local stack, which handles Ctrl-C. Does not return. Raises CommandError."""
     if not counters().is_file():
         raise CommandError(missing_text(counters()))
@@ -26,6 +26,6 @@ def _run_local_stack(args: argparse.Namespace) -> int:
 
 
 DEV = Command(
-    "dev", _run_local_stack, lambda parser, counters: options.add_arguments(parser),
+    "dev", run_local_stack, lambda parser, counters: options.add_arguments(parser),
     examples=f"  tally dev\n  tally dev --port 8081 --data .tally-2\n\n{options.VARIABLES}\n",
 )  # fmt: skip

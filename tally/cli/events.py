@@ -25,7 +25,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
 
 
-def _print_events(args: argparse.Namespace, stack: Stack) -> int:
+def print_events(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the events, the newest first. Returns 0."""
     name, separator, period = (args.id or "").partition("#")
     id_ = f"{id_of(name)}{separator}{period}" if args.id else ""
@@ -50,6 +50,6 @@ def _id_with_period(detail: Any) -> str:
 
 
 EVENTS = Command(
-    "events", _print_events, _add_arguments, json=True,
+    "events", print_events, _add_arguments, json=True,
     examples="  tally events calls 7c20                        events of one number\n",
 )  # fmt: skip

@@ -53,7 +53,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.counter.name} is declared without limit_overrides, so no id has an override")
 
 
-def _export(args: argparse.Namespace, stack: Stack) -> int:
+def export(args: argparse.Namespace, stack: Stack) -> int:
     """Writes the numbers, the children or the limits of a counter. Scans the counts table."""
     counter, store = args.counter, stack.store
     if args.children and not counter.child:
@@ -162,7 +162,7 @@ def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
 
 
 EXPORT = Command(
-    "export", _export, _add_arguments, _check_options,
+    "export", export, _add_arguments, _check_options,
     examples="""  tally export plays plays.csv
   tally export likes likes.jsonl --children
 """,

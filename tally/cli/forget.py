@@ -35,7 +35,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError("--by and --why must not name the user, because the history keeps both")
 
 
-def _forget(args: argparse.Namespace, stack: Stack) -> int:
+def forget(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the data of a user, and erases it with --yes. Returns 1 if something is left."""
     user = fields.user(args.user, "--user")
     traces: list[Trace] = []
@@ -101,7 +101,7 @@ def _counts(numbers: Mapping[TraceKind, int]) -> str:
 
 
 FORGET = Command(
-    "forget", _forget,
+    "forget", forget,
     lambda parser, counters: parser.add_argument("--user", metavar="ID", type=values.user_id, required=True,
                                                  help="the `sub` of the user's tokens"),
     _check_options, write_option="--yes",

@@ -34,14 +34,18 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError("history takes ID, --user ID, --imports, or --losses")
 
 
-def _print_history(args: argparse.Namespace, stack: Stack) -> int:
+def print_history(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the repairs and imports of an id, the oldest first, or the history that an option selects."""
     if args.user is not None:
         return forget.print_runs(args, stack)
     if args.imports:
         return imports.print_runs(args, stack)
     if args.losses:
-        return _print_losses(args, stack)
+        for loss in history.acknowledged_losses(stack.store):
+            records = f"{loss['consumer']}'s records from {format_time(loss['since'])} to {format_time(loss['until'])}"
+            line = f"{format_time(loss['at'])}  {records}, acknowledged by {loss['by']}: {loss['why']}"
+            print_json_or_line(args, loss, line)
+        return 0
     tallies = _tallies_of_id(stack, args.id)
     entries: list[tuple[int, dict[str, Any], str]] = []  # each with its time, its JSON object and its line
     for name, id_ in tallies:
@@ -56,15 +60,6 @@ def _print_history(args: argparse.Namespace, stack: Stack) -> int:
         print_json_or_line(args, body, f"{format_time(at_s)}  {line}")
     if not entries and not args.json:
         say(f"{args.id} has no repairs and no imports")
-    return 0
-
-
-def _print_losses(args: argparse.Namespace, stack: Stack) -> int:
-    """Prints the acknowledged losses of stream records. Returns 0."""
-    for entry in history.acknowledged_losses(stack.store):
-        records = f"{entry['consumer']}'s records from {format_time(entry['since'])} to {format_time(entry['until'])}"
-        line = f"{format_time(entry['at'])}  {records}, acknowledged by {entry['by']}: {entry['why']}"
-        print_json_or_line(args, entry, line)
     return 0
 
 
@@ -93,6 +88,6 @@ def _tallies_of_id(stack: Stack, id_: str) -> list[tuple[str, str]]:
 
 
 HISTORY = Command(
-    "history", _print_history, _add_arguments, _check_options, json=True,
+    "history", print_history, _add_arguments, _check_options, json=True,
     examples="  tally history a91f                             the repairs and imports of this id, in every counter\n",
 )  # fmt: skip

@@ -101,7 +101,7 @@ class RowSource:
         return imports.child_chunks(good) if self.are_children else imports.number_chunks(self.counter, good)
 
 
-def _import_file(args: argparse.Namespace, stack: Stack) -> int:
+def import_file(args: argparse.Namespace, stack: Stack) -> int:
     """Checks a file, and imports it with --yes; else prints what it would import, and the earlier runs. Returns 1 if a
     row was refused, 2 if rows cannot be read."""
     counter: Counter = args.children or args.counter
@@ -242,7 +242,7 @@ def _format_run(entry: Mapping[str, Any]) -> str:
 
 
 IMPORT = Command(
-    "import", _import_file, _add_arguments,
+    "import", import_file, _add_arguments,
     write_option="--yes",
     unknown_option_hint="a file names its columns id and value, for likes post, user and liked_at (docs/migrate.md)",
     examples="""  tally import plays.csv --counter plays         checks the file; with --yes, imports it

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .command import Command
-from .terminal import CommandError
+from .terminal import BAD, CommandError, note
 
 _BUNDLED_CDK_JSON = Path(__file__).with_name("cdk.json")  # only a wheel has this file
 CDK_JSON = _BUNDLED_CDK_JSON if _BUNDLED_CDK_JSON.is_file() else Path(__file__).parents[2] / "cdk.json"
@@ -86,13 +86,20 @@ def init(args: argparse.Namespace) -> int:
     return 0
 
 
-def init_bare(arguments: Sequence[str]) -> int:
-    """Runs `uvx tallystick init [FOLDER]`, without the extras that other commands need. Raises CommandError."""
+def run_bare(arguments: Sequence[str]) -> int:
+    """Runs `uvx tallystick init [FOLDER]`, the only command that needs no extras, and returns its exit status."""
+    if arguments[:1] != ["init"]:
+        note("shtab is missing, and the command needs it: install 'tallystick[dev]'")
+        return BAD
     parser = argparse.ArgumentParser(prog="tallystick init", description=INIT.description)
     add_arguments(parser)
-    status = init(parser.parse_args(arguments))
+    try:
+        init(parser.parse_args(arguments[1:]))
+    except CommandError as error:
+        note(str(error))
+        return BAD
     print("The command `tally` comes with: uv tool install 'tallystick[cdk,dev]'")
-    return status
+    return 0
 
 
 INIT = Command("init", init, add_arguments, examples="  tally init shop && cd shop && tally dev")

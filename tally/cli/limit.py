@@ -42,7 +42,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError("--key goes with LIMIT or --declared")
 
 
-def _print_limit(args: argparse.Namespace, stack: Stack) -> int:
+def print_limit(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the limit. Returns 0."""
     tally, name, key = make_client(args, stack, "increments"), args.counter.name, args.key or str(uuid.uuid4())
     if args.declared:
@@ -57,7 +57,7 @@ def _print_limit(args: argparse.Namespace, stack: Stack) -> int:
 
 
 LIMIT = Command(
-    "limit", _print_limit, _add_arguments, _check_options, json=True,
+    "limit", print_limit, _add_arguments, _check_options, json=True,
     examples="""  tally limit calls 7c20 --stack Tally-prod
   tally limit calls 7c20 1000000 --stack Tally-prod
   tally limit calls 7c20 --declared --stack Tally-prod

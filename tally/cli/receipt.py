@@ -42,7 +42,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(error.detail) from None
 
 
-def _print_receipt(args: argparse.Namespace, stack: Stack) -> int:
+def print_receipt(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
     call, key, counter = Call(stack.store, args.caller), args.key, args.counter
     target = args.id if counter.pages else f"{counter.name}/{args.id.partition('#')[0]}"  # without the period
@@ -64,7 +64,7 @@ def _print_receipt(args: argparse.Namespace, stack: Stack) -> int:
 
 
 RECEIPT = Command(
-    "receipt", _print_receipt, _add_arguments, _check_options, json=True,
+    "receipt", print_receipt, _add_arguments, _check_options, json=True,
     examples="""  tally receipt plays 9f3a 5f0c2b9e-6f0a-4b63-8a37-0d1a4f0f6f11
   tally receipt likes a91f like-1 --caller 'auth0|7c20' --stack Tally-prod
 """,

@@ -80,7 +80,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--from-vault does not go with --local: {DEV} has no vault")
 
 
-def _restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
+def restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
     """Makes the tables, repairs their numbers, and prints the command that adopts them. Returns 0."""
     if args.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
@@ -261,7 +261,7 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
 
 
 RESTORE = Command(
-    "restore", _restore, _add_arguments, _check_options, write_option="", no_stack_option="from_vault",
+    "restore", restore, _add_arguments, _check_options, write_option="", no_stack_option="from_vault",
     examples='  tally restore --to 2026-11-22T10:30:00Z --by ann --why "INC-9" --stack Tally-prod\n'
     "  tally restore --from-vault arn:aws:backup:… --to 2026-11-23T00:00:00Z --by ann --why … --stack Tally-prod\n",
 )  # fmt: skip

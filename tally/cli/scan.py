@@ -76,7 +76,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_pace(parser)
 
 
-def _scan(args: argparse.Namespace, stack: Stack) -> int:
+def scan(args: argparse.Namespace, stack: Stack) -> int:
     """Counts the items and sets the numbers, unless they are counted already."""
     counter, name = args.counter, args.counter.name
     stack.team_table(counter)
@@ -256,7 +256,7 @@ def _apply_difference(recount: Recount, difference: Difference, settle: Callable
 
 
 SCAN = Command(
-    "scan", _scan, _add_arguments,
+    "scan", scan, _add_arguments,
     examples="""  tally scan orders                              says the cost, asks, and continues an open scan
   tally scan orders --dry-run                    estimates the cost, and the items that do not count, from a sample
   tally scan orders --units 2000 --yes           about 2,000 units a second

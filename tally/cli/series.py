@@ -85,7 +85,7 @@ def _check_series_options(args: argparse.Namespace) -> None:
         args.zone = args.range.zone
 
 
-def _print_series(args: argparse.Namespace, stack: Stack) -> int:
+def print_series(args: argparse.Namespace, stack: Stack) -> int:
     """Prints a series. Returns 2 if nothing is summed up yet."""
     body = reading.read_series(Call(stack.store), args.counter, args.id or TOTAL_ID, args.range)
     if body["as_of"] is None or args.json:
@@ -116,7 +116,7 @@ def _print_series(args: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _print_top_list(args: argparse.Namespace, stack: Stack) -> int:
+def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the numbers of a counter that moved most. Returns 2 if nothing is summed up yet."""
     body = lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
     if body["as_of"] is None or args.json:
@@ -186,7 +186,7 @@ def _span_text(body: Mapping[str, Any]) -> str:
 
 
 SERIES = Command(
-    "series", _print_series, _add_series_arguments, _check_series_options,
+    "series", print_series, _add_series_arguments, _check_series_options,
     examples="""  tally series plays 9f3a                                the last 24 hours
   tally series likes a91f --by day --tz Europe/Berlin    the last 30 days of Berlin
   tally series visits https://example.com/ --from 2026-11-20 --to 2026-11-22T12:00
@@ -195,7 +195,7 @@ SERIES = Command(
 """,
 )  # fmt: skip
 TOP = Command(
-    "top", _print_top_list, _add_top_arguments, _check_top_options,
+    "top", print_top_list, _add_top_arguments, _check_top_options,
     examples="""  tally top plays                                        today's, of UTC, so far
   tally top plays --by hour                              this hour's, so far
   tally top visits --span 2026-11 --limit 100            of a month

@@ -28,7 +28,7 @@ EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
 """The parts that `tally check` explains."""
 
 
-def _print_status(args: argparse.Namespace, stack: Stack) -> int:
+def print_status(args: argparse.Namespace, stack: Stack) -> int:
     """Prints every part. Returns 0 if all is well, 1 if a part is wrong, 2 if a part is unknown."""
     has_items = any(counter.items is not None for counter in stack.counters.values())
     run = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
@@ -76,7 +76,7 @@ def _run_check(check: Callable[[Stack], Check], stack: Stack) -> Check:
     return Check(why, {"error": why}, None)
 
 
-def _check_version(stack: Stack) -> Check:
+def version_check(stack: Stack) -> Check:
     """Checks the version, and the result of the last deploy."""
     outputs, deploy = stack.outputs, stack.status
     facts = {"version": outputs["Version"], "runtime": outputs["Runtime"], "deploy": deploy or None}
@@ -85,7 +85,7 @@ def _check_version(stack: Stack) -> Check:
     return Check(f"{version}, {deploy}" if deploy else version, facts, failed)
 
 
-def _check_api(stack: Stack) -> Check:
+def api_check(stack: Stack) -> Check:
     """Checks that the API answers: GET /health reads the counts table."""
     url = stack.outputs["ApiUrl"]
     try:
@@ -97,7 +97,7 @@ def _check_api(stack: Stack) -> Check:
     return Check(f"{url}, with {version}", {"url": url, "status": 200, "version": version})
 
 
-def _check_counters(stack: Stack) -> Check:
+def counters_check(stack: Stack) -> Check:
     """Checks that the counters of this checkout, which the command uses, fit the deployed counters and the data."""
     names = stack.outputs["Counters"].split(", ") if stack.status else _running_counters(stack.outputs["ApiUrl"])
     deployed = [name for name in names if name]
@@ -120,7 +120,7 @@ def _running_counters(url: str) -> list[str]:
         return [counter["name"] for counter in json.load(answer)["counters"]]
 
 
-def _check_alarms(stack: Stack) -> Check:
+def alarms_check(stack: Stack) -> Check:
     """Checks the alarms that publish to the stack's topic."""
     if not stack.status:
         return checks.no_alarms_check()
@@ -131,7 +131,7 @@ def _check_alarms(stack: Stack) -> Check:
     )
 
 
-def _check_subscribers(stack: Stack) -> Check:
+def subscribers_check(stack: Stack) -> Check:
     """Checks the subscribers of the topic."""
     if not stack.status:
         return checks.no_alarms_check()
@@ -139,7 +139,7 @@ def _check_subscribers(stack: Stack) -> Check:
     return checks.subscribers_check(topic["Attributes"], stack.outputs["Stage"])
 
 
-def _check_failed_events(stack: Stack) -> Check:
+def failed_events_check(stack: Stack) -> Check:
     """Counts the asynchronous events that Lambda gave up, also events that somebody is reading from the queue."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
@@ -152,14 +152,14 @@ def _check_failed_events(stack: Stack) -> Check:
 
 
 CHECKS: Mapping[str, Callable[[Stack], Check]] = {
-    "version": _check_version, "API": _check_api, "counters": _check_counters, "alarms": _check_alarms,
-    "subscribers": _check_subscribers,
+    "version": version_check, "API": api_check, "counters": counters_check, "alarms": alarms_check,
+    "subscribers": subscribers_check,
     "lag": lambda stack: checks.lag_check(stack.store), "judged": lambda stack: checks.judged_check(stack.store),
-    "drift": lambda stack: checks.drift_check(stack.store), "failed events": _check_failed_events,
+    "drift": lambda stack: checks.drift_check(stack.store), "failed events": failed_events_check,
     "dead letters": lambda stack: checks.dead_letters_check(stack.store),
     "lost records": lambda stack: checks.lost_records_check(stack.store),
     "items": lambda stack: health.items_check(stack.store, stack.counters),  # if a counter counts items of team tables
 }  # fmt: skip
 
 
-STATUS = Command("status", _print_status, json=True)
+STATUS = Command("status", print_status, json=True)

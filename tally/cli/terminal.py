@@ -138,26 +138,22 @@ def run_to_exit_status(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         note("stopped")
         return INTERRUPTED
+    except CommandError as error:
+        note(str(error))
     except Exception as error:
-        if (line := _error_line(error)) is None:
+        from botocore.exceptions import BotoCoreError, ClientError  # imported late, because only errors need them
+
+        from tally.errors import TallyError
+
+        if isinstance(error, TallyError):
+            note(explain_error(error))
+        elif isinstance(error, ClientError):
+            note(f"AWS refused a call: {error.response['Error'].get('Message', error)}")
+        elif isinstance(error, BotoCoreError):
+            note(f"the call to AWS failed: {error}")
+        else:
             raise
-        note(line)
     return BAD
-
-
-def _error_line(error: Exception) -> str | None:
-    """Returns the line for an error that the user can fix; None for another error. Imports what only errors need."""
-    if isinstance(error, CommandError):
-        return str(error)
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from tally.errors import TallyError
-
-    if isinstance(error, TallyError):
-        return explain_error(error)
-    if isinstance(error, ClientError):
-        return f"AWS refused a call: {error.response['Error'].get('Message', error)}"
-    return f"the call to AWS failed: {error}" if isinstance(error, BotoCoreError) else None
 
 
 def explain_error(error: TallyError) -> str:

@@ -29,7 +29,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_output_formats(parser)
 
 
-def _watch(args: argparse.Namespace, stack: Stack) -> int:
+def watch(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the number whenever it moves. Returns 0 at Ctrl-C. Raises what the first read raises."""
     values_read = _read_values(args, stack)
     try:
@@ -87,7 +87,7 @@ def _print_values(args: argparse.Namespace, values_read: Iterable[WatchedValue])
 
 
 WATCH = Command(
-    "watch", _watch, _add_arguments, values.complete_id,
+    "watch", watch, _add_arguments, values.complete_id,
     examples="""  tally watch plays 9f3a                         each interval costs a read
   tally watch likes a91f --interval 10 --stack Tally-prod
   tally watch stock mug --json                   a line for each change

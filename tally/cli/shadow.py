@@ -209,7 +209,7 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
     elif known:
         share = f" ({total['excess'] / total['tally']:+.2%})" if total["tally"] else ""
         counts = f"it counted {total['old']:,}, Tally {total['tally']:,}"
-        yield f"the old number has an excess of {total['excess']:+,}{share}: {counts}"
+        yield f"the old number's excess is {total['excess']:+,}{share}: {counts}"
         yield f"the old counter's hours have {total['over']:,} too many, and {-total['under']:,} too few"
         worst = [f"{one['id']} {one['excess']:+,}" for one in wrong[:WORST]]
         yield f"largest differences: {', '.join(worst)}"

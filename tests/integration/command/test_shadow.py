@@ -65,7 +65,7 @@ def test_each_hour_and_the_sum_show_the_difference_of_the_old_number(run: Run, f
     )
     assert (code, rows(out)) == (1, ["06,07,2,90,100,-10", "07,08,2,215,210,5", "08,09,1,300,300,0"])
     assert err.splitlines()[:3] == [
-        "tally: the old number has an excess of -5 (-0.82%): it counted 605, Tally 610",
+        "tally: the old number's excess is -5 (-0.82%): it counted 605, Tally 610",
         "tally: the old counter's hours have 5 too many, and 10 too few",
         "tally: largest differences: a -5",
     ]
@@ -77,7 +77,7 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
     assert (code, err.splitlines()[0]) == (0, "tally: the old number is right: 300, as Tally")
     code, out, err = run("shadow", "plays", files.hourly("a", [5, 104, 305]), *UTC)
     assert (code, rows(out)) == (1, ["06,07,1,99,100,-1", "07,08,1,201,200,1"])
-    assert "has an excess of +0 (+0.00%)" in err
+    assert "excess is +0 (+0.00%)" in err
     assert "the old counter's hours have 1 too many, and 1 too few" in err
 
 
@@ -88,7 +88,7 @@ def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files:
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
         "10,11,1,0,,", "11,12,1,0,,",
     ])  # fmt: skip
-    assert "has an excess of -5 (-0.50%): it counted 995, Tally 1,000" in err
+    assert "excess is -5 (-0.50%): it counted 995, Tally 1,000" in err
     assert "3 rows unknown: Tally has not summed up all of these hours" in err
     both = (files.hourly(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
     code, out, err = run("shadow", "plays", *both, *UTC)

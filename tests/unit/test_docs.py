@@ -188,7 +188,7 @@ def test_no_page_has_more_words_than_its_budget() -> None:
     The recipes of CONTRIBUTING.md add 32 words to docs/reference.md, and a long test runs this test after them.
     """
     budgets = {
-        "CONTRIBUTING.md": 2950,
+        "CONTRIBUTING.md": 2700,
         "README.md": 700,
         "docs/browser.md": 1280,
         "docs/cost.md": 1495,

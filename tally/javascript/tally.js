@@ -685,6 +685,7 @@ export class Tally extends EventTarget {
       state.entry = before;
       return this.#delay(state, "storage");
     }
+    const attempt = { sentBefore: before.sent, tries: entry.tries, stored: state.stored };
     state.busy = true;
     const answer = await this.#send(entry, session.token).catch(() => NO_ANSWER);
     state.busy = false;
@@ -696,18 +697,21 @@ export class Tally extends EventTarget {
       const replayed = headers.get("idempotency-replayed") === "true";
       this.#settle(state, { state: "counted", replayed, answer: body });
       this.#setServerTime(headers);
-    } else return this.#handleUnsettled(lane, session, state, answer, before.sent);
+    } else return this.#handleUnsettled(lane, session, state, answer, attempt);
     return 0;
   }
 
-  // Handles an answer that does not settle the change. `sent`: when an earlier attempt was sent, because a denied attempt
-  // has not counted. Returns how many ms the lane has to wait.
-  #handleUnsettled(lane, session, state, answer, sent) {
+  // Handles an answer that does not settle the change. `attempt`: undefined if the answer is about a receipt. Returns how
+  // many ms the lane has to wait.
+  #handleUnsettled(lane, session, state, answer, attempt = {}) {
     const { status, headers } = answer;
     const kind = kindOf(answer);
     if (state.outcome) return 0;
     if (kind === DENIED) {
-      state.entry = { ...state.entry, sent };
+      // If another tab has removed the change since the attempt, the next turn asks for its outcome.
+      if (!this.#stillWaits(state) || (attempt.stored && !state.stored)) return 0;
+      // A denied attempt has not counted, but a later attempt of another tab may have counted.
+      if (state.entry.tries === attempt.tries) state.entry = { ...state.entry, sent: attempt.sentBefore };
       state.cleared || this.#store(state);
       if (status === 401 && session.user && !session.fresh) {
         lane.fresh = true;
@@ -782,7 +786,7 @@ export class Tally extends EventTarget {
     }
     // Tally refuses to look for such a receipt, so the client sends the change, and Tally answers the change itself.
     if (kind === "refusal") return this.#allowResend(states[0]);
-    return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer, state.entry.sent)));
+    return Math.max(...left.map((state) => this.#handleUnsettled(lane, session, state, answer)));
   }
 
   // Settles the changes that have a receipt, and allows other changes to be sent again. Returns the changes that still wait.
@@ -859,11 +863,13 @@ export class Tally extends EventTarget {
 
   // Stores in the server's time when a change was sent, because a clock may be set later.
   #correctSent(state) {
-    const { entry, began, outcome, cleared } = state;
+    const { entry, began, outcome, cleared, stored } = state;
     if (outcome || !entry.sent || (entry.timed && !began)) return;
     const sent = this.#now() - this.#ageMs(state);
     state.began = undefined;
     if (entry.timed && Math.abs(sent - entry.sent) < 2000) return;
+    // Another tab may have settled and removed the change.
+    if (stored && this.#load(state.name) === null) return;
     state.entry = { ...entry, sent, timed: true };
     cleared || this.#store(state);
   }

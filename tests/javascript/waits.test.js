@@ -245,6 +245,53 @@ test("a caller who repeats the key of another tab's denied change learns that th
   assert.equal((await world.resultOf(outcome)).state, "denied");
 });
 
+/** Two tabs of a browser without locks send the same change. `deny` and `count` answer the first and the second request. */
+const sendFromTwoTabs = async () => {
+  const world = new World();
+  mock.method(console, "warn", () => {});
+  delete world.navigator.locks;
+  const answers = [];
+  world.server.faults = () => () => new Promise((answer) => answers.push(answer));
+  const tabs = [world.openTab(), world.openTab()];
+  tabs[0].increment("plays", "9f3a", { key: KEY });
+  await world.until(() => answers.length === 2);
+  world.server.faults = [];
+  const [deny, count] = [() => answers[0](json(403, {})), () => answers[1](world.server.answer(world.server.sent[1]))];
+  return { world, tabs, deny, count };
+};
+
+test("a denied change that another tab has sent is not sent as new after its receipt has expired", async () => {
+  const { world, tabs, deny } = await sendFromTwoTabs();
+  world.server.answer(world.server.sent[1]);
+  deny();
+  await world.until(() => tabs.some((tab) => reasons(tab)[0] === "denied"));
+  const next = world.closeTabs();
+  next.server.receipts.clear();
+  next.moveClock(48 * HOUR_MS);
+  const page = next.openTab();
+  await next.until(() => !page.waiting().length);
+  assert.equal(next.server.counts.get("9f3a"), 1);
+});
+
+test("a tab does not store a denied change that another tab has counted and removed", async () => {
+  const { world, tabs, deny, count } = await sendFromTwoTabs();
+  const ends = [];
+  tabs.forEach((tab, at) =>
+    tab.addEventListener("change", ({ detail: { entry, outcome } }) => entry.key === KEY && outcome && ends.push(`${at} ${outcome.state}`)),
+  );
+  // The events of the storage come late.
+  for (const tab of tabs) tab.storage.listeners.length = 0;
+  count();
+  await world.until(() => ends.length);
+  // An answer corrects the time at which each change of the tab was sent.
+  await Promise.all(tabs.map((tab) => world.resultOf(tab.increment("plays", "c41d"))));
+  assert.deepEqual(world.shared.entries, []);
+  deny();
+  await world.until(() => !tabs.some((tab) => tab.waiting().length));
+  assert.deepEqual(ends.toSorted(), ["0 counted", "1 counted"]);
+  assert.equal(world.server.counts.get("9f3a"), 1);
+});
+
 test("a later change of a like does not wait for a denied change of this like", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});

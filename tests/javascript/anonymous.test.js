@@ -8,10 +8,10 @@ const ANYONE = { anonymous: true };
 const SECRET = `tally1-own ${API} `;
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
 const neverAnswers = () => new Promise(() => {});
-// Ann's page reads the likes of the browser, to take over. The answer arrives after another page has changed the like.
+// Ann's page reads the browser's likes, to take them over. The answer arrives after another page has changed the like.
 const changeDuringRead = async (world, page, present) => {
   let deliverAnswer;
-  world.server.faults = [(request, server) => new Promise((done) => (deliverAnswer = done.bind(null, server.answer(request))))];
+  world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = resolve.bind(null, server.answer(request))))];
   world.openTab(ann());
   await world.runPending();
   world.moveClock(1000);
@@ -177,7 +177,7 @@ test("a like is taken over, although a frozen page learns late that an earlier d
   await world.resultOf(frozen.like("hearts", "home", true, ANYONE));
   frozen.storage.listeners.length = 0;
   let deliverAnswer;
-  world.server.faults = [(request, server) => new Promise((done) => (deliverAnswer = () => done(server.answer(request))))];
+  world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = () => resolve(server.answer(request))))];
   frozen.like("hearts", "home", false, ANYONE);
   await world.runPending();
   page.retry();

@@ -9,8 +9,8 @@ import { HOUR_MS, answerLost, requestLost, World } from "./world.js";
 const DAY_MS = 24 * HOUR_MS;
 const YEARS_MS = 56 * 365 * DAY_MS;
 
-/** Makes a world with a machine: `runs` and `sleeps` let time pass on it, and `moveClock` sets its clock. `kind`: "node"
- * has no document. */
+/** Makes a world with a machine. `run` and `sleep` let time pass, and `moveClock` sets the machine's clock.
+ * `kind`: "node" has no document. */
 const machine = (kind) => {
   const world = new World();
   let [ranMs, sleptMs] = [0, 0];
@@ -18,9 +18,9 @@ const machine = (kind) => {
   mock.method(os, "uptime", () => (ranMs + sleptMs) / 1000);
   mock.method(performance, "now", () => ranMs);
   if (kind === "node") delete globalThis.document;
-  const runs = (ms) => ((ranMs += ms), world.moveClock(ms));
-  const sleeps = (ms) => ((sleptMs += ms), world.moveClock(ms));
-  return Object.assign(world, { runs, sleeps });
+  const run = (ms) => ((ranMs += ms), world.moveClock(ms));
+  const sleep = (ms) => ((sleptMs += ms), world.moveClock(ms));
+  return Object.assign(world, { run, sleep });
 };
 beforeEach(() => mock.restoreAll());
 
@@ -34,7 +34,7 @@ for (const kind of ["node", "browser"])
       const page = world.openTab();
       const outcome = page.increment("plays", "9f3a");
       await world.runPending();
-      world.runs(2000);
+      world.run(2000);
       world.moveClock(ms);
       page.retry(); // The timers of this world run by the clock that was set.
       assert.equal((await world.resultOf(outcome)).state, "counted");
@@ -49,7 +49,7 @@ for (const kind of ["node", "browser"])
       world.server.faults = [requestLost];
       const outcome = page.increment("plays", "9f3a");
       await world.runPending();
-      world.runs(2000);
+      world.run(2000);
       assert.equal((await world.resultOf(outcome)).state, "counted");
     });
   }
@@ -60,7 +60,7 @@ for (const [kind, setMs] of [["node", 0], ["node", -30 * HOUR_MS], ["browser", 0
     world.server.faults = [answerLost];
     const outcome = world.openTab().increment("plays", "9f3a");
     await world.runPending();
-    world.sleeps(30 * HOUR_MS);
+    world.sleep(30 * HOUR_MS);
     world.moveClock(setMs);
     world.server.receipts.clear();
     assert.equal((await world.resultOf(outcome)).state, "doubt");

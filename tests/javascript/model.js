@@ -19,7 +19,7 @@ const source = readFileSync(new URL("../../tally/javascript/tally.js", import.me
 const loadClient = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace(/^export (?!class)/gm, "").replace("export class", "return class"));
 
 /** Returns a generator of random numbers from a seed (mulberry32). `next`: from 0 to 1. `below`: a whole number.
- * `one`: a member of a list. `often`: true for this share of the calls. */
+ * `pick`: a member of a list. `often`: true for this share of the calls. */
 export const chance = (seed) => {
   const next = () => {
     seed = (seed + 0x6d2b79f5) | 0;
@@ -27,8 +27,8 @@ export const chance = (seed) => {
     mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
-  const below = (most) => Math.floor(next() * most);
-  return { next, below, one: (of) => of[below(of.length)], often: (share) => next() < share };
+  const below = (limit) => Math.floor(next() * limit);
+  return { next, below, pick: (list) => list[below(list.length)], often: (share) => next() < share };
 };
 
 export const token = (sub, nth) => `e30.${btoa(JSON.stringify({ sub, nth })).replace(/=/g, "")}.signature`;
@@ -216,14 +216,14 @@ export class Model {
   locksOf(tab) {
     return {
       request: (name, { signal }, run) =>
-        new Promise((done, fail) => {
+        new Promise((resolve, reject) => {
           if (!this.locks.has(name)) this.locks.set(name, []);
           const queue = this.locks.get(name);
-          const waiting = { tab, begin: () => Promise.resolve(run()).then(done, fail).finally(() => this.leave(queue, waiting)) };
+          const waiting = { tab, begin: () => Promise.resolve(run()).then(resolve, reject).finally(() => this.leave(queue, waiting)) };
           signal.addEventListener("abort", () => {
             if (waiting.isGranted) return;
             this.leave(queue, waiting);
-            fail(signal.reason);
+            reject(signal.reason);
           });
           queue.push(waiting);
           this.grant(queue);
@@ -284,19 +284,19 @@ export class Model {
       caller: bearer && JSON.parse(atob(bearer)).sub, secret: headers["tally-secret"], at: this.clock.ms,
     };
     this.requests.push(request);
-    return new Promise((done, fail) => {
-      signal.addEventListener("abort", () => fail(signal.reason));
-      const failFetch = () => this.runIn(tab, () => fail(new TypeError("fetch failed")));
+    return new Promise((resolve, reject) => {
+      signal.addEventListener("abort", () => reject(signal.reason));
+      const failFetch = () => this.runIn(tab, () => reject(new TypeError("fetch failed")));
       const answer = ([status, body, fields = {}]) => {
         const text = typeof body === "string" ? body : JSON.stringify(body);
-        this.runIn(tab, () => done({ status, headers: new Headers(fields), text: async () => text }));
+        this.runIn(tab, () => resolve({ status, headers: new Headers(fields), text: async () => text }));
       };
       const { chance: random } = this;
       const delayMs = 1 + random.below(200);
       if (!random.often(this.faults)) return this.timer(null, () => answer(this.server.answer(request)), delayMs);
-      const fault = random.one(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
+      const fault = random.pick(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
       if (fault === "request lost") return this.timer(null, failFetch, delayMs);
-      if (fault === "false answer") return this.timer(null, () => answer(random.one(FALSE_ANSWERS)), delayMs);
+      if (fault === "false answer") return this.timer(null, () => answer(random.pick(FALSE_ANSWERS)), delayMs);
       // The request arrives, although its page gets no answer.
       this.server.delayed.add(request.key);
       this.timer(null, () => {

@@ -34,7 +34,7 @@ class History {
     this.model.clock.node = this.random.often(0.4);
     /** Whether clocks are set forward by a time that a machine may sleep. A browser cannot tell this from a sleep. */
     this.setsClockForward = !this.takesDays && this.random.often(0.5);
-    this.model.clock.setMs = this.takesDays ? 0 : this.random.one([0, -SINCE_1970_MS, -2 * DAY_MS, 2 * DAY_MS, 7 * HOUR_MS]);
+    this.model.clock.setMs = this.takesDays ? 0 : this.random.pick([0, -SINCE_1970_MS, -2 * DAY_MS, 2 * DAY_MS, 7 * HOUR_MS]);
   }
 
   open() {
@@ -60,7 +60,7 @@ class History {
 
   get tab() {
     const awake = this.model.alive.filter(({ frozen }) => !frozen);
-    return awake.length ? this.random.one(awake) : this.open();
+    return awake.length ? this.random.pick(awake) : this.open();
   }
 
   record(tab, fields, promise, key) {
@@ -86,11 +86,11 @@ class History {
   play(tab = this.tab) {
     const { random } = this;
     const signed = random.often(0.2);
-    this.recordCall(tab, () => tab.client.increment(signed ? "usage" : "plays", random.one(VIDEOS), { amount: random.one([undefined, 1, 2n]), signed }));
+    this.recordCall(tab, () => tab.client.increment(signed ? "usage" : "plays", random.pick(VIDEOS), { amount: random.pick([undefined, 1, 2n]), signed }));
   }
 
   like(tab = this.tab) {
-    this.recordCall(tab, () => tab.client.like("hearts", this.random.one(POSTS), this.random.often(0.5), { anonymous: this.random.often(0.7) }));
+    this.recordCall(tab, () => tab.client.like("hearts", this.random.pick(POSTS), this.random.often(0.5), { anonymous: this.random.often(0.7) }));
   }
 
   // Uses one of five keys, from any tab and perhaps with another amount. Receipts live longer than this history.
@@ -98,7 +98,7 @@ class History {
     if (this.takesDays) return;
     const { tab, random } = this;
     const key = `job-${String(random.below(5)).padStart(24, "0")}`;
-    const amount = random.one([1, 1, 2]);
+    const amount = random.pick([1, 1, 2]);
     this.record(tab, { counter: "plays", id: "own", amount, isRepeatedKey: true }, tab.client.increment("plays", "own", { key, amount }), key);
   }
 
@@ -108,7 +108,7 @@ class History {
   }
 
   forgetUser() {
-    const user = this.random.one(USERS);
+    const user = this.random.pick(USERS);
     this.tab.client.forget(user);
     for (const change of [...this.changes, ...this.likeChanges.values()]) if (change.user === user) change.forgotten = true;
   }
@@ -120,7 +120,7 @@ class History {
     const { random } = this;
     const names = ["x", "", "ann hearts post-1 k", " plays .. kkkkkkkkkkkkkkkkkkkkkkkk", " plays v1 kkkkkkkkkkkkkkkkkkkkkkkk"];
     const values = ["{}", "null", "{nonsense", "7", '{"at":1,"sent":0,"tries":"x"}', '{"counter":"plays","id":"..","at":null}'];
-    items.set(prefix + random.one(names), random.one(values));
+    items.set(prefix + random.pick(names), random.pick(values));
   }
 
   passTime() {
@@ -137,13 +137,13 @@ class History {
     if (this.takesDays) clock.setMs += hours() / 600;
     // A time service corrects a clock that began in 1970.
     else if (clock.setMs < -DAY_MS * 365) clock.setMs = 0;
-    else if (this.setsClockForward) clock.setMs += this.random.one([hours(), 2 * DAY_MS, -2 * DAY_MS]);
-    else clock.setMs -= this.random.one([Math.abs(hours()), 2 * DAY_MS]);
+    else if (this.setsClockForward) clock.setMs += this.random.pick([hours(), 2 * DAY_MS, -2 * DAY_MS]);
+    else clock.setMs -= this.random.pick([Math.abs(hours()), 2 * DAY_MS]);
   }
 
   async step() {
     const { model, random, session } = this;
-    const event = random.one([
+    const event = random.pick([
       "play", "play", "play", "like", "like", "like", "repeatKey", "repeatKey", "passTime", "passTime", "passTime", "sleep",
       "open", "close", "freeze", "thaw", "user", "token", "token", "online", "full", "broken", "setClock", "storeJunk", "faults",
       "retry", ...(random.often(0.2) ? ["forgetUser", "clear"] : []), ...(random.often(0.1) ? ["forgetBrowser"] : []),
@@ -153,13 +153,13 @@ class History {
     if (event === "close") model.close(this.tab);
     if (event === "freeze") model.freeze(this.tab);
     if (event === "thaw") model.alive.filter(({ frozen }) => frozen).forEach((tab) => model.thaw(tab));
-    if (event === "user") Object.assign(session, { user: random.one([undefined, ...USERS]), nth: session.nth + 1 });
+    if (event === "user") Object.assign(session, { user: random.pick([undefined, ...USERS]), nth: session.nth + 1 });
     if (event === "token")
-      session.failure = random.one(["none", "none", "token throws", "token hangs", "no token", "token of another user", "user throws"]);
+      session.failure = random.pick(["none", "none", "token throws", "token hangs", "no token", "token of another user", "user throws"]);
     if (event === "online") model.online = random.often(0.7);
     if (event === "full" && !this.isStorageReliable) model.full = random.often(0.4);
     if (event === "broken" && !this.isStorageReliable) this.tab.broken = random.often(0.4);
-    if (event === "faults") model.faults = random.one([0, 0.3, 0.7, 1]);
+    if (event === "faults") model.faults = random.pick([0, 0.3, 0.7, 1]);
     if (event === "retry") this.tab.client.retry();
     if (event === "clear") {
       model.clear();

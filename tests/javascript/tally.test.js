@@ -89,10 +89,10 @@ test("a busy server gets no request before its retry-after has passed", async ()
   const page = world.openTab();
   page.increment("plays", "9f3a");
   await world.runPending();
-  const began = Date.now();
+  const startMs = Date.now();
   page.increment("plays", "9f3b");
   await world.until(() => world.server.sent.length > 1);
-  assert.ok(Date.now() - began >= 40e3);
+  assert.ok(Date.now() - startMs >= 40e3);
   await world.until(() => world.server.counts.size === 2);
 });
 
@@ -117,7 +117,7 @@ test("a counted change without an answer is not sent again after an hour, becaus
   next.moveClock(30 * HOUR_MS);
   next.server.requests = [];
   const outcome = await next.resultOf(
-    new Promise((done) => next.openTab().addEventListener("change", ({ detail }) => detail.outcome && done(detail.outcome)))
+    new Promise((resolve) => next.openTab().addEventListener("change", ({ detail }) => detail.outcome && resolve(detail.outcome)))
   );
   assert.equal(outcome.state, "counted");
   assert.deepEqual(next.server.sent, []);
@@ -212,15 +212,15 @@ test("a change that always fails delays no other change", async () => {
 test("the last of the changes of a like wins, and a later change waits for the answer to an earlier change", async () => {
   const world = new World();
   const page = world.openTab(ANN);
-  let answer;
-  world.server.faults = [(request, server) => new Promise((done) => (answer = () => done(server.answer(request))))];
+  let deliverAnswer;
+  world.server.faults = [(request, server) => new Promise((resolve) => (deliverAnswer = () => resolve(server.answer(request))))];
   const outcomes = [true, false, true, false].map((present) => page.like("hearts", "article-1", present));
   await world.runPending();
   assert.deepEqual(world.server.sent.map(({ method }) => method), ["DELETE"], "earlier changes that were never sent are superseded");
   outcomes.push(page.like("hearts", "article-1", true));
   await world.runPending();
   assert.equal(world.server.sent.length, 1);
-  answer();
+  deliverAnswer();
   assert.deepEqual((await Promise.all(outcomes)).map(({ state }) => state), [
     "superseded", "superseded", "superseded", "counted", "counted",
   ]);
@@ -258,7 +258,7 @@ test("a user who signs in while another user's changes are being sent sends no c
   const session = { user: "ann" };
   const page = world.openTab({ user: () => session.user, token: () => token(session.user) });
   const answers = [];
-  world.server.faults = (request) => (request.caller === "ann" ? (_, server) => new Promise((done) => answers.push(() => done(server.answer(request)))) : undefined);
+  world.server.faults = (request) => (request.caller === "ann" ? (_, server) => new Promise((resolve) => answers.push(() => resolve(server.answer(request)))) : undefined);
   for (let nth = 0; nth < 6; nth++) page.like("hearts", `post-${nth}`);
   await world.runPending();
   assert.equal(answers.length, 4, "the client sends 4 changes at a time");
@@ -405,7 +405,7 @@ test("a key that the caller gives counts once, and its change keeps the time whe
 
 test("if the server does not answer in time, the client sends the change again", async () => {
   const world = new World();
-  world.server.faults = [({ signal }) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason)))];
+  world.server.faults = [({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)))];
   assert.equal((await world.resultOf(world.openTab().increment("plays", "9f3a"), 1000)).state, "counted");
 });
 
@@ -442,9 +442,9 @@ test("the value of a limited counter has its limit, the amount that is left and 
 
 test("an answer's number beyond 2^53 is a BigInt, in this tab and in another tab", async () => {
   const world = new World();
-  const [page, other] = [world.openTab(), world.openTab()];
+  const [page, otherTab] = [world.openTab(), world.openTab()];
   const numbersHeard = [];
-  other.addEventListener("change", ({ detail: { outcome } }) => outcome && numbersHeard.push(outcome.answer.number));
+  otherTab.addEventListener("change", ({ detail: { outcome } }) => outcome && numbersHeard.push(outcome.answer.number));
   world.server.faults = [textAnswer(`{"counter":"ticket","id":"desk","counted":true,"number":${LARGE}}`)];
   const { answer } = await world.resultOf(page.increment("ticket", "desk"));
   await world.runPending();

@@ -1,5 +1,5 @@
-// Each change ends in bounded time, and its caller learns its outcome; or it waits, and says why. A change that waits
-// delays no other change, no other tab and no process.
+// Each change ends in bounded time and its caller learns the outcome, or the change waits and says why. A change that
+// waits delays no other change, no other tab and no process.
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -38,10 +38,10 @@ for (const [failure, options] of Object.entries({
 }))
   test(`if ${failure}, anonymous changes count at once, in this tab and in other tabs`, async () => {
     const world = new World();
-    const [page, other] = [world.openTab(options), world.openTab()];
+    const [page, otherTab] = [world.openTab(options), world.openTab()];
     if (page.user()) page.like("hearts", "article-1");
     else assert.throws(() => page.like("hearts", "article-1"), /nobody is signed in/);
-    const outcomes = [page.increment("plays", "9f3a"), other.increment("plays", "9f3a")];
+    const outcomes = [page.increment("plays", "9f3a"), otherTab.increment("plays", "9f3a")];
     await world.runPending();
     assert.deepEqual((await Promise.all(outcomes)).map(({ state }) => state), ["counted", "counted"]);
     await world.until(() => !page.user() || reasons(page)[0] === "no-token");
@@ -68,11 +68,11 @@ test("no function of the page runs while a lock is held", async () => {
 test("if the lock is not granted in time, the client sends without the lock", async () => {
   const world = new World();
   world.navigator.locks.request("tally1 " + API + " ", { signal: new AbortController().signal }, neverAnswers);
-  const began = Date.now();
+  const startMs = Date.now();
   const page = world.openTab();
   const outcomes = Array.from({ length: 40 }, () => page.increment("plays", "9f3a"));
   await world.resultOf(Promise.all(outcomes));
-  assert.ok(Date.now() - began < 10e3);
+  assert.ok(Date.now() - startMs < 10e3);
   assert.equal(world.server.sent.length, 40);
 });
 
@@ -80,38 +80,38 @@ test("a missing answer delays only its own change", async () => {
   const world = new World();
   world.server.faults = ({ path }) => (path.includes("hangs") ? neverAnswers : undefined);
   const page = world.openTab();
-  const other = world.openTab();
+  const otherTab = world.openTab();
   for (let nth = 0; nth < 4; nth++) page.increment("plays", "hangs");
   await world.runPending();
-  const began = Date.now();
-  await world.resultOf(Promise.all([page, other].map((tab) => tab.increment("plays", "9f3a"))));
-  assert.ok(Date.now() - began < 10e3, `${Date.now() - began} ms`);
-  await world.until(() => Date.now() - began > MINUTE_MS);
+  const startMs = Date.now();
+  await world.resultOf(Promise.all([page, otherTab].map((tab) => tab.increment("plays", "9f3a"))));
+  assert.ok(Date.now() - startMs < 10e3, `${Date.now() - startMs} ms`);
+  await world.until(() => Date.now() - startMs > MINUTE_MS);
   assert.ok(world.server.sent.length < 30, `${world.server.sent.length} requests`);
 });
 
 test("a page that cannot store an outcome reports the outcome once, although another tab sends the change again", async () => {
   const world = new World();
   const page = world.openTab();
-  const ends = [];
-  page.addEventListener("change", ({ detail }) => detail.outcome && ends.push(detail.outcome.state));
+  const states = [];
+  page.addEventListener("change", ({ detail }) => detail.outcome && states.push(detail.outcome.state));
   const denied = () => {
     throw new DOMException("denied", "SecurityError");
   };
   const broken = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
   world.server.faults = [broken];
   await world.resultOf(page.increment("plays", "9f3a"));
-  const other = world.openTab();
-  await world.until(() => !other.waiting().length);
+  const otherTab = world.openTab();
+  await world.until(() => !otherTab.waiting().length);
   assert.equal(world.server.sent.length, 2);
-  assert.deepEqual(ends, ["counted"]);
+  assert.deepEqual(states, ["counted"]);
 });
 
 test("a page that thaws reports an outcome once, although another tab settled the change, too", async () => {
   const world = new World();
   const page = world.openTab();
-  const ends = [];
-  page.addEventListener("change", ({ detail }) => detail.outcome && ends.push(detail.outcome.state));
+  const states = [];
+  page.addEventListener("change", ({ detail }) => detail.outcome && states.push(detail.outcome.state));
   const events = [];
   const view = world.shared.openView();
   view.listeners.push((event) => events.push(event));
@@ -119,18 +119,18 @@ test("a page that thaws reports an outcome once, although another tab settled th
   // The page received the answer first. The events of the other tab's writes reach the page now.
   for (const event of events) for (const listener of page.storage.listeners) listener(event);
   await world.runPending();
-  assert.deepEqual(ends, ["counted"]);
+  assert.deepEqual(states, ["counted"]);
   assert.deepEqual(page.waiting(), []);
 });
 
 test("a change whose key was counted before ends as counted", async () => {
   const world = new World();
   const page = world.openTab();
-  const ends = [];
-  page.addEventListener("change", ({ detail }) => ends.push(detail.outcome?.state));
+  const states = [];
+  page.addEventListener("change", ({ detail }) => states.push(detail.outcome?.state));
   const key = "job-000000000000000000001";
   for (let nth = 0; nth < 2; nth++) await world.resultOf(page.increment("plays", "9f3a", { key }));
-  assert.deepEqual(ends.filter(Boolean), ["counted", "counted"]);
+  assert.deepEqual(states.filter(Boolean), ["counted", "counted"]);
 });
 
 test("a hidden page requests no lock", async () => {
@@ -191,7 +191,7 @@ for (const [mistake, id, options] of [
 for (const status of [400, 401, 403, 404, 405, 413])
   test(`the caller of a change learns that the gateway answered ${status}, and no page sends the change again`, async () => {
     const world = new World();
-    const warned = mock.method(console, "warn", () => {});
+    const warn = mock.method(console, "warn", () => {});
     world.server.faults = ({ method }) => (method === "GET" ? undefined : gatewayAnswer(status));
     const page = world.openTab(ANN);
     const reported = [];
@@ -200,13 +200,13 @@ for (const status of [400, 401, 403, 404, 405, 413])
     assert.deepEqual(await Promise.all(outcomes), Array(3).fill({ state: "denied", status }));
     assert.deepEqual(page.waiting().map(({ why, status, sent }) => [why, status, sent]), Array(3).fill(["denied", status, 0]));
     assert.ok(reported.includes("denied"));
-    assert.deepEqual(warned.mock.calls.map(({ arguments: [line] }) => line.match(/answers (\d+ to changes of \w+)/)[1]), [
+    assert.deepEqual(warn.mock.calls.map(({ arguments: [line] }) => line.match(/answers (\d+ to changes of \w+)/)[1]), [
       `${status} to changes of usage`, `${status} to changes of hearts`,
     ]);
-    warned.mock.restore();
+    warn.mock.restore();
     const { length } = world.server.sent;
-    const began = Date.now();
-    await world.until(() => Date.now() - began > 3 * HOUR_MS, MINUTE_MS * 10);
+    const startMs = Date.now();
+    await world.until(() => Date.now() - startMs > 3 * HOUR_MS, MINUTE_MS * 10);
     world.fireEvent("visibilitychange");
     await world.runPending();
     assert.equal(world.server.sent.length, length);
@@ -237,11 +237,11 @@ test("a caller who repeats the key of another tab's denied change learns that th
   const world = new World();
   mock.method(console, "warn", () => {});
   world.server.faults = () => gatewayAnswer(404);
-  const [page, other] = [world.openTab(), world.openTab()];
+  const [page, otherTab] = [world.openTab(), world.openTab()];
   await page.increment("plays", "9f3a", { key: KEY });
-  await world.until(() => reasons(other)[0] === "denied");
-  const outcome = other.increment("plays", "9f3a", { key: KEY });
-  other.retry();
+  await world.until(() => reasons(otherTab)[0] === "denied");
+  const outcome = otherTab.increment("plays", "9f3a", { key: KEY });
+  otherTab.retry();
   assert.equal((await world.resultOf(outcome)).state, "denied");
 });
 
@@ -325,8 +325,8 @@ test("while a browser says that it is offline, the client checks the network, an
   world.server.faults = () => requestLost;
   const page = world.openTab();
   const outcomes = Array.from({ length: 9 }, () => page.increment("plays", "9f3a"));
-  const began = Date.now();
-  await world.until(() => Date.now() - began > 10 * MINUTE_MS, 1000);
+  const startMs = Date.now();
+  await world.until(() => Date.now() - startMs > 10 * MINUTE_MS, 1000);
   assert.deepEqual([...new Set(page.waiting().map(({ why, sent }) => `${why} ${sent}`))], ["offline 0"]);
   assert.ok(world.server.requests.length < 40);
   world.server.faults = [];
@@ -339,8 +339,8 @@ test("a negative retry-after is read as 0", async () => {
   world.server.faults = () => (world.server.requests.length > 50 ? neverAnswers : () => json(429, {}, { "retry-after": "-0.001" }));
   const page = world.openTab();
   for (let at = 0; at < 5; at++) page.increment("plays", `video-${at}`);
-  const began = Date.now();
-  await world.until(() => Date.now() - began > MINUTE_MS);
+  const startMs = Date.now();
+  await world.until(() => Date.now() - startMs > MINUTE_MS);
   assert.ok(world.server.requests.length < 20, String(world.server.requests.length));
 });
 
@@ -371,11 +371,11 @@ test("forget(undefined) removes no change", async () => {
 test("a change that is forgotten while the client waits for a token is not sent", async () => {
   const world = new World();
   let giveToken;
-  const page = world.openTab({ user: () => "ann", token: () => new Promise((done) => (giveToken = done)) });
-  const other = world.openTab();
+  const page = world.openTab({ user: () => "ann", token: () => new Promise((resolve) => (giveToken = resolve)) });
+  const otherTab = world.openTab();
   const outcome = page.like("hearts", "article-1");
   await world.runPending();
-  other.forget("ann");
+  otherTab.forget("ann");
   await world.runPending();
   giveToken(token("ann"));
   await world.runPending();
@@ -392,8 +392,8 @@ test("a change that is forgotten while its request is open is not sent again", a
   await world.runPending();
   page.forget("ann");
   failRequest(new TypeError("fetch failed"));
-  const began = Date.now();
-  await world.until(() => Date.now() - began > MINUTE_MS);
+  const startMs = Date.now();
+  await world.until(() => Date.now() - startMs > MINUTE_MS);
   assert.deepEqual([world.shared.entries, world.server.sent.length], [[], 1]);
 });
 
@@ -470,8 +470,8 @@ test("the client reads each change of a backlog at most twice", async () => {
   const { getItem } = storage;
   let reads = 0;
   storage.getItem = (name) => (reads++, getItem(name));
-  world.server.faults = (request) => (request.key.endsWith("7") && request.key !== KEY && !seen.has(request.key) ? (seen.add(request.key), answerLost) : undefined);
-  const seen = new Set();
+  const lost = new Set();
+  world.server.faults = ({ key }) => (key.endsWith("7") && key !== KEY && !lost.has(key) ? (lost.add(key), answerLost) : undefined);
   new Tally({ api: API, storage });
   await world.until(() => world.server.counts.get("9f3a") === 500, 5000);
   await world.until(() => !world.shared.entries.length, 5000);

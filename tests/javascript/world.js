@@ -31,12 +31,12 @@ export class Server {
 
   fetch = async (url, { method = "GET", body, headers = {}, signal } = {}) => {
     signal?.throwIfAborted();
-    const at = new URL(url);
+    const address = new URL(url);
     const caller = headers.authorization && JSON.parse(Buffer.from(headers.authorization.split(".")[1], "base64url")).sub;
     const fields = body ? JSON.parse(body) : {};
     const key = fields.key ?? headers["idempotency-key"];
     const secret = headers["tally-secret"];
-    const request = { method, path: at.pathname, query: at.searchParams, key, caller, secret, headers, amount: fields.amount, signal };
+    const request = { method, path: address.pathname, query: address.searchParams, key, caller, secret, headers, amount: fields.amount, signal };
     this.requests.push(request);
     const fault = typeof this.faults === "function" ? this.faults(request) : this.faults.shift();
     return fault ? fault(request, this) : this.answer(request);
@@ -126,9 +126,9 @@ export const locks = () => {
   return {
     request: async (name, { signal }, run) => {
       const previous = last.get(name);
-      const granted = new Promise((done, fail) => {
-        signal.addEventListener("abort", () => fail(signal.reason));
-        (previous ?? Promise.resolve()).then(done);
+      const granted = new Promise((resolve, reject) => {
+        signal.addEventListener("abort", () => reject(signal.reason));
+        (previous ?? Promise.resolve()).then(resolve);
       });
       const released = granted.then(run);
       // If a page aborts its request, the next request waits for the previous one.
@@ -141,7 +141,6 @@ export const locks = () => {
 export class World {
   server = new Server();
   shared = new SharedStorage();
-  users = {};
   navigator = { onLine: true, locks: locks() };
   windowListeners = {};
 

@@ -140,8 +140,10 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tally was wrong before the ledger began."""
-    waited: list[int] = []
-    monkeypatch.setattr(reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: waited.append(asked_s))
+    request_times_s: list[int] = []
+    monkeypatch.setattr(
+        reconcile.Reconciler, "wait_until_judged", lambda self, asked_s, tell: request_times_s.append(asked_s)
+    )
     post(store, "off", off_by=5)
     code, out, err = run("repair", "likes", "off", *SIGNED, "--yes")
     assert (code, out.splitlines()[1:]) == (0, ["repaired likes off: -5 (7 to 2), by recount", "all is well"])
@@ -149,7 +151,7 @@ def test_a_difference_without_drift_is_repaired_after_a_second_count(
         "tally: 1 of 1 differs from the count of children for no recorded reason: counting once more to be sure\n"
         in err
     )
-    assert len(waited) == 2
+    assert len(request_times_s) == 2
 
 
 def test_a_repair_asks_and_writes_nothing_without_a_yes(
@@ -198,9 +200,9 @@ def test_a_number_that_may_still_change_is_unclear_and_exits_with_1(run: Run, st
     assert run("get", "likes", "p")[1] == "likes p: 2\n"
 
 
-def lose_receipt(store: Store, target: str, amount: int, counter: str = "visits", ago_days: int = 3) -> str:
+def lose_receipt(store: Store, target: str, amount: int, counter: str = "visits", days_ago: int = 3) -> str:
     """Store the receipt of a spilled change that was never rolled up. Returns the day of the change."""
-    minute = store.settings.minute_of(time.time()) - ago_days * tallies.MINUTES_PER_DAY
+    minute = store.settings.minute_of(time.time()) - days_ago * tallies.MINUTES_PER_DAY
     texts = {"id": f"tally#{target}{amount}", "counter": counter, "target": target}
     item: Any = {name: {"S": text} for name, text in texts.items()} | {"rollup": {"BOOL": True}}
     item |= {"at": {"N": str(minute)}, "amount": {"N": str(amount)}}
@@ -215,7 +217,7 @@ def test_lost_receipts_are_listed_and_added_once_after_drift_is_repaired(run: Ru
     day = lose_receipt(store, page, 7)
     lose_receipt(store, page, 5)
     lose_receipt(store, "v", 2, "plays")
-    lose_receipt(store, "v", 9, "plays", ago_days=1)  # this receipt may still be rolled up
+    lose_receipt(store, "v", 9, "plays", days_ago=1)  # this receipt may still be rolled up
     lose_receipt(store, "x", 9, "gone")  # no counter has this name
     code, out, _ = run("check")
     page_line = f"lost     visits {page}: 0, its receipts say more: {day} 12: a repair adds +12"
@@ -268,8 +270,8 @@ def test_a_number_is_named_by_id_and_period_or_by_the_id_for_the_present_period(
     today = f"7c20#{today}"
 
     def line_end(days: int) -> str:
-        ends = time.strftime("%Y-%m-%dT00:00:00+00:00", time.gmtime(now_s + (days + 1) * 86400))
-        return f"8, drifts by +5, 992 left to its limit of 1000, until {ends}\n"
+        end = time.strftime("%Y-%m-%dT00:00:00+00:00", time.gmtime(now_s + (days + 1) * 86400))
+        return f"8, drifts by +5, 992 left to its limit of 1000, until {end}\n"
 
     for target in (today, f"7c20#{later}"):
         edit(store, tallies.key(counters.CALLS, target, 0), "calls", 8)
@@ -280,14 +282,12 @@ def test_a_number_is_named_by_id_and_period_or_by_the_id_for_the_present_period(
     assert (body["id"], body["period"], body["value"]) == ("7c20", today.partition("#")[2], 8)
     ends_s = (int(now_s) // 86400 + 1) * 86400
     assert (body["limit"], body["left"], body["resets_at"]) == (1000, 992, ends_s)
-    listed = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
-    assert {(row["id"], row["period"]) for row in listed} == {("7c20", today.partition("#")[2]), ("7c20", later)}
+    rows = [json.loads(line) for line in run("check", "--json")[1].splitlines()]
+    assert {(row["id"], row["period"]) for row in rows} == {("7c20", today.partition("#")[2]), ("7c20", later)}
     assert f"repaired calls {today}: -5 (8 to 3), by ledger" in run("repair", "calls", "7c20", *SIGNED, "--yes")[1]
     assert f"calls {today}: -5 (8 to 3) by ann" in run("history", "7c20")[1]
-    assert [run("get", *arguments)[0] for arguments in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{later}"))] == [
-        2,
-        2,
-    ]
+    for arguments in (("calls", "7c20#2026-02-30"), ("usage", f"7c20#{later}")):
+        assert run("get", *arguments)[0] == 2
 
 
 def test_drift_of_a_counter_that_is_not_declared_is_reported(run: Run, store: Store) -> None:

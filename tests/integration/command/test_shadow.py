@@ -82,16 +82,16 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
 
 
 def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files: Files) -> None:
-    before = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
-    code, out, err = run("shadow", "plays", before, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
+    first = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
+    code, out, err = run("shadow", "plays", first, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [
         "05,06,1,4,,", "06,07,1,100,100,0", "07,08,1,195,200,-5", "08,09,1,300,300,0", "09,10,1,400,400,0",
         "10,11,1,0,,", "11,12,1,0,,",
     ])  # fmt: skip
     assert "excess is -5 (-0.50%): it counted 995, Tally 1,000" in err
     assert "3 rows unknown: Tally has not summed up all of these hours" in err
-    both = (files.hourly(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
-    code, out, err = run("shadow", "plays", *both, *UTC)
+    two_ids = (files.hourly(id_, [*[None] * 4, 1000, 1000]) for id_ in "ab")
+    code, out, err = run("shadow", "plays", *two_ids, *UTC)
     assert (code, rows(out)) == (2, ["10,11,2,0,,"])
     assert "there is nothing to compare" in err
 
@@ -108,30 +108,31 @@ def test_an_hour_without_a_reading_is_compared_only_together_with_its_neighbours
 
 
 def test_a_reading_far_from_a_full_hour_is_in_no_row_and_the_nearest_reading_counts(run: Run, files: Files) -> None:
-    late, near = files.hourly("a", [0, 100, 300], late_s=70), files.hourly("a", [7, 109, 300], late_s=20)
-    code, out, err = run("shadow", "plays", late, *UTC)
+    late_file, near_file = files.hourly("a", [0, 100, 300], late_s=70), files.hourly("a", [7, 109, 300], late_s=20)
+    code, out, err = run("shadow", "plays", late_file, *UTC)
     assert (code, rows(out)) == (2, [])
     assert "3 readings are over 60 s from a full hour, and are in no row" in err
-    assert rows(run("shadow", "plays", late, *UTC, "--within", "70")[1]) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
-    for order in ((late, near), (near, late)):
+    out = run("shadow", "plays", late_file, *UTC, "--within", "70")[1]
+    assert rows(out) == ["06,07,1,100,100,0", "07,08,1,200,200,0"]
+    for order in ((late_file, near_file), (near_file, late_file)):
         out = run("shadow", "plays", *order, *UTC, "--within", "70")[1]
         assert rows(out) == ["06,07,1,102,100,2", "07,08,1,191,200,-9"]
 
 
 def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> None:
-    good = files.hourly("a", [0, 100])
-    good_line = "a,1.0,18e8"
-    bad = files("a,x,1800000000", "a,7,yesterday", "a,7", "a#b,7,1800000000", good_line, "a,2,1800000000")
-    code, out, err = run("shadow", "plays", good, bad)
+    valid_file = files.hourly("a", [0, 100])
+    valid_line = "a,1.0,18e8"
+    bad_file = files("a,x,1800000000", "a,7,yesterday", "a,7", "a#b,7,1800000000", valid_line, "a,2,1800000000")
+    code, out, err = run("shadow", "plays", valid_file, bad_file)
     assert (code, out) == (2, "")
     assert [line.split(": ")[2] for line in err.splitlines()[:-1]] == [f"line {line}" for line in (2, 3, 4, 5, 7)]
     assert err.splitlines()[-2].endswith("a has another value at the same time")
     assert err.splitlines()[-1] == "tally: 5 rows cannot be read: nothing is compared"
     for arguments, message in {
         ("plays", "nowhere.csv"): "nowhere.csv: No such file",
-        ("plays", good, "--at-column", "when"): "when: a file of readings names its columns id, value and at",
+        ("plays", valid_file, "--at-column", "when"): "when: a file of readings names its columns id, value and at",
         ("plays", files("a,1", head="id,value")): "must name the columns id, value, at, once each",
-        ("calls", good): "calls has periods",
+        ("calls", valid_file): "calls has periods",
     }.items():
         code, out, err = run("shadow", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -146,13 +147,8 @@ def test_json_has_every_id_and_a_terminal_shows_bars(
     try_commit(
         store, [history.repair_entry_write(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")]
     )
-    arguments = (
-        "shadow",
-        "plays",
-        files.hourly("b", [0, 0, 10, 10]),
-        files.hourly("a", [0, 90, 305, 605, 999, 999]),
-        *UTC,
-    )
+    readings = files.hourly("b", [0, 0, 10, 10]), files.hourly("a", [0, 90, 305, 605, 999, 999])
+    arguments = ("shadow", "plays", *readings, *UTC)
     code, out, _ = run(*arguments, "--json")
     body = json.loads(out)
     assert (code, body["old"], body["tally"], body["excess"], body["added"]) == (1, 1009, 1010, -1, -3)

@@ -46,19 +46,19 @@ def test_the_script_may_be_cached_and_is_compressed_for_clients_that_accept_gzip
     assert headers["cache-control"] == "public, max-age=3600"
     assert (headers["content-encoding"], headers["vary"]) == ("gzip", "accept-encoding, authorization")
     assert headers["cross-origin-resource-policy"] == "cross-origin"
-    packed = base64.b64decode(answer["body"])
-    assert len(packed) <= 1100
-    assert gzip.decompress(packed).decode() == SCRIPT
-    for accepted in ("", "br", "gzip; q=0.000", "x-gzip"):
-        plain = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": accepted})
+    compressed = base64.b64decode(answer["body"])
+    assert len(compressed) <= 1100
+    assert gzip.decompress(compressed).decode() == SCRIPT
+    for encodings in ("", "br", "gzip; q=0.000", "x-gzip"):
+        plain = invoke.http("get_client_file", file="beacon.js", headers={"accept-encoding": encodings})
         assert (plain["body"], plain["isBase64Encoded"]) == (SCRIPT, False)
         assert "content-encoding" not in plain["headers"]
     tag = headers["etag"]
-    for matching in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": matching})
+    for matching_tag in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": matching_tag})
         assert (answer["statusCode"], answer["body"], answer["headers"]["etag"]) == (304, "", tag)
-    for other in ('"other"', "", "W/"):
-        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": other})
+    for other_tag in ('"other"', "", "W/"):
+        answer = invoke.http("get_client_file", file="beacon.js", headers={"If-None-Match": other_tag})
         assert answer["statusCode"] == 200
 
 
@@ -106,8 +106,8 @@ def test_every_operation_finds_a_page_by_every_spelling_of_its_url(invoke: Invok
     for number, url in enumerate(spellings):
         visit = {"operation": "visit", "url": url, "idempotency_key": f"{events.KEY}-{number}"}
         assert invoke(visit)["status"] == 202
-        for other in spellings:
-            answer = invoke.direct("get_receipts", of="visit", target=[other], key=[visit["idempotency_key"]])
+        for spelling in spellings:
+            answer = invoke.direct("get_receipts", of="visit", target=[spelling], key=[visit["idempotency_key"]])
             assert answer["body"]["receipts"][0]["state"] == "counted"
         assert commands.parse_arguments(["get", "visits", url], parser).id == PAGE
     assert counted_visits(store) == (3, 0)

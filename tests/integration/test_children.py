@@ -27,8 +27,8 @@ def test_a_heart_needs_no_post_and_counts_each_caller_once(invoke: Invoke) -> No
             (sub, True, number), (sub, False, number),
         ]  # fmt: skip
     assert invoke.http("put_mine", **page, sub="ann", query="name=bob")["statusCode"] == 400
-    listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
-    assert [child["child"] for child in listed] == ["ann", "bob"]
+    children = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
+    assert [child["child"] for child in children] == ["ann", "bob"]
     assert "hearts: 2" in invoke.http("get_counter_badge", **page)["body"]
     removals = [events.body_of(invoke.http("delete_mine", **page, sub="ann")) for _ in range(2)]
     assert [(answer["present"], answer["changed"]) for answer in removals] == [(False, True), (False, False)]
@@ -97,9 +97,9 @@ def test_children_are_listed_by_their_names_and_no_name_adds_a_separator_to_a_ke
     workspace = {"counter": "members", "id": "7c20"}
     first_page = invoke.direct("list_children", **workspace, limit=4)["body"]
     last_page = invoke.direct("list_children", **workspace, cursor=first_page["cursor"])["body"]
-    listed = {child["child"]: child["since"] for child in first_page["children"] + last_page["children"]}
-    assert listed.keys() == {*names, "zoe"}
-    assert {name for name, since in listed.items() if since is None} == {"zoe"}
+    since_by_name = {child["child"]: child["since"] for child in first_page["children"] + last_page["children"]}
+    assert since_by_name.keys() == {*names, "zoe"}
+    assert {name for name, since in since_by_name.items() if since is None} == {"zoe"}
 
 
 SECRET = "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10"
@@ -114,14 +114,14 @@ def test_a_browser_without_sign_in_is_counted_once_and_removes_its_like_by_its_s
         answers = [events.body_of(invoke.http("put_anonymous", **fields)) for _ in range(2)]
         assert answers[0] == {**page, "present": True, "changed": True, "visible": "now", "value": number}
         assert (answers[1]["changed"], answers[1]["value"]) == (False, number)
-    listed = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
-    assert [child | {"since": 0} for child in listed] == [
+    children = events.body_of(invoke.http("list_children", counter="hearts", id="home"))["children"]
+    assert [child | {"since": 0} for child in children] == [
         {"anonymous": True, "since": 0}, {"anonymous": True, "since": 0}, {"child": "ann", "since": 0},
     ]  # fmt: skip
     pages = [invoke.direct("list_children", **page, limit=1)["body"]]
     while pages[-1]["cursor"]:
         pages.append(invoke.direct("list_children", **page, limit=1, cursor=pages[-1]["cursor"])["body"])
-    assert [child for listed_page in pages for child in listed_page["children"]] == listed
+    assert [child for page_of_one in pages for child in page_of_one["children"]] == children
     removals = [events.body_of(invoke.http("delete_anonymous", **page, secret=SECRET)) for _ in range(2)]
     assert [(answer["present"], answer["changed"]) for answer in removals] == [(False, True), (False, False)]
     states = [events.body_of(invoke.http("get_anonymous", **page, secret=secret)) for secret in (SECRET, SECRET[::-1])]

@@ -181,8 +181,8 @@ def test_a_message_that_is_not_a_playback_does_not_fail_the_other_messages(
     body: str, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = example("consumer", tally, monkeypatch)
-    good = [{"messageId": f"m-{number}", "body": '{"video_id": "9f3a"}'} for number in range(3)]
-    answer = consumer.handler({"Records": [good[0], {"messageId": "bad", "body": body}, *good[1:]]}, None)
+    valid = [{"messageId": f"m-{number}", "body": '{"video_id": "9f3a"}'} for number in range(3)]
+    answer = consumer.handler({"Records": [valid[0], {"messageId": "bad", "body": body}, *valid[1:]]}, None)
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
     assert tally.get_counter("plays", "9f3a")["value"] == 3
 
@@ -218,12 +218,12 @@ def test_the_sample_checkout_sells_a_paid_order_once_and_refunds_an_order_that_i
 
     monkeypatch.setattr(checkout, "charge", charge)
     monkeypatch.setattr(checkout, "refund", lambda order: refunded.append(order["order_id"]))
-    late = {**order, "order_id": "o-3", "amount": 1}
-    assert [checkout.handler(late, None) for _ in range(2)] == [{"sold": False}] * 2
+    late_order = {**order, "order_id": "o-3", "amount": 1}
+    assert [checkout.handler(late_order, None) for _ in range(2)] == [{"sold": False}] * 2
     assert refunded == ["o-3", "o-3"], "a second run refunds, too, in case the first run died before its refund"
     tally.increment(*MUG, amount=1)
     monkeypatch.setattr(clock, "now_s", real_clock)
-    assert checkout.handler({**late, "order_id": "o-4"}, None) == {"sold": True}, "nobody else bought the item"
+    assert checkout.handler({**late_order, "order_id": "o-4"}, None) == {"sold": True}, "nobody else bought the item"
     assert tally.get_counter(*MUG)["value"] == 0
 
 
@@ -242,12 +242,12 @@ def test_the_sample_checkout_sells_after_a_declined_card_and_after_a_hold_that_e
     assert [checkout.handler({**order, "card": "good"}, None) for _ in range(2)] == [{"sold": True}] * 2
     assert payments == ["declined", "declined", "good"]
     assert tally.get_counter(*MUG)["value"] == 3
-    second = {**order, "order_id": "o-2"}
-    assert checkout.handler({**second, "card": "declined"}, None) == {"sold": False}
+    second_order = {**order, "order_id": "o-2"}
+    assert checkout.handler({**second_order, "card": "declined"}, None) == {"sold": False}
     assert tally.get_counter(*MUG)["value"] == 2, "the item is held for another card"
-    with monkeypatch.context() as later:
-        later.setattr(clock, "now_s", lambda: time.time() + checkout.PAY_WITHIN_S + 1)
-        assert checkout.handler({**second, "card": "good"}, None) == {"sold": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now_s", lambda: time.time() + checkout.PAY_WITHIN_S + 1)
+        assert checkout.handler({**second_order, "card": "good"}, None) == {"sold": True}
     assert payments[3:] == ["declined", "good"]
     assert tally.get_counter(*MUG)["value"] == 2
     tally.increment(*MUG, amount=-2)
@@ -264,7 +264,7 @@ def test_the_sample_page_shows_a_customer_the_used_and_the_remaining_amounts(
     tally: Tally, fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = example("usage", tally, monkeypatch)
-    ends = time.strftime("%d %B 00:00 UTC", time.gmtime(time.time() + 12 * 3600))
+    end = time.strftime("%d %B 00:00 UTC", time.gmtime(time.time() + 12 * 3600))
     event = {"requestContext": {"authorizer": {"jwt": {"claims": {"sub": "acme & co"}}}}}
 
     def rows() -> list[str]:
@@ -272,24 +272,24 @@ def test_the_sample_page_shows_a_customer_the_used_and_the_remaining_amounts(
         assert answer["statusCode"] == 200
         return re.findall("<tr><th>(.*?)</td></tr>", answer["body"].replace("</th><td>", ": "))
 
-    assert rows() == [f"Calls of today: 0 of 1,000 used, 1,000 left until {ends}", "Jobs: 0 used"]
+    assert rows() == [f"Calls of today: 0 of 1,000 used, 1,000 left until {end}", "Jobs: 0 used"]
     tally.increment("calls", "acme & co", amount=800)
     tally.increment("usage", "acme & co", amount=7)
     tally.put_limit("calls", "acme & co", 20_000)
-    assert rows() == [f"Calls of today: 800 of 20,000 used, 19,200 left until {ends}", "Jobs: 7 used"]
+    assert rows() == [f"Calls of today: 800 of 20,000 used, 19,200 left until {end}", "Jobs: 7 used"]
     tally.put_limit("calls", "acme & co", 500)
     fake.events.clear()
-    assert rows()[0] == f"Calls of today: 800 of 500 used, 0 left until {ends}"
+    assert rows()[0] == f"Calls of today: 800 of 500 used, 0 left until {end}"
     assert len(fake.events) == 1
-    declared = dict(counters.COUNTERS)
+    all_counters = dict(counters.COUNTERS)
     del counters.COUNTERS["usage"]
     assert rows()[1] == "Jobs: unknown at the moment"
     # Restores the declared order, which decides the samples. monkeypatch.delitem would change the order.
     counters.COUNTERS.clear()
-    counters.COUNTERS.update(declared)
+    counters.COUNTERS.update(all_counters)
 
 
-def declared_in_limits(name: str) -> Counter:
+def counter_of_limits_page(name: str) -> Counter:
     """Returns the counter that docs/limits.md declares by this name."""
     page = (EXAMPLES.parent / "limits.md").read_text()
     [declaration] = re.findall(rf"^{name} = Counter\(.*?^(?=```)", page, re.DOTALL | re.MULTILINE)
@@ -303,17 +303,17 @@ def declared_in_limits(name: str) -> Counter:
 def test_the_sample_credits_spend_first_the_grants_that_end_first_and_all_or_nothing_and_once(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(counters.COUNTERS, "credits", declared_in_limits("CREDITS"))
+    monkeypatch.setitem(counters.COUNTERS, "credits", counter_of_limits_page("CREDITS"))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="billing", lambda_client=fake)
     credits, today = example("credits", tally, monkeypatch), datetime.now(UTC).date()
-    ends = {"acme.year": today + timedelta(365), "acme.month": today, "acme.old": today - timedelta(1)}
-    monkeypatch.setattr(credits, "grants", lambda customer: ends if customer == "acme" else {})
+    end_dates = {"acme.year": today + timedelta(365), "acme.month": today, "acme.old": today - timedelta(1)}
+    monkeypatch.setattr(credits, "grants", lambda customer: end_dates if customer == "acme" else {})
     for grant, amount in {"acme.year": 500, "acme.month": 50, "acme.old": 70}.items():
         for _ in range(2):
             tally.increment("credits", grant, amount=amount, idempotency_key=f"invoice-{grant}")
 
     def numbers_left() -> list[int]:
-        return [tally.get_counter("credits", grant)["value"] for grant in ends]
+        return [tally.get_counter("credits", grant)["value"] for grant in end_dates]
 
     def spend(id_: str, amount: int, customer: str = "acme") -> bool:
         return bool(credits.handler({"id": id_, "customer": customer, "amount": amount}, None)["spent"])
@@ -342,7 +342,7 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     fake: FakeLambda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60 requests at once hold 100 tokens each, and use fewer. Their holds together are above the budget of 1,000."""
-    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=1_000))
+    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(counter_of_limits_page("TOKENS"), ceiling=1_000))
     tally = Tally({name: name for name in client.FUNCTIONS}, caller="gateway", lambda_client=fake)
     gateway = example("gateway", tally, monkeypatch)
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})

@@ -143,8 +143,8 @@ def test_thresholds_of_sums_need_only_what_is_declared(store: Store) -> None:
     batch = world.event("counts", "shard-1", [put])
     world.handler("bookkeeper", declared=plays, bus=Bus("bus", AcceptingBus))(batch, LambdaContext())
     assert len(world.rows("SENT#")) == 1
-    declared = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
-    assert recorder.needs <= declared | needs.on_ledger({"JUDGE": ["PutItem"]})  # the test itself writes JUDGE
+    declared_needs = Declarations(Path(), plays, counters.PAGES).needs["bookkeeper"]
+    assert recorder.needs <= declared_needs | needs.on_ledger({"JUDGE": ["PutItem"]})  # the test itself writes JUDGE
     assert recorder.needs >= needs.to_make_events(plays.values()) | needs.to_send_events(plays.values())
 
 

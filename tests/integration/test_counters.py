@@ -43,18 +43,17 @@ def test_an_increment_is_counted_once_and_a_replay_has_a_header(invoke: Invoke) 
     answers = [invoke.http("increment", **USAGE, amount=7) for _ in range(2)]
     assert [events.body_of(answer) for answer in answers] == [{**USAGE, "counted": True, "visible": "now"}] * 2
     assert ["idempotency-replayed" in answer["headers"] for answer in answers] == [False, True]
-    got = invoke.http("get_counter", **USAGE)
-    assert events.body_of(got) == {**USAGE, "value": 7}
-    assert "etag" not in got["headers"]
+    answer_to_read = invoke.http("get_counter", **USAGE)
+    assert events.body_of(answer_to_read) == {**USAGE, "value": 7}
+    assert "etag" not in answer_to_read["headers"]
 
 
 def test_anonymous_callers_share_keys_and_each_named_caller_has_its_own_keys(invoke: Invoke) -> None:
     key = {"id": "9f3a", "idempotency_key": events.KEY}
     by_http = [invoke.http(route, **key) for route in ("increment_plays_short", "increment_plays")]
     assert ["idempotency-replayed" in answer["headers"] for answer in by_http] == [False, True]
-    assert [invoke.direct("increment", counter="plays", **key, **who)["replayed"] for who in ({}, {"caller": "x"})] == [
-        True, False,
-    ]  # fmt: skip
+    direct = [invoke.direct("increment", counter="plays", **key, **caller) for caller in ({}, {"caller": "x"})]
+    assert [answer["replayed"] for answer in direct] == [True, False]
     assert invoke.read("plays", "9f3a")["value"] == 2
 
 
@@ -69,18 +68,8 @@ def test_quotation_marks_of_the_key_header_are_not_part_of_the_key(invoke: Invok
     header = {"idempotency-key": f'"{events.KEY}"'}
     assert invoke.http("visit", idempotency_key=None, document=visit, headers=header)["statusCode"] == 202
     for wrong in (
-        '"',
-        '"k',
-        '""',
-        '"k"x',
-        '"k";a=1',
-        '"a", "b"',
-        r'"a\b"',
-        '"a b"',
-        '"ä"',
-        r'"\"k"',
-        '"' + "k" * 256 + '"',
-    ):
+        '"', '"k', '""', '"k"x', '"k";a=1', '"a", "b"', r'"a\b"', '"a b"', '"ä"', r'"\"k"', '"' + "k" * 256 + '"',
+    ):  # fmt: skip
         answer = invoke.http("increment", **USAGE, amount=7, idempotency_key=wrong)
         assert problem(answer, 400, "invalid-input")["field"] == "Idempotency-Key", wrong
     short = invoke.http("increment_plays_short", idempotency_key='"' + "k" * 21 + '"')
@@ -224,11 +213,9 @@ def test_the_amount_and_the_time_of_a_hold_are_changed_over_http(invoke: Invoke,
     nothing = problem(invoke.http("change_hold", **hold, amount=None, ttl_s=None), 400, "invalid-input")
     assert nothing["detail"] == "amount and ttl_s are missing. Send one of them, or both."
     assert events.body_of(invoke.http("commit_hold", **hold, amount=None))["amount"] == 5
-    for ended in (longer | {"idempotency_key": "too-late"}, {"amount": 4, "ttl_s": None}):
-        assert (
-            "The hold is committed"
-            in problem(invoke.http("change_hold", **hold, **ended), 409, "hold-settled")["detail"]
-        )
+    for change in (longer | {"idempotency_key": "too-late"}, {"amount": 4, "ttl_s": None}):
+        refused = problem(invoke.http("change_hold", **hold, **change), 409, "hold-settled")
+        assert "The hold is committed" in refused["detail"]
     replay = invoke.http("change_hold", **hold, **longer)
     assert (replay["headers"]["idempotency-replayed"], events.body_of(replay)["state"]) == ("true", "committed")
     problem(invoke.http("change_hold", counter="stock", id="cup", hold=placed["hold"]), 404, "not-found")
@@ -298,8 +285,8 @@ def test_only_the_caller_of_a_change_finds_its_receipt(
     invoke.direct("put_post", id="a91f", body="x", caller="alice")
     invoke.direct("increment", **STOCK, amount=5, idempotency_key="in", caller="checkout")
     if operation == "change_hold":
-        held = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
-        fields = {**fields, "hold": held["body"]["hold"]}
+        hold = invoke.direct("hold", **STOCK, amount=1, ttl_s=60, idempotency_key="held", caller="checkout")
+        fields = {**fields, "hold": hold["body"]["hold"]}
     needs_caller = events.routes()[route].needs_caller
     routes = ["get_own_receipts", "get_receipts"]
     right_route, wrong_route = routes if needs_caller else reversed(routes)
@@ -379,9 +366,9 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     lifetimes_s = events.body_of(invoke.http("health"))["receipts_live_s"]
     assert (lifetimes_s["plays"], lifetimes_s["stock"], lifetimes_s["visits"]) == (86400, 86400, 8 * 86400)
     assert receipts.lifetime_s(store, replace(counters.VISITS, receipt_days=2)) == 8 * 86400
-    every = counters.COUNTERS.items()
-    kept_nine_days = {name: replace(counter, receipt_days=9) for name, counter in every if not counter.unique}
-    for name, counter in kept_nine_days.items():
+    all_counters = counters.COUNTERS.items()
+    with_nine_days = {name: replace(counter, receipt_days=9) for name, counter in all_counters if not counter.unique}
+    for name, counter in with_nine_days.items():
         monkeypatch.setitem(counters.COUNTERS, name, counter)
     invoke = Invoke(store)
     usage = {"operation": "increment", **USAGE, "amount": 1, "caller": "shop"}
@@ -399,11 +386,10 @@ def test_receipts_are_kept_for_the_declared_days_and_health_answers_how_long(
     items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     *lives_s, of_hold_s = sorted(int(item["expiration"]["N"]) - time.time() for item in items)
     assert len(lives_s) == 6
-    assert all(
-        9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s
-    )  # a receipt without a caller lives to the end of a day
+    # A receipt without a caller lives to the end of a day.
+    assert all(9 * 86400 - 60 < live_s < 10 * 86400 for live_s in lives_s)
     assert 16 * 86400 - 60 < of_hold_s < 17 * 86400, "a change may let the hold last for seven days"
-    assert receipts.lifetime_s(store, kept_nine_days["plays"]) == 9 * 86400
+    assert receipts.lifetime_s(store, with_nine_days["plays"]) == 9 * 86400
 
 
 def test_an_expired_receipt_is_unknown(invoke: Invoke, store: Store) -> None:

@@ -181,11 +181,11 @@ def test_the_retry_of_a_batch_that_raised_counts_the_failed_entries_and_replays_
     invoke: Invoke, store: Store
 ) -> None:
     """Lambda retries an asynchronous invocation with the same event."""
-    attempts = []  # to write
+    write_attempts = []
 
     def fail_the_second(**_: Any) -> Any:
-        attempts.append(1)
-        if len(attempts) != 2:
+        write_attempts.append(1)
+        if len(write_attempts) != 2:
             return None
         response = type("Response", (), {"status_code": 500})()
         metadata = {"HTTPStatusCode": 500}
@@ -218,12 +218,12 @@ def test_a_batch_ends_in_time_and_its_last_entries_are_to_be_retried(store: Stor
     entry = handlers.entry("increments", replace(store, clock=lambda: 0.060 * meter.requests))
     usage = {"operation": "increment", "counter": "usage", "id": "7c20", "amount": 1, "caller": "shop"}
     entries = [{**usage, "idempotency_key": f"k{number}"} for number in range(100)]
-    for counted in (41, 41, 18):  # entries that have begun within the 2.5 s
+    for run_count in (41, 41, 18):  # the entries that begin within the 2.5 s
         deadline_s = entry.store.clock() + 2.51
         results = entry({"batch": entries}, LambdaContext(remaining_ms=3010))["results"]
         assert entry.store.clock() < deadline_s
-        assert [result["status"] for result in results] == [200] * counted + [503] * (len(entries) - counted)
-        entries = entries[counted:]
+        assert [result["status"] for result in results] == [200] * run_count + [503] * (len(entries) - run_count)
+        entries = entries[run_count:]
     assert not entries
 
 
@@ -282,7 +282,7 @@ def set_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], No
     stack_logger = Logger(service="as the stack makes it")  # a Logger reads both variables
     monkeypatch.setattr(observe.logger, "sampling_rate", stack_logger.sampling_rate)
     monkeypatch.setattr(observe.logger, "initial_log_level", stack_logger.initial_log_level)
-    yield lambda drawn: monkeypatch.setattr(random, "random", lambda: drawn)
+    yield lambda number: monkeypatch.setattr(random, "random", lambda: number)
     monkeypatch.undo()
     observe.logger.refresh_sample_rate_calculation()
 
@@ -293,21 +293,16 @@ def test_an_event_without_path_parameters_may_have_null_in_their_place(invoke: I
     assert invoke({**event, "pathParameters": None})["statusCode"] == 200
 
 
-@pytest.mark.parametrize(("drawn", "logged"), [(0.04, [200, 200]), (0.06, [])])
+@pytest.mark.parametrize(("number", "statuses"), [(0.04, [200, 200]), (0.06, [])])
 def test_successes_are_sampled_by_invocation(
-    store: Store,
-    capsys: pytest.CaptureFixture[str],
-    set_random: Callable[[float], None],
-    drawn: float,
-    logged: list[int],
-) -> None:
-    set_random(drawn)
-    answers = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, LambdaContext())[
-        "results"
-    ]
-    assert [answer["status"] for answer in answers] == [200, 200]
+    store: Store, capsys: pytest.CaptureFixture[str], set_random: Callable[[float], None], number: float,
+    statuses: list[int],
+) -> None:  # fmt: skip
+    set_random(number)
+    answer = handlers.entry("increments_open", store)({"batch": [PLAY, {**PLAY, "id": "77aa"}]}, LambdaContext())
+    assert [result["status"] for result in answer["results"]] == [200, 200]
     printed = capsys.readouterr().out
-    assert [line["status"] for line in logs(printed)] == logged
+    assert [line["status"] for line in logs(printed)] == statuses
 
 
 def test_refusals_failures_and_bugs_are_always_logged_and_failures_are_metered_by_the_codes_version(

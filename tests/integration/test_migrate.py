@@ -93,14 +93,14 @@ def test_the_recipe_for_redis_exports_every_counter_once(command: Command) -> No
     run_and_import(command, "redis_numbers.py", REDIS_NUMBERS, REDIS_URL="redis://")
 
 
-@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("is_sharded", [True, False])
 def test_the_recipe_for_firestore_exports_every_counter_as_the_sum_of_its_shards(
-    command: Command, monkeypatch: pytest.MonkeyPatch, sharded: bool
+    command: Command, monkeypatch: pytest.MonkeyPatch, is_sharded: bool
 ) -> None:
     (command.folder / "google/cloud").mkdir(parents=True)
     (command.folder / "google/cloud/firestore.py").write_text(FIRESTORE)
-    name, in_shards = "firestore_numbers.py", 2 if sharded else 0
-    if not sharded:
+    name, in_shards = "firestore_numbers.py", 2 if is_sharded else 0
+    if not is_sharded:
         assert '"shards"  #' in RECIPES[name]
         monkeypatch.setitem(RECIPES, name, RECIPES[name].replace('"shards"  #', "None  #"))
     run_and_import(command, name, {"a": 7 + in_shards, "b": in_shards, "c": 10**12 + in_shards})

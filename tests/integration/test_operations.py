@@ -54,10 +54,10 @@ def prepare(invoke: Invoke, operation: str) -> dict[str, Any]:
         invoke.direct(counting, **fields, idempotency_key=KEY_EXAMPLE, caller=samples.CALLER)
     if operation not in ("change_hold", "commit_hold", "release_hold", "void_hold"):
         return {}
-    held = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **SAMPLE)
+    hold = invoke.direct("hold", counter="stock", amount=2, ttl_s=60, idempotency_key="held", **SAMPLE)
     if operation == "void_hold":
-        invoke.direct("commit_hold", counter="stock", hold=held["body"]["hold"], **SAMPLE)
-    return {"hold": held["body"]["hold"]}
+        invoke.direct("commit_hold", counter="stock", hold=hold["body"]["hold"], **SAMPLE)
+    return {"hold": hold["body"]["hold"]}
 
 
 def without_volatile(body: Any) -> Any:
@@ -87,15 +87,10 @@ def test_a_sample_succeeds_and_has_the_same_answer_over_http_and_as_a_direct_eve
 
 def test_the_smoke_test_calls_every_route_and_expects_the_right_answers(invoke: Invoke) -> None:
     scopes = {"tally/read", "tally/write"}
-    calls = smoke.make_probes(
-        Declarations(Path(), COUNTERS, DROP_NOTHING),
-        "https://example.com/a",
-        events.KEY,
-        page_given=True,
-        scopes=scopes,
-    )
-    called = {call.name.removesuffix(" again") for call in calls}
-    assert called == {*ROUTES, "no token"}
+    declarations = Declarations(Path(), COUNTERS, DROP_NOTHING)
+    calls = smoke.make_probes(declarations, "https://example.com/a", events.KEY, page_given=True, scopes=scopes)
+    called_routes = {call.name.removesuffix(" again") for call in calls}
+    assert called_routes == {*ROUTES, "no token"}
     for call in calls:
         if call.name == "no token":
             continue  # API Gateway answers this request
@@ -133,10 +128,10 @@ def has_whole_numbers(route: Route) -> bool:
 
 @pytest.mark.parametrize("route", [*filter(has_whole_numbers, ROUTES.values())], ids=lambda route: route.id)
 def test_a_whole_number_may_be_written_with_a_fraction_or_an_exponent(route: Route, invoke: Invoke) -> None:
-    """JSON Schema and the API document allow 7.0 and 70e-1 for 7, and some libraries write these."""
+    """JSON Schema and the API document allow 7.0 and 70e-1 for 7, and some libraries write such numbers."""
     fields = prepare(invoke, route.operation.name) | {"limit": 7}
     event, direct = samples.http_event(route, COUNTERS, **fields), samples.direct_event(route, COUNTERS, **fields)
-    invoke(direct)  # the first request may change something, and the later ones do not
+    invoke(direct)  # the first request may change something, and later requests do not
     answers = []
     for spelling in (r"\g<0>", r"\g<0>.0", r"\g<0>0e-1"):
         body = re.sub(r"(?<=: )-?[0-9]+", spelling, event.get("body", ""))
@@ -173,7 +168,7 @@ def _is_surrogate_in_url(value: object, field: Field) -> bool:
 
 def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields a description of each bad request, and its event of API Gateway."""
-    good = samples.field_values(route, COUNTERS)
+    valid_values = samples.field_values(route, COUNTERS)
     for field in route.fields:
         if not field.kind.is_documented:
             continue
@@ -188,7 +183,7 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
         if field.required and field.source is not Source.PATH:
             yield f"no {field.name}", samples.http_event(route, COUNTERS, **{field.name: None})
         if field.source is Source.QUERY:
-            event = samples.http_event(route, COUNTERS, **{field.name: good.get(field.name, "x")})
+            event = samples.http_event(route, COUNTERS, **{field.name: valid_values.get(field.name, "x")})
             times = field.kind.list_max + 1 if field.kind.list_max else 2
             pair = next(
                 (part for part in event["rawQueryString"].split("&") if part.startswith(f"{field.http_name}=")), "x=1"
@@ -196,10 +191,10 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{field.name} {times} times", {**event, "rawQueryString": "&".join([pair] * times)}
         if field.source is Source.BODY:
             body = json.loads(samples.http_event(route, COUNTERS)["body"])
-            sent = {**samples.http_event(route, COUNTERS), "body": json.dumps(body | {field.http_name: None})}
-            yield f"{field.name} is null", sent
+            with_null = {**samples.http_event(route, COUNTERS), "body": json.dumps(body | {field.http_name: None})}
+            yield f"{field.name} is null", with_null
             twice = json.dumps(body)[:-1] + f", {json.dumps(field.http_name)}: 1}}"
-            yield f"{field.name} twice", {**sent, "body": twice}
+            yield f"{field.name} twice", {**with_null, "body": twice}
     event = samples.http_event(route, COUNTERS)
     if not route.operation.takes_any_query:
         query = event["rawQueryString"]
@@ -207,12 +202,8 @@ def bad_requests(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "a query that is not UTF-8", {**event, "rawQueryString": "x=%ff"}
         yield "a long query", {**event, "rawQueryString": "&".join(f"a{n}=1" for n in range(400))}
     headers = event["headers"] | JSON
-    for name, text in (
-        ("an unknown field", '{"unknown": 1}'),
-        ("not JSON", "{"),
-        ("a list", "[]"),
-        ("NaN", '{"a": NaN}'),
-    ):
+    bodies = {"an unknown field": '{"unknown": 1}', "not JSON": "{", "a list": "[]", "NaN": '{"a": NaN}'}
+    for name, text in bodies.items():
         yield name, {**event, "body": text, "headers": headers}
     deep, huge = "[" * 10_000, '{"a": ' + "9" * 6000 + "}"
     yield "a deep body", {**event, "body": deep, "headers": headers}
@@ -315,8 +306,8 @@ def test_a_value_beyond_a_bound_or_of_another_kind_is_refused_with_its_field(
 
 def test_an_unknown_route_is_answered_with_404_and_a_route_without_claims_with_401(invoke: Invoke) -> None:
     """The function itself checks the claims, in case API Gateway has no authorizer for the route."""
-    other = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
-    assert (other["statusCode"], events.body_of(other)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
+    answer = invoke({**events.http("get_post"), "routeKey": "GET /nothing"}, function="posts")
+    assert (answer["statusCode"], events.body_of(answer)["type"]) == (404, PROBLEM_TYPE_PREFIX + "not-found")
     event = events.http("put_mine_likes_short")
     del event["requestContext"]["authorizer"]
     assert invoke(event)["statusCode"] == 401

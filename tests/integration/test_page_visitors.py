@@ -59,8 +59,8 @@ def visit(invoke: Invoke, address: str | None = ANN, agent: str = FIREFOX, key: 
 
 
 def receipts(store: Store, counter: str | None = None) -> list[dict[str, Any]]:
-    stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
-    return [dict(receipt) for receipt in stored if counter in (None, receipt["counter"]["S"])]
+    items = store.client.scan(TableName=store.settings.receipts_table)["Items"]
+    return [dict(receipt) for receipt in items if counter in (None, receipt["counter"]["S"])]
 
 
 def visitors(store: Store) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_page_is_read_with_todays_visitors_if_the_stack_counts_visitors(
     assert "visitors" not in events.body_of(Invoke(store).http("get_visits", url=PAGE))
 
 
-def test_behind_cloudfront_a_visitor_is_the_address_that_cloudfront_saw_and_not_a_claimed_one(store: Store) -> None:
+def test_behind_cloudfront_a_visitor_is_the_address_that_cloudfront_saw_and_not_a_claimed_address(store: Store) -> None:
     invoke = Invoke(replace(store, settings=store.settings._replace(has_cdn=True)))
     for claimed in ("", "198.51.100.1, ", "198.51.100.2, 198.51.100.3, "):
         visit(invoke, "130.176.0.1", **{"x-forwarded-for": f"{claimed}{ANN}, 130.176.0.1"})
@@ -166,10 +166,10 @@ def test_no_item_has_a_visitors_address_and_the_salt_of_a_day_is_deleted_after_t
 
 
 def test_processes_share_a_salt_which_differs_each_day(store: Store, now: SimpleNamespace) -> None:
-    other = replace(store, secret_cache={})
-    daily_salts = [pseudonyms.salt_of_day(Call(process), now.s) for process in (store, other, store)]
+    other_process = replace(store, secret_cache={})
+    daily_salts = [pseudonyms.salt_of_day(Call(process), now.s) for process in (store, other_process, store)]
     assert len(set(daily_salts)) == 1
-    assert pseudonyms.salt_of_day(Call(other), now.s + DAY_S) != daily_salts[0]
+    assert pseudonyms.salt_of_day(Call(other_process), now.s + DAY_S) != daily_salts[0]
 
 
 def test_a_visit_and_the_sweep_need_only_what_their_roles_grant(store: Store, now: SimpleNamespace) -> None:
@@ -191,10 +191,10 @@ def test_a_visit_and_the_sweep_need_only_what_their_roles_grant(store: Store, no
 
 
 def test_thresholds_of_page_visitors_remove_no_need_of_a_function(store: Store) -> None:
-    notified = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
-    assert Table.SALTS in table_schemas(notified.values())
+    notifying = {**counters.COUNTERS, PAGE_VISITORS.name: replace(PAGE_VISITORS, notify=Notify(every=100))}
+    assert Table.SALTS in table_schemas(notifying.values())
     plain, with_thresholds = (
-        Declarations(Path(), declared, counters.PAGES).needs for declared in (counters.COUNTERS, notified)
+        Declarations(Path(), declared, counters.PAGES).needs for declared in (counters.COUNTERS, notifying)
     )
     for function in ("visits", "sweep"):
         assert plain[function] <= with_thresholds[function]

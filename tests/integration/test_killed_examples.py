@@ -36,7 +36,7 @@ from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
-from tests.integration.test_client import FakeLambda, declared_in_limits, example
+from tests.integration.test_client import FakeLambda, counter_of_limits_page, example
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -279,7 +279,9 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
     shop: Callable[[str, int], Shop], seed: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use up the budget of the team. A call may use more than was held, and take longer than its hold lasts."""
-    monkeypatch.setitem(counters.COUNTERS, "tokens", replace(declared_in_limits("TOKENS"), ceiling=200, period=None))
+    monkeypatch.setitem(
+        counters.COUNTERS, "tokens", replace(counter_of_limits_page("TOKENS"), ceiling=200, period=None)
+    )
     example_shop = shop("gateway", seed)
     processes, chance = example_shop.processes, example_shop.processes.chance
     statuses: Sums[int] = Sums()

@@ -145,8 +145,8 @@ def buy(counting: Counting, counter: Counter, amount: int | None, key: str | Non
     """Change a counter, and retry with the same key. Returns the body, or the amount left if the limit is reached."""
     try:
         return retry_until_final(partial(counting.increment, counter, amount, key or new_key()))[0]
-    except LimitReachedError as refused:
-        left = refused.members["left"]
+    except LimitReachedError as error:
+        left = error.members["left"]
         assert isinstance(left, int)
         return left
 

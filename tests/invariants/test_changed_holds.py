@@ -42,8 +42,8 @@ def test_a_hold_of_the_whole_budget_shrinks_and_grows(budget: Budget) -> None:
     for amount in (400, 1_000, 1, 1_000):
         assert budget.change(first["hold"], amount) == (first | {"amount": amount}, False)
         assert (budget.left(), budget.held(), budget.equals_receipts()) == (1_000 - amount, amount, True)
-    refused = refusal(partial(budget.change, first["hold"], 1_001))
-    assert (type(refused), refused.members) == (LimitReachedError, {"left": 0})
+    error = refusal(partial(budget.change, first["hold"], 1_001))
+    assert (type(error), error.members) == (LimitReachedError, {"left": 0})
     assert (budget.left(), budget.held()) == (0, 1_000)
     assert budget.commit(first["hold"])["amount"] == 1_000
 
@@ -63,7 +63,7 @@ def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id
         assert budget.change(first["hold"], ttl_s=60)[0] == first | {"expires_at": int(time.time()) + 60}
         clock.pass_s(passed_s)
         assert (budget.sweep(), budget.held()) == ((0, 0, True), 30)
-    assert refusal(partial(budget.hold, 971)).members["left"] == 970, "its first expiry has passed"
+    assert refusal(partial(budget.hold, 971)).members["left"] == 970, "the first expiry of the hold has passed"
     clock.pass_s(9)
     assert (int(time.time()) - began_s, budget.held()) == (159, 30)
     assert budget.commit(first["hold"])["changed"] is True
@@ -73,38 +73,38 @@ def test_a_hold_with_a_longer_time_is_held_until_its_new_expiry_and_keeps_its_id
 def test_a_hold_keeps_its_id_when_a_new_expiry_moves_it_to_another_key(budget: Budget) -> None:
     hold_id = budget.hold(30)
     ends_s = budget.change(hold_id, ttl_s=900)[0]["expires_at"]
-    other = f"{ends_s}-{hold_id.partition('-')[2]}"
+    id_with_new_expiry = f"{ends_s}-{hold_id.partition('-')[2]}"
     for act in (budget.commit, budget.release, budget.void, partial(budget.change, amount=20)):
-        assert isinstance(refusal(partial(act, other)), NotFoundError), "an id with the new expiry names no hold"
+        assert isinstance(refusal(partial(act, id_with_new_expiry)), NotFoundError)
     assert (budget.held(), budget.left()) == (30, 970)
     assert budget.commit(hold_id)["changed"] is True
 
 
-@pytest.mark.parametrize("by", ["sweep", "hold"])
-def test_a_hold_with_a_shorter_time_expires_then_with_its_present_amount(budget: Budget, clock: Clock, by: str) -> None:
+@pytest.mark.parametrize("released_by", ["sweep", "hold"])
+def test_a_hold_with_a_shorter_time_expires_earlier_with_its_present_amount(
+    budget: Budget, clock: Clock, released_by: str
+) -> None:
     hold_id = budget.hold(30, ttl_s=600)
     budget.change(hold_id, 50, 600)
     assert budget.change(hold_id, 70, 60)[0]["amount"] == 70
     clock.pass_s(59)
     assert (budget.sweep().released, budget.left()) == (0, 930)
     clock.pass_s(1)
-    if by == "sweep":
+    if released_by == "sweep":
         assert budget.sweep()[:2] == (1, 0)
-        budget.hold(1_000)
-    else:
-        budget.hold(1_000)
+    budget.hold(1_000)
     assert (budget.left(), budget.equals_receipts()) == (0, True)
     assert isinstance(refusal(partial(budget.commit, hold_id)), HoldSettledError)
 
 
 def test_a_change_counts_once_for_its_key_and_a_late_copy_changes_nothing(budget: Budget, clock: Clock) -> None:
-    hold_id, other, key = budget.hold(30, ttl_s=600), budget.hold(1), new_key()
+    hold_id, other_hold_id, key = budget.hold(30, ttl_s=600), budget.hold(1), new_key()
     first = budget.change(hold_id, 50, 900, key)
     assert first.replayed is False
     clock.pass_s(5)
     assert budget.change(hold_id, 50, 900, key) == (first.body, True)
-    for wrong in ((hold_id, 51, 900), (hold_id, 50, 901), (hold_id, 50, None), (other, 50, 900)):
-        assert isinstance(refusal(partial(budget.change, *wrong, key)), KeyReusedError)
+    for change in ((hold_id, 51, 900), (hold_id, 50, 901), (hold_id, 50, None), (other_hold_id, 50, 900)):
+        assert isinstance(refusal(partial(budget.change, *change, key)), KeyReusedError)
     budget.change(hold_id, 20)
     assert budget.change(hold_id, 50, 900, key) == (first.body, True)
     assert budget.held() == 21
@@ -113,13 +113,13 @@ def test_a_change_counts_once_for_its_key_and_a_late_copy_changes_nothing(budget
     assert (budget.left(), budget.equals_receipts()) == (989, True)
 
 
-@pytest.mark.parametrize("changed", [False, True], ids=["not changed before", "changed before"])
+@pytest.mark.parametrize("is_changed", [False, True], ids=["not changed before", "changed before"])
 @pytest.mark.parametrize("state", [COMMITTED, RELEASED, VOIDED, EXPIRED, "swept", OVERDUE])
 def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_gets_its_answer(
-    budget: Budget, clock: Clock, state: str, changed: bool
+    budget: Budget, clock: Clock, state: str, is_changed: bool
 ) -> None:
     hold_id, key = budget.hold(30, ttl_s=600), new_key()
-    if changed:
+    if is_changed:
         budget.change(hold_id, 40, 900, key)
     declared = budget.counter
     if state in (COMMITTED, VOIDED):
@@ -132,41 +132,40 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_g
         clock.pass_s(901)
     if state == "swept":
         assert budget.sweep()[:2] == (1, 0)
-    if state == OVERDUE:  # a newer limit refuses to release the amount
-        number = budget.world.tally(declared, budget.tally())
-        floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
-        budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
-        assert budget.sweep()[:2] == (0, 1)
+    if state == OVERDUE:
+        make_overdue(budget)
         budget.counter = declared
-    ended, left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
+    last_state, left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
     for amount, ttl_s in ((20, None), (None, 900), (50, 900)):
-        refused = refusal(partial(budget.change, hold_id, amount, ttl_s))
-        assert (type(refused), refused.detail.split(",")[0]) == (HoldSettledError, f"The hold is {ended}")
-    if changed:
-        assert budget.change(hold_id, 40, 900, key).body["state"] == ended
+        error = refusal(partial(budget.change, hold_id, amount, ttl_s))
+        assert (type(error), error.detail.split(",")[0]) == (HoldSettledError, f"The hold is {last_state}")
+    if is_changed:
+        assert budget.change(hold_id, 40, 900, key).body["state"] == last_state
     assert (budget.left(), budget.equals_receipts()) == (left, True)
     assert isinstance(refusal(partial(budget.change, "1700000000-AAAAAAAAAAAAAAAA", 1)), NotFoundError)
 
 
 def test_no_change_lets_a_hold_last_longer_than_seven_days(budget: Budget, clock: Clock) -> None:
-    key, last = new_key(), new_key()
+    key, change_key = new_key(), new_key()
     hold_id, began_s = budget.hold(30, key), int(time.time())
     clock.pass_s(50)
-    refused = refusal(partial(budget.change, hold_id, 20, 7 * DAY_S - 49))
-    assert (type(refused), refused.field, budget.held()) == (InvalidInputError, "ttl_s", 30)
-    assert f"Set ttl_s to {7 * DAY_S - 50} or less." in refused.detail
-    body = budget.change(hold_id, 20, 7 * DAY_S - 50, last).body
+    error = refusal(partial(budget.change, hold_id, 20, 7 * DAY_S - 49))
+    assert (type(error), error.field, budget.held()) == (InvalidInputError, "ttl_s", 30)
+    assert f"Set ttl_s to {7 * DAY_S - 50} or less." in error.detail
+    body = budget.change(hold_id, 20, 7 * DAY_S - 50, change_key).body
     assert body["expires_at"] == began_s + 7 * DAY_S
     clock.pass_s(5)
-    assert budget.change(hold_id, 20, 7 * DAY_S - 50, last) == (body, True), "a replay may exceed seven days"
+    assert budget.change(hold_id, 20, 7 * DAY_S - 50, change_key) == (body, True), "a replay may exceed seven days"
     for receipt in budget.world.receipts():
-        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX, (
-            "DynamoDB then removes it"
-        )
+        assert int(receipt["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX
     clock.pass_s(began_s + 8 * DAY_S - 1 - clock.now_s)
     assert budget.place(30, key)["hold"] == hold_id
     assert budget.commit(hold_id, 20)["changed"] is True
-    assert budget.place(30, key)["state"] == budget.change(hold_id, 20, 7 * DAY_S - 50, last).body["state"] == COMMITTED
+    assert (
+        budget.place(30, key)["state"]
+        == budget.change(hold_id, 20, 7 * DAY_S - 50, change_key).body["state"]
+        == COMMITTED
+    )
     (record,) = budget.world.rows("HOLDS#SETTLED#")
     assert int(record["expiration"]["N"]) == began_s + 9 * DAY_S - 1 + CLOCK_DIFFERENCE_S_MAX
 
@@ -184,9 +183,8 @@ def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold
     assert budget.change(hold_id, 1_000, 900)[0]["amount"] == 1_000
     assert (budget.held(), budget.left(), budget.equals_receipts()) == (1_000, 0, True)
     budget.commit(hold_id, 1_020)
-    late = Budget(budget.world, replace(budget.counter, ceiling=None if budget.counter.ceiling is None else 1_100))
     if budget.counter.ceiling is not None:
-        in_debt = late.hold(5)
+        in_debt = Budget(budget.world, replace(budget.counter, ceiling=1_100)).hold(5)
         assert refusal(partial(budget.change, in_debt, 6)).members == {"left": -25}
         assert budget.change(in_debt, 4)[0]["amount"] == 4, "a smaller amount is never refused"
 
@@ -200,10 +198,10 @@ def test_a_change_counts_in_the_period_of_the_hold_while_the_period_is_kept(worl
     body = budget.change(hold_id, 1_000, 2 * DAY_S)[0]
     assert (f"{OWNER}#{body['period']}", budget.left(today), budget.left()) == (today, 0, 0)
     minutes = Budget(world, MINUTES)
-    late = minutes.hold(30, ttl_s=600)
+    hold_id = minutes.hold(30, ttl_s=600)
     clock.pass_s(300)
-    refused = refusal(partial(minutes.change, late, 20))
-    assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes does n")
+    error = refusal(partial(minutes.change, hold_id, 20))
+    assert (type(error), error.detail[:14]) == (NotFoundError, "minutes does n")
 
 
 def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_change(budget: Budget) -> None:
@@ -222,9 +220,8 @@ def test_a_retired_counter_changes_no_hold_and_answers_a_retry_of_an_earlier_cha
 def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_read_and_the_write_of_a_hold(
     budget: Budget, clock: Clock, other_act: str, changes: tuple[int | None, int | None], change_is_first: bool
 ) -> None:
-    """One of the two calls runs completely while the other call is between its read and its write."""
-    declared, began_s = budget.counter, clock.now_s
-    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), declared)
+    """One of the two calls begins and ends between the read and the write of the other call."""
+    declared, began_s, other_process = budget.counter, clock.now_s, budget.without_proxy()
     hold_id = budget.hold(30)
     acts: dict[str, Callable[[Budget], Any]] = {
         "commit": lambda budget: budget.commit(hold_id),
@@ -243,7 +240,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
         act_at(61 if other_act in ("sweep", "overdue") else 0, lambda: acts[other_act](process))
 
     def act_at(passed_s: float, act: Callable[[], object]) -> None:
-        """Act `passed_s` after the start. Processes have different clocks: for a sweep the hold has expired."""
+        """Act `passed_s` after the start. By the clock of the process that sweeps, the hold has expired."""
         saved_s = clock.now_s
         clock.pass_s(began_s + passed_s - saved_s)
         try:
@@ -253,7 +250,7 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
 
     first, second = (change_hold, act_otherwise) if change_is_first else (act_otherwise, change_hold)
     budget.world.proxy.forget()
-    budget.world.proxy.plan = acting_before({0: lambda: first(other)})
+    budget.world.proxy.plan = acting_before({0: lambda: first(other_process)})
     with suppress(HoldSettledError) if not change_is_first else nullcontext():
         second(budget)
     budget.world.proxy.plan, budget.counter = faults.no_faults, declared
@@ -266,14 +263,13 @@ def test_no_amount_is_lost_or_counted_twice_if_another_call_acts_between_the_rea
 
 
 def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(budget: Budget, clock: Clock) -> None:
-    """The release was refused. Just before the sweep's second transaction, which moves the hold, the change commits."""
-    other = Budget(replace(budget.world, store=replace(budget.world.store, client=budget.world.raw)), budget.counter)
-    hold_id, declared = budget.hold(30), budget.counter
+    """A limit refuses the release. The change commits just before the transaction by which the sweep moves the hold."""
+    other_process, hold_id, declared = budget.without_proxy(), budget.hold(30), budget.counter
     clock.pass_s(61)
 
     def change() -> None:
         clock.pass_s(-61)
-        other.change(hold_id, 20)
+        other_process.change(hold_id, 20)
         clock.pass_s(61)
 
     budget.world.proxy.plan = acting_before({1: change})
@@ -297,9 +293,9 @@ def test_a_commit_of_a_hold_that_other_calls_change_at_each_try_is_busy(
 ) -> None:
     hold_id = budget.hold(30)
     budget.change(hold_id, ttl_s=900)
-    moved = budget.world.rows("HOLDS#SETTLED#")[0]
+    moved_mark = budget.world.rows("HOLDS#SETTLED#")[0]
     with monkeypatch.context() as patched:
-        patched.setattr("tally.dynamo.queries.get", lambda *given: moved if "SETTLED" in given[2]["PK"]["S"] else {})
+        patched.setattr("tally.dynamo.queries.get", lambda _, __, key: moved_mark if "SETTLED" in str(key) else {})
         with pytest.raises(StoreBusyError, match="Other calls are changing the hold"):
             budget.commit(hold_id)
     assert budget.held() == 30
@@ -309,5 +305,5 @@ def test_a_hold_with_a_new_expiry_is_among_the_live_holds_with_its_user(budget: 
     """A command that forgets a user finds the user's holds among the live holds."""
     hold_id = budget.hold(30)
     budget.change(hold_id, 40, 900)
-    live = [row for row in budget.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
-    assert [(row["caller"]["S"], row["hold_id"]["S"], "expiration" in row) for row in live] == [("ann", hold_id, False)]
+    rows = [row for row in budget.world.rows("HOLDS#") if row["state"] == {"S": HELD}]
+    assert [(row["caller"]["S"], row["hold_id"]["S"], "expiration" in row) for row in rows] == [("ann", hold_id, False)]

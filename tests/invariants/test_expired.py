@@ -19,10 +19,7 @@ from tally.dynamo import items
 from tally.dynamo.client import Call
 from tally.dynamo.contention import Spread
 from tally.dynamo.shards import StreamShards
-from tally.errors import (
-    HoldSettledError,
-    LimitReachedError,
-)
+from tally.errors import HoldSettledError, LimitReachedError
 from tally.operations import holds as handler
 from tally.operations import sweep as sweep_handler
 from tests import faults
@@ -33,7 +30,7 @@ from tests.invariants.world import FIRST_SHARD, LAST_SHARD, acting_before
 
 
 def put_stock_item(counting: Counting, qty: dict[str, str], id_: str = ITEM) -> None:
-    """Puts an item of the stock without Tally. `qty`: its number, or an attribute that is not a number."""
+    """Puts an item of the stock without Tally. `qty`: the number, or an attribute that is not a number."""
     counting.world.put({**tallies.key(counters.STOCK, id_, 0), "qty": qty, "version": {"N": "1"}})
 
 
@@ -67,17 +64,15 @@ def test_a_sweep_stops_at_its_time_limit_and_the_buckets_take_turns(
             counting.place_hold(id_=ids[bucket])
     clock.pass_s(61)
     counting.world.proxy.forget()
-    sent = partial(counting.world.requests, "TransactWriteItems")
-    slow = replace(counting.world.store, clock=lambda: len(sent()), spread=Spread(random=FIRST_SHARD))
-    for until_s, page_max, returned in (
-        (2, 1, (1, 1)),
-        (2, 1, (1, 1)),
-        (3, 1, (1, 2)),
-        (5, 50, (3, 2)),
-        (99, 2, (9, 2)),
-    ):
+
+    def now_s() -> int:
+        return len(counting.world.requests("TransactWriteItems"))
+
+    slow = replace(counting.world.store, clock=now_s, spread=Spread(random=FIRST_SHARD))
+    runs = ((2, 1, (1, 1)), (2, 1, (1, 1)), (3, 1, (1, 2)), (5, 50, (3, 2)), (99, 2, (9, 2)))
+    for until_s, page_max, returned in runs:
         monkeypatch.setattr(expired_holds, "PAGE_MAX", page_max)
-        before_s = len(sent())
+        before_s = now_s()
         assert counting.sweep_until(slow, until_s=until_s) == (min(until_s, 11) - before_s, 0, until_s == 99)
         assert tuple(counting.stored(counters.STOCK, ids[bucket]) for bucket in (0, 15)) == returned
         slow.spread.random = LAST_SHARD
@@ -116,10 +111,10 @@ def test_holds_that_cannot_be_released_do_not_delay_others_and_are_reported_unti
     for returned in (1, 0):
         assert counting.sweep_until() == (returned, 7, True)
         assert last_not_released(capsys.readouterr().out) == 7
-    sent = [len(sent["TransactItems"]) for sent in counting.world.requests("TransactWriteItems")]
-    # Each sweep tries one of the seven. The first sweep moves all seven to the overdue holds.
-    assert sorted(sent) == [4, 4, 4, 14]
-    assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of the broken ones
+    sizes = [len(request["TransactItems"]) for request in counting.world.requests("TransactWriteItems")]
+    # Each sweep tries one of the seven holds. The first sweep moves all seven to the overdue holds.
+    assert sorted(sizes) == [4, 4, 4, 14]
+    assert counting.place_hold(1)[1] is False  # the search for expired holds of ITEM is not full of broken holds
     put_stock_item(counting, {"N": "0"}, broken)
     assert counting.sweep_until() == (7, 0, True)
     assert last_not_released(capsys.readouterr().out) == 0
@@ -131,14 +126,14 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
 ) -> None:
     counting.stock(9)
     big, small, early = (counting.place_hold(amount, ttl_s=60 - amount)[0]["hold"] for amount in (4, 1, 2))
-    low = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held
-    monkeypatch.setattr(counters, "COUNTERS", declared([low]))
+    low_ceiling = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held
+    monkeypatch.setattr(counters, "COUNTERS", declared([low_ceiling]))
 
     def settle(hold_id: str, state: str) -> dict[str, Any]:
         change = handler.commit_hold if state == COMMITTED else handler.release_hold
         # A counter with a floor and a ceiling refuses new holds. Its old holds can be settled.
-        assert change.refusal_for(low) is None
-        return dict(change(counting.world.call("ann"), counter=low, id=ITEM, hold=hold_id).body)
+        assert change.refusal_for(low_ceiling) is None
+        return dict(change(counting.world.call("ann"), counter=low_ceiling, id=ITEM, hold=hold_id).body)
 
     assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
@@ -150,7 +145,7 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
     assert counting.states() == {big: HELD, small: EXPIRED, early: HELD}
     put_stock_item(counting, {"N": "0"})
-    counting.increment(low, -2)  # before a refusal, overdue holds that fit are released, too
+    counting.increment(low_ceiling, -2)  # before a refusal, overdue holds that fit are released, too
     assert counting.states()[early] == EXPIRED
     assert refusal(partial(settle, big, RELEASED)).members == {"left": 3}
     monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))
@@ -168,7 +163,7 @@ def test_a_hold_that_a_caller_releases_before_the_sweep_moves_it_is_not_moved(co
         call = Call(replace(counting.world.store, client=counting.world.raw), "ann")
         assert settling.settle(call, counters.STOCK, ITEM, hold_id, RELEASED)["changed"] is True
 
-    counting.world.proxy.plan = acting_before({1: release})  # transaction 0: the refused release, 1: the move
+    counting.world.proxy.plan = acting_before({1: release})  # transaction 0 is the refused release, and 1 is the move
     assert counting.sweep_until() == (0, 1, True)
     assert counting.states() == {hold_id: RELEASED}
     assert counting.stored(counters.STOCK) == 1
@@ -181,10 +176,10 @@ def test_a_hold_whose_release_fails_temporarily_stays_due_and_the_next_sweep_rel
     for _ in range(2):
         counting.place_hold(1, ttl_s=60)
     clock.pass_s(61)
-    due = counting.stored_holds()
+    holds_before = counting.stored_holds()
     counting.world.proxy.plan = lambda _, body, __: faults.FAIL_BEFORE if b"Update" in body else None
     assert counting.sweep_until() == (0, 2, True)
-    assert counting.stored_holds() == due
+    assert counting.stored_holds() == holds_before
     counting.world.proxy.plan = faults.no_faults
     assert counting.sweep_until() == (2, 0, True)
 
@@ -214,20 +209,13 @@ def test_holds_of_an_undeclared_counter_and_an_item_that_is_not_a_hold_do_not_de
 
 
 def test_an_item_among_the_live_holds_that_is_already_committed_is_not_released(counting: Counting) -> None:
-    """Somebody put the item there manually. If it counted as an expired hold, each refusal would try to release it."""
+    """Somebody put the item there manually. If the item were an expired hold, each refusal would try to release it."""
     counting.stock(1)
     hold_id = f"{int(time.time()) - 600}-{'A' * 16}"
     values = {
-        "counter": "stock",
-        "target": ITEM,
-        "hold_id": hold_id,
-        "state": COMMITTED,
-        "amount": 1,
-        "expires": 1,
-        "latest": 1,
-        "kept": 1,
-        "receipt": "none",
-    }
+        "counter": "stock", "target": ITEM, "hold_id": hold_id, "state": COMMITTED, "amount": 1, "expires": 1,
+        "latest": 1, "kept": 1, "receipt": "none",
+    }  # fmt: skip
     key = hold_items.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
     put = items.put_write(counting.world.store.settings.ledger_table, key, values)
     counting.world.raw.put_item(**put["Put"])

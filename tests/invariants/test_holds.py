@@ -48,12 +48,12 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_
     hold = counting.only_hold()
     assert (hold["state"], hold["amount"], hold["hold_id"]) == ({"S": HELD}, {"N": "3"}, {"S": hold_id})
     assert "expiration" not in hold
-    settled = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": state}
-    settled |= {"amount": 3} if state == COMMITTED else {}
-    assert counting.settle_hold(hold_id, state) == {**settled, "changed": True}
-    assert counting.settle_hold(hold_id, state) == {**settled, "changed": False}
-    other = RELEASED if state == COMMITTED else COMMITTED
-    assert isinstance(refusal(partial(counting.settle_hold, hold_id, other)), HoldSettledError)
+    answer = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": state}
+    answer |= {"amount": 3} if state == COMMITTED else {}
+    assert counting.settle_hold(hold_id, state) == {**answer, "changed": True}
+    assert counting.settle_hold(hold_id, state) == {**answer, "changed": False}
+    other_state = RELEASED if state == COMMITTED else COMMITTED
+    assert isinstance(refusal(partial(counting.settle_hold, hold_id, other_state)), HoldSettledError)
     assert counting.stored(counters.STOCK) == left
     hold = counting.only_hold()
     assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
@@ -106,19 +106,19 @@ def test_an_unknown_hold_and_a_hold_of_another_item_are_not_found(counting: Coun
     counting.stock(3)
     hold_id = counting.place_hold(3)[0]["hold"]
     unknown = "1700000000-AAAAAAAAAAAAAAAA"
-    for id_, given_id, state in (
+    for id_, settled_id, state in (
         (ITEM, unknown, COMMITTED),
         (ITEM, unknown, RELEASED),
         (id_in_same_bucket(), hold_id, RELEASED),
     ):
         with pytest.raises(NotFoundError):
-            settling.settle(counting.world.call(), counters.STOCK, id_, given_id, state)
+            settling.settle(counting.world.call(), counters.STOCK, id_, settled_id, state)
     assert counting.only_hold()["state"] == {"S": HELD}
 
 
-@pytest.mark.parametrize("swept", [False, True], ids=["not swept", "swept"])
+@pytest.mark.parametrize("is_swept", [False, True], ids=["not swept", "swept"])
 def test_an_expired_hold_cannot_be_committed_without_an_amount_and_is_released_once(
-    counting: Counting, clock: Clock, swept: bool
+    counting: Counting, clock: Clock, is_swept: bool
 ) -> None:
     """A hold can be committed until its last second. After a release of the expired hold, no commit is possible."""
     counting.stock(11)
@@ -127,7 +127,7 @@ def test_an_expired_hold_cannot_be_committed_without_an_amount_and_is_released_o
     assert counting.sweep() == 0
     assert counting.settle_hold(in_time, COMMITTED)["changed"] is True
     clock.pass_s(1)
-    if swept:
+    if is_swept:
         assert counting.sweep() == 1
     assert isinstance(refusal(partial(counting.settle_hold, hold_id, COMMITTED)), HoldSettledError)
     released = {"counter": "stock", "id": ITEM, "hold": hold_id, "state": RELEASED}
@@ -184,9 +184,8 @@ def test_expired_holds_of_another_item_are_neither_released_nor_in_the_way_of_th
     for _ in range(2):
         counting.place_hold(id_=id_in_same_bucket())
     clock.pass_s(63)
-    with pytest.raises(
-        StoreBusyError
-    ):  # two holds of the other item fill the page: the page may hide this item's holds
+    # Two holds of the other item fill the page, so the page may hide this item's holds.
+    with pytest.raises(StoreBusyError):
         counting.place_hold(1)
     assert counting.sweep() == 4
     assert counting.place_hold(1)[1] is False
@@ -217,7 +216,7 @@ def test_a_hold_can_take_the_amounts_of_expired_holds_that_a_sweep_has_released(
 def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_try_is_busy(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function whose clock is behind commits the hold: by this clock the hold has not expired."""
+    """A function whose clock is behind commits the hold, because the hold has not expired by this clock."""
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     transition = holds.transition
@@ -234,14 +233,14 @@ def test_a_release_of_a_committed_hold_is_refused_and_a_release_that_loses_each_
         return transition(*arguments, **more)
 
     monkeypatch.setattr(holds, "transition", commit_first)
-    refused = refusal(partial(counting.settle_hold, hold_id, RELEASED))
-    assert isinstance(refused, HoldSettledError)
-    assert COMMITTED in refused.detail
+    error = refusal(partial(counting.settle_hold, hold_id, RELEASED))
+    assert isinstance(error, HoldSettledError)
+    assert COMMITTED in error.detail
     assert counting.stored(counters.STOCK) == 0
 
 
 def place_and_settle_at_random(
-    counting: Counting, clock: Clock, seed: int, placed: list[str], settled: list[str]
+    counting: Counting, clock: Clock, seed: int, placed_ids: list[str], settled_ids: list[str]
 ) -> None:
     """Place holds, and settle these and other callers' holds at random, while time passes."""
     chance = random.Random(seed)
@@ -252,7 +251,7 @@ def place_and_settle_at_random(
             )[0]
         except LimitReachedError:
             continue
-        placed.append(hold["hold"])
+        placed_ids.append(hold["hold"])
         if chance.random() < 0.3:
             clock.pass_s(2)
         if chance.random() < 0.5:
@@ -262,10 +261,10 @@ def place_and_settle_at_random(
             with suppress(HoldSettledError, LimitReachedError):
                 retry_until_final(change)
         for state in chance.sample([COMMITTED, RELEASED, None], 2):
-            hold_id = chance.choice([hold["hold"], *placed[-CALLERS:]])
+            hold_id = chance.choice([hold["hold"], *placed_ids[-CALLERS:]])
             try:
                 if state and retry_until_final(partial(counting.settle_hold, hold_id, state))["changed"]:
-                    settled.append(hold_id)
+                    settled_ids.append(hold_id)
             except HoldSettledError:
                 continue
 
@@ -275,7 +274,7 @@ def test_the_stock_sums_up_after_commits_releases_expiries_and_sweeps_in_a_race(
 ) -> None:
     counting.stock(20)
     counting.world.proxy.plan = faults.random_faults(11, {"TransactWriteItems": FAULT_MIX})
-    placed, settled = list[str](), list[str]()
+    placed_ids, settled_ids = list[str](), list[str]()
     is_over = threading.Event()
 
     def keep_sweeping() -> None:
@@ -284,9 +283,8 @@ def test_the_stock_sums_up_after_commits_releases_expiries_and_sweeps_in_a_race(
 
     def race() -> None:
         try:
-            run_together(
-                [partial(place_and_settle_at_random, counting, clock, seed, placed, settled) for seed in range(CALLERS)]
-            )
+            act = partial(place_and_settle_at_random, counting, clock)
+            run_together([partial(act, seed, placed_ids, settled_ids) for seed in range(CALLERS)])
         finally:
             is_over.set()
 
@@ -296,7 +294,7 @@ def test_the_stock_sums_up_after_commits_releases_expiries_and_sweeps_in_a_race(
     amounts = counting.amounts_by_state()
     assert counting.stored(counters.STOCK) + amounts.get(HELD, 0) + amounts.get(COMMITTED, 0) == 20
     assert 0 <= counting.stored(counters.STOCK) <= 20
-    assert len(settled) == len(set(settled))
+    assert len(settled_ids) == len(set(settled_ids))
     for hold in counting.stored_holds():
         assert ("expiration" in hold) is (hold["state"]["S"] != HELD)
     assert {COMMITTED, RELEASED, EXPIRED} <= set(counting.states().values())
@@ -313,14 +311,14 @@ def test_a_sweep_or_a_refusal_without_an_expired_hold_changes_no_hold(counting: 
     committed = counting.place_hold(1, ttl_s=60)[0]["hold"]
     counting.settle_hold(committed, COMMITTED)
     low_ceiling = replace(counters.STOCK, ceiling=2)
-    for due in (0, 1):
+    for expired_count in (0, 1):
         assert isinstance(refusal(partial(counting.increment, low_ceiling, 2)), LimitReachedError)
         assert HELD in counting.states().values(), "a refusal at a ceiling releases no hold"
         counting.world.proxy.forget()
-        assert counting.sweep_until() == (due, 0, True)
-        assert len(counting.world.requests("TransactWriteItems")) == due
+        assert counting.sweep_until() == (expired_count, 0, True)
+        assert len(counting.world.requests("TransactWriteItems")) == expired_count
         assert isinstance(refusal(partial(counting.place_hold, 4)), LimitReachedError)
-        assert len(counting.world.requests("TransactWriteItems")) == due + 1
+        assert len(counting.world.requests("TransactWriteItems")) == expired_count + 1
         clock.pass_s(61)
 
 
@@ -331,9 +329,8 @@ def test_a_truncated_answer_about_holds_is_unreachable_and_never_a_404_or_409(
     counting.stock(1)
     hold_id = counting.place_hold(1, ttl_s=60)[0]["hold"]
     counting.world.proxy.plan = faults.always(faults.TRUNCATE, operation)
-    change = {"Query": partial(counting.place_hold, 1), "GetItem": partial(counting.settle_hold, hold_id, RELEASED)}[
-        operation
-    ]
+    place, release = partial(counting.place_hold, 1), partial(counting.settle_hold, hold_id, RELEASED)
+    change = {"Query": place, "GetItem": release}[operation]
     with pytest.raises(StoreUnreachableError):
         change()
     counting.world.proxy.plan = faults.always(faults.THROTTLE, operation)

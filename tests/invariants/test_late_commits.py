@@ -34,16 +34,16 @@ def budget(request: pytest.FixtureRequest, world: World, clock: Clock) -> Budget
     return Budget(world, request.param)
 
 
-def not_swept(budget: Budget) -> None:
-    """Do nothing: no sweep has run, so the hold still has its amount."""
+def skip_sweep(budget: Budget) -> None:
+    """Do nothing, so the hold still has its amount."""
 
 
-def swept(budget: Budget) -> None:
+def sweep(budget: Budget) -> None:
     """Run the sweep, which releases the hold."""
     assert budget.sweep()[:2] == (1, 0)
 
 
-def overdue(budget: Budget) -> None:
+def sweep_in_vain(budget: Budget) -> None:
     """Run a sweep that cannot release the hold, because a newer limit refuses it."""
     number, declared = budget.world.tally(budget.counter, budget.tally()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
@@ -52,7 +52,7 @@ def overdue(budget: Budget) -> None:
     budget.counter = declared
 
 
-@pytest.mark.parametrize("sweep_expired", [not_swept, swept, overdue])
+@pytest.mark.parametrize("sweep_expired", [skip_sweep, sweep, sweep_in_vain])
 @pytest.mark.parametrize("used", [0, 20, 30, 45])
 def test_an_expired_hold_is_committed_once_with_the_amount_used(
     budget: Budget, clock: Clock, sweep_expired: Callable[[Budget], None], used: int
@@ -63,12 +63,12 @@ def test_an_expired_hold_is_committed_once_with_the_amount_used(
     sweep_expired(budget)
     for _ in range(2):
         assert "Commit an amount" in refusal(partial(budget.commit, hold_id)).detail
-    settled = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": used}
-    assert budget.commit(hold_id, used) == {**settled, "changed": True}
-    for repeated in (used, None):
-        assert budget.commit(hold_id, repeated) == {**settled, "changed": False}
-    refused = refusal(partial(budget.commit, hold_id, used + 1))
-    assert (type(refused), refused.detail) == (HoldSettledError, f"The hold is committed at {used}.")
+    answer = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": used}
+    assert budget.commit(hold_id, used) == {**answer, "changed": True}
+    for amount in (used, None):
+        assert budget.commit(hold_id, amount) == {**answer, "changed": False}
+    error = refusal(partial(budget.commit, hold_id, used + 1))
+    assert (type(error), error.detail) == (HoldSettledError, f"The hold is committed at {used}.")
     assert isinstance(refusal(partial(budget.release, hold_id)), HoldSettledError)
     assert budget.place(30, key)["state"] == COMMITTED
     budget.sweep()
@@ -81,7 +81,7 @@ def test_a_late_commit_takes_no_more_than_is_left_with_the_debt_and_nothing_of_o
     first, second = (budget.hold(30) for _ in range(2))
     clock.pass_s(61)
     assert budget.sweep().released == 2
-    held = budget.hold(990, ttl_s=600)
+    open_hold = budget.hold(990, ttl_s=600)
     for _ in range(2):
         assert refusal(partial(budget.commit, first, 11)).members == {"left": 10}
         assert (budget.left(), budget.held()) == (10, 990)
@@ -89,7 +89,7 @@ def test_a_late_commit_takes_no_more_than_is_left_with_the_debt_and_nothing_of_o
     assert refusal(partial(budget.commit, first, 61)).members == {"left": 60}
     assert budget.commit(first, 40)["changed"] is True
     assert refusal(partial(budget.hold, 1)).members["left"] == -30
-    budget.release(held)
+    budget.release(open_hold)
     assert budget.commit(second, 30)["changed"] is True
     assert (budget.left(), budget.equals_receipts()) == (930, True)
 
@@ -111,7 +111,7 @@ def test_expired_holds_are_released_before_a_late_commit_is_refused(budget: Budg
 
 
 def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budget: Budget, clock: Clock) -> None:
-    """The receipt is kept for seven days and one more, however soon the hold is settled."""
+    """The receipt is kept for a day longer than the hold of seven days, however soon the hold is settled."""
     keys = {state: new_key() for state in (HELD, RELEASED, COMMITTED, EXPIRED)}
     first = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     budget.release(first[RELEASED]["hold"])
@@ -120,10 +120,8 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
-    for stored in receipts + records:
-        assert int(stored["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX, (
-            "DynamoDB may remove it then"
-        )
+    for item in receipts + records:
+        assert int(item["expiration"]["N"]) == began_s + 8 * DAY_S + CLOCK_DIFFERENCE_S_MAX
     for passed_s in (2 * DAY_S, 7 * DAY_S - 1):
         clock.pass_s(began_s + passed_s - clock.now_s)
         states = [budget.place(30, key, 7 * DAY_S)["state"] for key in keys.values()]
@@ -135,8 +133,8 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     assert budget.left(today) == left
     assert budget.commit(first[EXPIRED]["hold"], 30)["changed"] is True
     clock.pass_s(1)
-    refused = refusal(partial(budget.commit, first[HELD]["hold"], 30))
-    assert refused.detail == "The hold expired too long ago to be committed."
+    error = refusal(partial(budget.commit, first[HELD]["hold"], 30))
+    assert error.detail == "The hold expired too long ago to be committed."
 
 
 def test_a_hold_can_be_committed_for_the_receipt_days_of_its_counter(world: World, clock: Clock) -> None:
@@ -169,8 +167,8 @@ def test_a_hold_is_kept_as_long_as_its_receipt_though_the_receipt_days_change(
     assert [budget.place(30, key)["state"] for key in keys.values()] == [RELEASED, COMMITTED, EXPIRED, EXPIRED]
     assert budget.commit(first["late"], 30)["changed"] is True
     clock.pass_s(1)
-    refused = refusal(partial(budget.commit, first[EXPIRED], 30))
-    assert refused.detail == "The hold expired too long ago to be committed."
+    error = refusal(partial(budget.commit, first[EXPIRED], 30))
+    assert error.detail == "The hold expired too long ago to be committed."
 
 
 def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_period_is_kept(
@@ -187,34 +185,34 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_peri
     assert budget.void(hold_id)["changed"] is True
     assert (budget.left(today), budget.left()) == (1_000, 0)
     minutes = Budget(world, MINUTES)
-    late, committed = minutes.hold(30), minutes.hold(40)
-    minutes.commit(committed)
+    late_hold, committed_hold = minutes.hold(30), minutes.hold(40)
+    minutes.commit(committed_hold)
     clock.pass_s(300)
     minutes.sweep()
-    for act in (partial(minutes.commit, late, 20), partial(minutes.void, committed)):
-        refused = refusal(act)
-        assert (type(refused), refused.detail[:14]) == (NotFoundError, "minutes does n")
+    for act in (partial(minutes.commit, late_hold, 20), partial(minutes.void, committed_hold)):
+        error = refusal(act)
+        assert (type(error), error.detail[:14]) == (NotFoundError, "minutes does n")
 
 
 def test_a_committed_hold_is_voided_once(budget: Budget, clock: Clock) -> None:
     key = new_key()
-    in_time, unused, late = budget.hold(30, key), budget.hold(30), budget.hold(30)
-    budget.commit(in_time, 45)
-    budget.commit(unused, 0)
+    early_hold, unused_hold, late_hold = budget.hold(30, key), budget.hold(30), budget.hold(30)
+    budget.commit(early_hold, 45)
+    budget.commit(unused_hold, 0)
     clock.pass_s(61)
     budget.sweep()
-    budget.commit(late, 20)
+    budget.commit(late_hold, 20)
     assert budget.left() == 935
     with budget.world.measure_units() as measured:
-        first = budget.void(in_time)
+        first_answer = budget.void(early_hold)
     assert measured == [("GetItem", 1.0)] * 4 + [("TransactWriteItems", 8.0)]
-    voided = {"counter": budget.counter.name, "id": OWNER, "hold": in_time, "state": VOIDED, "amount": 45}
-    assert first == {**voided, "changed": True}
-    assert budget.void(in_time) == {**voided, "changed": False}
-    assert (budget.void(unused)["amount"], budget.void(late)["amount"]) == (0, 20)
+    answer = {"counter": budget.counter.name, "id": OWNER, "hold": early_hold, "state": VOIDED, "amount": 45}
+    assert first_answer == {**answer, "changed": True}
+    assert budget.void(early_hold) == {**answer, "changed": False}
+    assert (budget.void(unused_hold)["amount"], budget.void(late_hold)["amount"]) == (0, 20)
     assert budget.place(30, key)["state"] == VOIDED
-    for act in (partial(budget.commit, in_time), partial(budget.commit, in_time, 45), partial(budget.release, in_time)):
-        assert refusal(act).detail == "The hold is voided."
+    for settle, *amount in ((budget.commit,), (budget.commit, 45), (budget.release,)):
+        assert refusal(partial(settle, early_hold, *amount)).detail == "The hold is voided."
     assert (budget.left(), budget.equals_receipts()) == (1_000, True)
     for record in budget.world.rows("HOLDS#SETTLED#"):
         assert int(record["expiration"]["N"]) > time.time() + DAY_S - 120
@@ -226,21 +224,23 @@ def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: C
     key, owner = new_key(), f"{budget.counter.name}/{OWNER}"
     hold_id = budget.hold(30, key)
     budget.commit(hold_id)
-    before, call = budget.world.receipts(), budget.world.call("ann")
+    receipts_before, call = budget.world.receipts(), budget.world.call("ann")
     assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [False]
     assert [budget.void(hold_id)["changed"] for _ in range(2)] == [True, False]
     assert [receipt and receipt.is_voided for receipt in receipts.find_many(call, "hold", [(owner, key)])] == [True]
     nonces = {receipt["id"]["S"]: receipt["nonce"] for receipt in budget.world.receipts()}
-    assert [nonces[receipt["id"]["S"]] for receipt in before] == [receipt["nonce"] for receipt in before]
+    assert [nonces[receipt["id"]["S"]] for receipt in receipts_before] == [
+        receipt["nonce"] for receipt in receipts_before
+    ]
     assert budget.equals_receipts()
-    late = budget.hold(30)
-    budget.commit(late)
+    late_hold = budget.hold(30)
+    budget.commit(late_hold)
     clock.pass_s(8 * DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
     table = budget.world.store.settings.receipts_table
     for receipt in budget.world.receipts():
         budget.world.raw.delete_item(TableName=table, Key={"id": receipt["id"]})
     if budget.counter.period is None:
-        assert budget.void(late)["changed"] is True
+        assert budget.void(late_hold)["changed"] is True
     assert budget.world.receipts() == [] or budget.counter.period is None
 
 
@@ -249,7 +249,7 @@ def test_only_a_committed_hold_of_a_counter_that_is_not_retired_can_be_voided(bu
     budget.release(released)
     budget.commit(committed)
     clock.pass_s(61)
-    for sweep_expired in (not_swept, swept):
+    for sweep_expired in (skip_sweep, sweep):
         sweep_expired(budget)
         for hold_id, state in ((held, HELD), (released, RELEASED), (expired, EXPIRED)):
             assert refusal(partial(budget.void, hold_id)).detail == f"The hold is {state}."
@@ -264,17 +264,16 @@ def test_only_a_committed_hold_of_a_counter_that_is_not_retired_can_be_voided(bu
 def test_a_late_commit_is_refused_if_the_hold_is_settled_between_its_read_and_its_write(
     budget: Budget, clock: Clock, state: str
 ) -> None:
-    """If a sweep releases the expired hold between them, the late commit succeeds."""
+    """If a sweep releases the expired hold between the read and the write, the late commit succeeds."""
     hold_id = budget.hold(30)
     clock.pass_s(61)
 
     def settle_first() -> None:
-        without_proxy = replace(budget.world, store=replace(budget.world.store, client=budget.world.raw))
-        other = Budget(without_proxy, budget.counter)
+        other_process = budget.without_proxy()
         acts: dict[str, Callable[[], object]] = {
-            EXPIRED: other.sweep,
-            RELEASED: partial(other.release, hold_id),
-            COMMITTED: partial(other.commit, hold_id, 7),
+            EXPIRED: other_process.sweep,
+            RELEASED: partial(other_process.release, hold_id),
+            COMMITTED: partial(other_process.commit, hold_id, 7),
         }
         acts[state]()
 
@@ -294,7 +293,7 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
     budget: Budget, clock: Clock, seed: int
 ) -> None:
     """Two callers commit each of 30 expired holds at once. A sweep runs, and some holds are released or voided. Other
-    callers count amounts that are spent already. Each call is sent twice."""
+    callers count amounts that were used. Each call is sent twice."""
     chance, proxy = random.Random(seed), budget.world.proxy
     budget.counter = replace(budget.counter, debt=500)
     hold_ids = [budget.hold(chance.choice((10, 20, 30))) for _ in range(30)]
@@ -304,8 +303,8 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
     def act(hold_id: str, name: str, change: Callable[..., dict[str, Any]], *arguments: int) -> tuple[str, str, Any]:
         try:
             return hold_id, name, retry_until_final(partial(change, hold_id, *arguments))
-        except (HoldSettledError, LimitReachedError) as refused:
-            return hold_id, name, type(refused)
+        except (HoldSettledError, LimitReachedError) as error:
+            return hold_id, name, type(error)
 
     jobs = []
     for hold_id in hold_ids:
@@ -318,18 +317,20 @@ def test_each_expired_hold_counts_once_in_a_race_of_late_commits_releases_voids_
     jobs += [(key, "used", lambda key: budget.use(keys[key], key, used=True).body) for key in keys] * 2
     chance.shuffle(jobs)
     with ThreadPoolExecutor(6) as pool:
-        swept = pool.submit(retry_until_final, budget.sweep)
+        sweep_job = pool.submit(retry_until_final, budget.sweep)
         answers = list(pool.map(lambda job: act(*job), jobs))
-        swept.result()
-    injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
+        sweep_job.result()
+    fault_count = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.wait_until_idle()
-    assert injected > 5, "the plan must fail something"
+    assert fault_count > 5, "the plan must fail something"
     budget.sweep()
     spent = 0
     for record in budget.world.rows("HOLDS#SETTLED#"):
         hold_id, state = record["hold_id"]["S"], record["state"]["S"]
-        successes = [(name, body) for of_hold, name, body in answers if of_hold == hold_id and isinstance(body, dict)]
+        successes = [
+            (name, body) for settled_id, name, body in answers if settled_id == hold_id and isinstance(body, dict)
+        ]
         states = {name for name, _ in successes}
         amounts = {body["amount"] for _, body in successes if "amount" in body}
         assert state in (states or {EXPIRED})

@@ -46,10 +46,10 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
     """Returns the changed declarations that a deployment accepts after the counter has counted."""
     for change in changes:
         with suppress(ConfigurationError):
-            changed = replace(counter, **change)
-            fingerprints.check({counter.name: fingerprints.fingerprint_of(counter)}, declared([changed]))
-            if changed.name == counter.name:
-                yield changed
+            redeclared = replace(counter, **change)
+            fingerprints.check({counter.name: fingerprints.fingerprint_of(counter)}, declared([redeclared]))
+            if redeclared.name == counter.name:
+                yield redeclared
 
 
 @pytest.mark.parametrize(
@@ -65,40 +65,39 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
 def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_counter(
     store: Store, clock: Clock, counter: Counter, changes: list[dict[str, Any]]
 ) -> None:
-    tried = 0
-    for tried, changed in enumerate(accepted_redeclarations(counter, changes), 1):
-        assert operations._refusal_of_settling(changed) is None, changed
-        assert to_release_expired_holds([changed]) != NOTHING
-        call = Call(replace(store, limit_cache={}))  # of a process that knows the new declaration alone
+    count = 0
+    for count, redeclared in enumerate(accepted_redeclarations(counter, changes), 1):
+        assert operations._refusal_of_settling(redeclared) is None, redeclared
+        assert to_release_expired_holds([redeclared]) != NOTHING
+        call = Call(replace(store, limit_cache={}))  # of a process that knows only the new declaration
         for end in (RELEASED, COMMITTED, "expired"):
-            id_ = f"{counter.name}-{tried}-{end}"
+            id_ = f"{counter.name}-{count}-{end}"
             tally = periods.tally_id(counter, id_, clock())
             placed = holds.place(Call(store), counter, tally, 4, 9, operation="hold", key=secrets.token_hex(8))
             hold = placed.body["hold"]
-            number = tallies.read(call, changed, tally)
-            released = number + (4 if counter.ceiling is None else -4)
+            number = tallies.read(call, redeclared, tally)
+            released_number = number + (4 if counter.ceiling is None else -4)
             if end == "expired":
                 clock.pass_s(10)
-                swept = expired_holds.sweep(call.store, declared([changed]), time.time() + 60)
-                fits = swept.failed == 0
+                sweep = expired_holds.sweep(call.store, declared([redeclared]), time.time() + 60)
+                fits = sweep.failed == 0
             else:
                 fits = True
                 try:
-                    settling.settle(call, changed, id_, hold, end)
+                    settling.settle(call, redeclared, id_, hold, end)
                 except LimitReachedError:
                     fits = False
-            may_end = end == COMMITTED or limits.declared_limits(changed).allows(number, released - number)
-            assert fits is may_end, changed
-            assert tallies.read(call, changed, tally) == (released if fits and end != COMMITTED else number), (
-                changed, end,
-            )  # fmt: skip
-            if not fits:  # the hold waits for room: release it by its old declaration
+            may_end = end == COMMITTED or limits.declared_limits(redeclared).allows(number, released_number - number)
+            assert fits is may_end, redeclared
+            expected = released_number if fits and end != COMMITTED else number
+            assert tallies.read(call, redeclared, tally) == expected, (redeclared, end)
+            if not fits:  # the hold waits for room, and its old declaration has room
                 settling.settle(Call(replace(store, limit_cache={})), counter, id_, hold, RELEASED)
-    assert tried > 15
+    assert count > 15
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:
-    """After a hold is released, the counter would give out the same numbers a second time."""
+    """After a hold is released_number, the counter would give out the same numbers a second time."""
     steps = replace(STOCK, delta=-1)
     for counter in (STOCK, steps):
         with pytest.raises(ConfigurationError, match="numbered=False, which is True now"):

@@ -40,10 +40,15 @@ DAY_S = 24 * 3600
 
 @dataclass
 class Budget:
-    """What callers do to a budget of 1,000. `counter`: its present declaration."""
+    """What callers do to a budget of 1,000. `counter`: the present declaration of the budget."""
 
     world: World
     counter: Counter
+
+    def without_proxy(self) -> Budget:
+        """Returns the budget of another process, whose requests meet no fault."""
+        store = replace(self.world.store, client=self.world.raw)
+        return replace(self, world=replace(self.world, store=store))
 
     def tally(self) -> str:
         return periods.tally_id(self.counter, OWNER, time.time())
@@ -53,7 +58,7 @@ class Budget:
         return holds.place(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
 
     def hold(self, amount: int, key: str | None = None, ttl_s: int = 60) -> str:
-        """Places a hold. Returns its id."""
+        """Places a hold. Returns the id of the hold."""
         return str(self.place(amount, key, ttl_s)["hold"])
 
     def change(
@@ -74,7 +79,7 @@ class Budget:
         return settling.settle(self.world.call("ann"), self.counter, OWNER, hold_id, RELEASED)
 
     def use(self, amount: int, key: str | None = None, *, used: bool = False) -> ChangeAnswer:
-        """Counts an amount of the budget. `used`: the amount is spent already, so it may go into debt."""
+        """Counts an amount of the budget. `used`: the amount was used, so it may go into debt."""
         delta = amount if self.counter.floor is None else -amount
         change = Increment(self.counter, self.tally(), delta, "increment", key or new_key(), {}, used=used)
         return count(self.world.call("ann"), change)
@@ -89,9 +94,9 @@ class Budget:
         return sum(abs(int(row["amount"]["N"])) for row in open_holds)
 
     def equals_receipts(self) -> bool:
-        """Says whether the tally equals the sum of its receipts, which is what the judge compares."""
-        moved = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
-        return self.world.tally(self.counter, self.tally()) == self.counter.start + moved
+        """Says whether the tally equals the sum of its receipts, as the judge compares them."""
+        sum_of_receipts = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
+        return self.world.tally(self.counter, self.tally()) == self.counter.start + sum_of_receipts
 
     def sweep(self) -> expired_holds.SweptHolds:
         store = self.world.store
@@ -112,15 +117,15 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     hold_id, spent = budget.hold(30), 30 if used is None else used
     assert budget.left() == 970
     with budget.world.measure_units() as measured:
-        first = budget.commit(hold_id, used)
+        first_answer = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
     assert cost.KINDS["hold" if units == 4 else "settled hold"].writes == 6 + units
-    settled = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
-    assert first == {**settled, "changed": True}
+    answer = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
+    assert first_answer == {**answer, "changed": True}
     for amount in (used, spent, None):
-        assert budget.commit(hold_id, amount) == {**settled, "changed": False}
-    refused = refusal(partial(budget.commit, hold_id, spent + 1))
-    assert (type(refused), refused.detail) == (HoldSettledError, f"The hold is committed at {spent}.")
+        assert budget.commit(hold_id, amount) == {**answer, "changed": False}
+    error = refusal(partial(budget.commit, hold_id, spent + 1))
+    assert (type(error), error.detail) == (HoldSettledError, f"The hold is committed at {spent}.")
     assert isinstance(refusal(partial(budget.release, hold_id)), HoldSettledError)
     assert budget.left() == 1_000 - spent
     assert budget.equals_receipts()
@@ -130,8 +135,8 @@ def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stays_open(budget
     """The error has no `retry_after_s`, because a hold never moves to the next period."""
     hold_id = budget.hold(30)
     budget.use(960)
-    refused = refusal(partial(budget.commit, hold_id, 41))
-    assert (type(refused), refused.members) == (LimitReachedError, {"left": 10})
+    error = refusal(partial(budget.commit, hold_id, 41))
+    assert (type(error), error.members) == (LimitReachedError, {"left": 10})
     assert (budget.left(), budget.held()) == (10, 30)
     assert budget.commit(hold_id, 40)["changed"] is True
     assert budget.left() == 0
@@ -140,9 +145,9 @@ def test_a_commit_of_more_than_is_left_is_refused_and_the_hold_stays_open(budget
 def test_before_a_refusal_expired_holds_are_released(budget: Budget, clock: Clock) -> None:
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(970)
-    for needs_room in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
+    for change in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
         clock.pass_s(61)
-        needs_room()
+        change()
         if budget.left():
             budget.hold(budget.left())
     assert (budget.left(), budget.held(), budget.equals_receipts()) == (0, 0, True)
@@ -154,7 +159,7 @@ def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(
     first, second = (budget.hold(40) for _ in range(2))
     assert refusal(partial(budget.commit, first, 111)).members == {"left": 70}
     assert budget.commit(first, 100)["amount"] == 100
-    assert budget.left() == -40, "10 of the debt are left, for commits alone"
+    assert budget.left() == -40, "10 of the debt are left, only for commits"
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -40
     assert refusal(partial(budget.commit, second, 51)).members == {"left": 10}
@@ -164,9 +169,7 @@ def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(
     assert (budget.left(), budget.equals_receipts()) == (0, True)
 
 
-def test_an_amount_that_is_used_already_goes_into_debt_once_and_its_answer_says_over(
-    budget: Budget, clock: Clock
-) -> None:
+def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budget, clock: Clock) -> None:
     visible, key = {"visible": "now"}, new_key()
     budget.counter = replace(budget.counter, debt=50)
     assert budget.use(990, used=True) == (visible, False), "within the limit the answer has no `over`"
@@ -176,15 +179,12 @@ def test_an_amount_that_is_used_already_goes_into_debt_once_and_its_answer_says_
     assert (len(budget.world.requests("Query")), len(budget.world.requests("TransactWriteItems"))) == (1, 2)
     assert budget.use(30, key, used=True) == (visible | {"over": True}, True)
     assert isinstance(refusal(partial(budget.use, 30, key)), KeyReusedError)
-    refused = refusal(partial(budget.use, 31, used=True))
-    assert (type(refused), refused.members["left"]) == (LimitReachedError, 30)
-    assert ("retry_after_s" in refused.members) is (budget.counter.period is not None), (
-        "the next period would accept the amount"
-    )
+    error = refusal(partial(budget.use, 31, used=True))
+    assert (type(error), error.members["left"]) == (LimitReachedError, 30)
+    # The next period would accept the amount of 31. No period would accept 1,051.
+    assert ("retry_after_s" in error.members) is (budget.counter.period is not None)
     if budget.counter.period:
-        assert "retry_after_s" not in refusal(partial(budget.use, 1_051, used=True)).members, (
-            "no period would accept it"
-        )
+        assert "retry_after_s" not in refusal(partial(budget.use, 1_051, used=True)).members
     for change in (partial(budget.hold, 1), partial(budget.use, 1)):
         assert refusal(change).members["left"] == -20
     assert budget.use(30, used=True).body["over"] is True
@@ -203,7 +203,7 @@ def test_an_amount_that_is_used_already_goes_into_debt_once_and_its_answer_says_
 def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_now(
     budget: Budget, clock: Clock
 ) -> None:
-    """Its release makes room for changes in the direction of the hold, and takes room from the opposite direction."""
+    """The release makes room for changes in the direction of the hold, and takes room from the opposite direction."""
     open_hold, expired_hold = budget.hold(30, ttl_s=600), budget.hold(50)
     declared, number = budget.counter, budget.world.tally(budget.counter, budget.tally())
     clock.pass_s(61)
@@ -226,7 +226,7 @@ def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_per
     quota, key = Budget(world, QUOTA), new_key()
     today = quota.tally()
     first = quota.place(600, key, ttl_s=2 * DAY_S)
-    late = quota.hold(300, ttl_s=DAY_S)
+    expired_hold = quota.hold(300, ttl_s=DAY_S)
     assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, today)
     clock.pass_s(DAY_S)
     quota.use(1_000)
@@ -234,13 +234,13 @@ def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_per
     assert quota.held() == 900, "the expired hold was not released, because it is in another period"
     assert quota.place(600, key, ttl_s=2 * DAY_S) == first
     assert quota.commit(str(first["hold"]), 250)["changed"] is True
-    assert quota.release(late)["changed"] is True
+    assert quota.release(expired_hold)["changed"] is True
     assert (quota.left(today), quota.left()) == (750, 0)
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
 def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_ways(budget: Budget, seed: int) -> None:
-    """Two callers commit each of 30 holds concurrently. Others commit it at another amount, release or change it."""
+    """Two callers commit each of 30 holds, while other callers commit another amount, release or change the hold."""
     chance, proxy = random.Random(seed), budget.world.proxy
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
 
@@ -253,7 +253,7 @@ def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_w
             return None
 
     def use_hold(amount: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
-        """Returns the amounts that the callers were told were spent."""
+        """Returns the spent amounts that the callers were told."""
         try:
             hold_id = retry_until_final(partial(budget.hold, amount, new_key()))
         except LimitReachedError:
@@ -272,10 +272,10 @@ def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_w
     jobs = [random_job() for _ in range(30)]
     with ThreadPoolExecutor(6) as pool:
         spent = list(pool.map(lambda job: use_hold(*job), jobs))
-    injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
+    fault_count = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.wait_until_idle()
-    assert injected > 20, "the plan must fail something"
+    assert fault_count > 20, "the plan must fail something"
     assert all(len(amounts) <= 1 for amounts in spent)
     assert sum(sum(amounts) for amounts in spent) + budget.held() + budget.left() == 1_000
     assert budget.left() >= 0
@@ -285,26 +285,26 @@ def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_w
 def test_settled_holds_make_no_drift_after_their_period_and_a_number_in_debt_is_repaired(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a period that is over, one hold is committed at less, one has expired, and one is released."""
+    """In a past period, one hold is committed at less, one hold has expired, and one hold is released."""
     small = replace(STOCK, start=100, debt=50)
     for counter in (small, MINUTES):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as world:
 
         def hold(counter: Counter, tally: str, ttl_s: int = 600) -> str:
-            placed = holds.place(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
-            return str(placed.body["hold"])
+            answer = holds.place(Call(world.store), counter, tally, 15, ttl_s, operation="hold", key=new_key())
+            return str(answer.body["hold"])
 
         def settle(counter: Counter, hold_id: str, state: str, used: int | None = None) -> None:
             settling.settle(Call(world.store), counter, OWNER, hold_id, state, used)
 
         minute = periods.tally_id(MINUTES, OWNER, world.now_s)
-        used, *released = hold(MINUTES, minute), hold(MINUTES, minute, 30), hold(MINUTES, minute)
+        used_hold, *released_holds = hold(MINUTES, minute), hold(MINUTES, minute, 30), hold(MINUTES, minute)
         for spent in (20, 30, 3, 0, None, 45):
             settle(small, hold(small, OWNER), COMMITTED, spent)
             world.run(0.5)
-        settle(MINUTES, used, COMMITTED, 12)
-        for hold_id in released:
+        settle(MINUTES, used_hold, COMMITTED, 12)
+        for hold_id in released_holds:
             settle(MINUTES, hold_id, RELEASED)
         world.assert_no_drift(8)
         assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)

@@ -69,9 +69,9 @@ class Shop:
 
     def order(self, key: str, entries: list[tuple[str, str, int]] = ORDER, soon: bool = False) -> bool:
         """Counts a batch. Says whether the answer is a replay."""
-        sent = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in entries]
+        rows = [{"counter": counter, "id": id_, "amount": amount} for counter, id_, amount in entries]
         call = self.call()
-        changes = batch.parse_batch(sent, call.counters, time.time(), soon=soon)
+        changes = batch.parse_batch(rows, call.counters, time.time(), soon=soon)
         return batch.count(call, changes, operation="change", key=key, soon=soon).replayed
 
     def void(self, counter: Counter, key: str, caller: str | None = None) -> dict[str, Any]:
@@ -103,32 +103,32 @@ def test_a_void_takes_a_change_back_once_and_a_late_retry_does_not_count(shop: S
     shop.add(STOCK, -7, "order-1")
     shop.add(STOCK, -1, "order-2")
     with shop.world.measure_units() as measured:
-        first = shop.void(STOCK, "order-1")
+        first_answer = shop.void(STOCK, "order-1")
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", 6.0)]
     body = {"counter": "budget", "id": ID, "amount": -7, "changed": True, "visible": "now"}
-    assert first == body
+    assert first_answer == body
     assert shop.void(STOCK, "order-1") == {**body, "changed": False}
     assert replace(shop, caller="another").void(STOCK, "order-1", caller="shop") == {**body, "changed": False}
-    assert shop.add(STOCK, -7, "order-1"), "it is a replay"
+    assert shop.add(STOCK, -7, "order-1"), "the answer is a replay"
     assert shop.number(STOCK) == 99
     assert shop.state("increment", f"budget/{ID}", "order-1") == (True, True)
     assert shop.state("increment", f"budget/{ID}", "order-2") == (True, False)
 
 
 def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clock: Clock) -> None:
-    first, yesterday = new_key(), shop.tally(QUOTA)
-    shop.add(replace(QUOTA, receipt_days=9), 100, first)
+    key, yesterday = new_key(), shop.tally(QUOTA)
+    shop.add(replace(QUOTA, receipt_days=9), 100, key)
     clock.pass_s(DAY_S)
     shop.add(QUOTA, 100)
-    assert shop.void(QUOTA, first) == {
+    assert shop.void(QUOTA, key) == {
         "counter": "quota", **periods.answer_members(yesterday), "amount": 100, "changed": True, "visible": "now",
     }  # fmt: skip
     assert (shop.number(QUOTA, yesterday), shop.number(QUOTA)) == (0, 100)
     clock.pass_s(1.5 * DAY_S - 1)
-    assert shop.void(QUOTA, first)["changed"] is False
+    assert shop.void(QUOTA, key)["changed"] is False
     clock.pass_s(1)
     detail = f"quota does not keep {periods.answer_members(yesterday)['period']} any longer."
-    assert refusal(partial(shop.void, QUOTA, first)).detail == detail
+    assert refusal(partial(shop.void, QUOTA, key)).detail == detail
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_void_that_a_limit_refuses_writes_nothing_and_may_succeed_later(
     """The error has no `retry_after_s`, because a void moves only the period of its change."""
     shop.add(counter, gift, "gift")
     shop.add(counter, used)
-    before = (shop.number(counter), shop.world.receipts())
+    state_before = (shop.number(counter), shop.world.receipts())
     for _ in range(2):
-        refused = refusal(partial(shop.void, counter, "gift"))
+        error = refusal(partial(shop.void, counter, "gift"))
         tally = {"counter": counter.name, **periods.answer_members(shop.tally(counter))}
-        assert (type(refused), refused.members) == (LimitReachedError, {**tally, "left": left})
-        assert refused.detail.startswith(f"{counter.name} {ID}: ")
-    assert (shop.number(counter), shop.world.receipts()) == before
+        assert (type(error), error.members) == (LimitReachedError, {**tally, "left": left})
+        assert error.detail.startswith(f"{counter.name} {ID}: ")
+    assert (shop.number(counter), shop.world.receipts()) == state_before
     shop.add(counter, -used)
     assert shop.void(counter, "gift")["changed"] is True
     assert shop.number(counter) == counter.start
@@ -186,20 +186,20 @@ def test_expired_holds_are_released_to_make_room_for_a_void(shop: Shop, clock: C
 def test_a_void_is_refused_without_a_receipt_of_the_callers_own_change(shop: Shop, clock: Clock) -> None:
     """Holds, changes of other counters, callers and operations, and retired counters are refused, too."""
     shop.add(STOCK, -1, "order-1")
-    before = shop.world.receipts()
+    receipts_before = shop.world.receipts()
     holds.place(shop.call(), STOCK, ID, 2, 60, operation="hold", key="cart")
     voids = [partial(shop.void, STOCK, "nope"), partial(shop.void, STOCK, "cart"), partial(shop.void, SALES, "order-1")]
     voids += [partial(shop.void, STOCK, "order-1", "another"), partial(shop.void_order, "order-1")]
     for void in voids:
-        refused = refusal(void)
-        assert (type(refused), refused.detail) == (NotFoundError, NOT_FOUND)
+        error = refusal(void)
+        assert (type(error), error.detail) == (NotFoundError, NOT_FOUND)
     retired = replace(STOCK, retired=True)
     shop.counters["budget"] = retired
     assert isinstance(refusal(partial(shop.void, retired, "order-1")), CounterRetiredError)
     for declared in ({"budget": replace(STOCK, delta=-1, numbered=True)}, {}):
         shop.counters = declared
         assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), InvalidInputError)
-    assert [receipt for receipt in shop.world.receipts() if receipt in before] == before
+    assert [receipt for receipt in shop.world.receipts() if receipt in receipts_before] == receipts_before
     shop.counters = {"budget": STOCK}
     clock.pass_s(DAY_S + CLOCK_DIFFERENCE_S_MAX + 1)
     assert refusal(partial(shop.void, STOCK, "order-1")).detail == NOT_FOUND
@@ -239,12 +239,12 @@ def test_a_change_is_voided_once_even_if_the_receipt_of_its_void_is_deleted(shop
     shop.world.raw.delete_item(TableName=shop.world.name("receipts"), Key={"id": void_receipt["id"]})
     assert isinstance(refusal(partial(shop.void, STOCK, "order-1")), NotFoundError)
     assert shop.number(STOCK) == 100
-    assert shop.add(STOCK, -5, "order-1"), "it is a replay"
+    assert shop.add(STOCK, -5, "order-1"), "the answer is a replay"
 
 
 @pytest.mark.parametrize("counter", [VIEWS, SALES])
 def test_the_rollup_adds_the_void_of_a_change_that_it_adds(shop: Shop, counter: Counter) -> None:
-    """The change is one of a counter that is visible soon, or one of a hot tally."""
+    """The change is of a counter that is visible soon, or of a hot tally."""
     shop.world.store.breaker.trip(f"{counter.prefix}#{ID}")
     shop.add(counter, 7, "k")
     with shop.world.measure_units() as measured:
@@ -275,11 +275,11 @@ def test_a_batch_is_voided_as_a_whole_or_not_at_all(shop: Shop) -> None:
     shop.order("in", [("budget", ID, 40), ("views", ID, 3)])
     assert shop.void_order("order-1") == {"tallies": 3, "changed": True, "visible": "now"}
     assert shop.void_order("order-1") == {"tallies": 3, "changed": False, "visible": "now"}
-    assert shop.order("order-1"), "it is a replay"
+    assert shop.order("order-1"), "the answer is a replay"
     assert shop.numbers() == [160, 0, 0]
     shop.add(STOCK, -130)
-    refused = refusal(partial(shop.void_order, "in"))
-    assert (refused.detail, shop.number(VIEWS)) == (f"budget {ID}: 30 left. Nothing was counted.", 3)
+    error = refusal(partial(shop.void_order, "in"))
+    assert (error.detail, shop.number(VIEWS)) == (f"budget {ID}: 30 left. Nothing was counted.", 3)
     shop.add(STOCK, 10)
     assert shop.void_order("in") == {"tallies": 2, "changed": True, "visible": "soon"}
     assert (shop.number(STOCK), shop.number(VIEWS)) == (0, 0)
@@ -288,7 +288,7 @@ def test_a_batch_is_voided_as_a_whole_or_not_at_all(shop: Shop) -> None:
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 4))])
 def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None:
-    """40 changes and 10 batches are sent three times each. Half of them are voided by three concurrent callers."""
+    """40 changes and 10 batches are sent three times each. Three concurrent callers void half of these."""
     chance, proxy = random.Random(seed), shop.world.proxy
     proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_MIX})
     amounts = {f"k{number}": chance.choice((-5, -1, 3, 9)) for number in range(40)}
@@ -299,20 +299,20 @@ def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None
     void |= {key: partial(shop.void_order, key) for key in orders}
     for change in send.values():
         retry_until_final(change)
-    voided = [key for key in send if chance.random() < 0.5]
-    acts = [(key, void[key]) for key in voided * 3] + [(key, send[key]) for key in [*send] * 2]
+    voided_keys = [key for key in send if chance.random() < 0.5]
+    acts = [(key, void[key]) for key in voided_keys * 3] + [(key, send[key]) for key in [*send] * 2]
     chance.shuffle(acts)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda act: (act[0], retry_until_final(act[1])), acts))
-    injected = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
+    fault_count = sum(times for (fault, _), times in proxy.counts.items() if fault != "NONE")
     proxy.plan = faults.no_faults
     proxy.wait_until_idle()
-    assert injected > 40, "the plan must fail something"
-    changed = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
-    assert len(changed) == len(set(changed)), "at most one caller of a void is told `changed`"
-    not_voided = [amount for key, amount in amounts.items() if key not in voided]
-    orders_left = len([key for key in orders if key not in voided])
-    assert shop.numbers() == [100 + sum(not_voided) - 3 * orders_left, orders_left, 2 * orders_left]
+    assert fault_count > 40, "the plan must fail something"
+    changed_keys = [key for key, answer in answers if isinstance(answer, dict) and answer["changed"]]
+    assert len(changed_keys) == len(set(changed_keys)), "at most one caller of a void is told `changed`"
+    amounts_left = [amount for key, amount in amounts.items() if key not in voided_keys]
+    orders_left = len([key for key in orders if key not in voided_keys])
+    assert shop.numbers() == [100 + sum(amounts_left) - 3 * orders_left, orders_left, 2 * orders_left]
 
 
 def test_voids_make_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:

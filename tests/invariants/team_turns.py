@@ -46,18 +46,15 @@ COUNTERS = {
     )
 }  # fmt: skip
 ORDERS_NUMBER = WatchedNumber(
-    "kept",
-    table="shop",
-    attribute="orders",
-    at="PROFILE",
+    "profile_orders", table="shop", attribute="orders", at="PROFILE",
     items=Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="O"),
-)
+)  # fmt: skip
 """The team number in a customer's profile: the number of orders, which the team may store wrongly."""
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3
-STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for more
+STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
 LISTED_AFTER_S = 60  # a new shard is listed after this time
 NESTED_MAX = 2  # how deep processes act during a request of another process
 
@@ -114,11 +111,11 @@ class TeamSchedule:
         else:
             self.team.put(pk, sk, **attributes)
         for record in self.team.stream.read_new():
-            place = sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS  # all records of an item in one shard
-            record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + self.chance.uniform(
-                -STAMP_SKEW_S, STAMP_SKEW_S
-            )
-            self.shards[place].records.append(record)
+            # All records of an item are in one shard.
+            shard = self.shards[sum(map(ord, record["dynamodb"]["Keys"]["PK"]["S"])) % SHARDS]
+            skew_s = self.chance.uniform(-STAMP_SKEW_S, STAMP_SKEW_S)
+            record["dynamodb"]["ApproximateCreationDateTime"] = self.clock() + skew_s
+            shard.records.append(record)
 
     def _next_write(self) -> tuple[str, str, Item | None]:
         """Returns a random write, or the correction of an item that some counter cannot count."""
@@ -139,10 +136,10 @@ class TeamSchedule:
         shard, size = self.chance.choice(self.shards), self.chance.randint(1, 12)
         batch = shard.batch(size, repeats=self.chance.choice((0, 0, 3, 30)))
         try:
-            failed = shard.invoke(batch, LambdaContext(), self._process())
+            failed_sequence = shard.invoke(batch, LambdaContext(), self._process())
         except Crash:
             return
-        if batch and failed is None:
+        if batch and failed_sequence is None:
             shard.position = max(shard.position, shard.records.index(batch[-1]) + 1)
 
     def scan(self) -> None:
@@ -194,8 +191,8 @@ class TeamSchedule:
             sequences = [int(record["dynamodb"]["SequenceNumber"]) for record in shard.records]
             if any(sequence > int(checkpoint.sequence or 0) for sequence in sequences):
                 passed_s = min(passed_s, checkpoint.through_s)
-        passed = {"passed": int(max(scan_state.passed_s(store, "shop"), passed_s))}
-        try_commit(store, [writes.put_write(store.settings.ledger_table, scan_state.passed_key("shop"), passed)])
+        attributes = {"passed": int(max(scan_state.passed_s(store, "shop"), passed_s))}
+        try_commit(store, [writes.put_write(store.settings.ledger_table, scan_state.passed_key("shop"), attributes)])
 
     # ---- many actions ----
 

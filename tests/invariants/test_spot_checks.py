@@ -81,9 +81,9 @@ def test_spot_checks_read_no_more_units_than_their_setting_allows(shop: Team) ->
         assert run_spot_checks(shop)["groups_checked"] == 0
     assert scan_state.read_scan(shop.store, "orders").closed
     shop.store = replace(shop.store, settings=shop.store.settings._replace(spot_check_units=0))
-    before = scan_state.read_scan(shop.store, "orders")
+    scan_before = scan_state.read_scan(shop.store, "orders")
     run_spot_checks(shop)
-    assert scan_state.read_scan(shop.store, "orders") == before
+    assert scan_state.read_scan(shop.store, "orders") == scan_before
 
 
 def test_a_record_of_a_group_that_is_not_checked_reads_no_marker(shop: Team) -> None:

@@ -1,4 +1,4 @@
-"""Team numbers: Tally compares them with a count of the team's items, reports the wrong ones and never writes them."""
+"""Tally compares team numbers with a count of the items, reports wrong numbers and never writes a team number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def social(store: Store, engine: Engine) -> Team:
 
 
 def put_post(social: Team, name: str, likes: int, team_number: int | None = None) -> None:
-    """Puts a post with some likes. `team_number`: the team's number of its likes, if that is wrong."""
+    """Puts a post with some likes. `team_number`: the number that the team stores; None: the right number."""
     number = likes if team_number is None else team_number
     social.put(f"POST#{name}", "META", title={"S": name}, likeTally={"N": str(number)})
     for number in range(likes):
@@ -49,12 +49,12 @@ def excesses_after_sweep(social: Team) -> dict[str, int]:
 
 
 def test_a_number_that_was_wrong_before_the_first_scan_is_reported(social: Team) -> None:
-    wrong = {f"p{number}": number % 3 - 1 or 7 for number in range(0, POSTS, 9)}
+    excesses = {f"p{number}": number % 3 - 1 or 7 for number in range(0, POSTS, 9)}
     for number in range(POSTS):
-        put_post(social, f"p{number}", LIKES, LIKES + wrong.get(f"p{number}", 0))
+        put_post(social, f"p{number}", LIKES, LIKES + excesses.get(f"p{number}", 0))
     assert excesses_after_sweep(social) == {}  # before the first scan there is no count
     social.count("post_likes")
-    assert excesses_after_sweep(social) == wrong
+    assert excesses_after_sweep(social) == excesses
     numbers = {f"p{number}": LIKES for number in range(POSTS)} | {"~-numbers": POSTS}
     assert social.numbers("post_likes") == social.truth("post_likes") == numbers
 
@@ -94,7 +94,7 @@ def test_an_edit_is_reported_until_the_team_repairs_it(social: Team) -> None:
 
 @pytest.mark.parametrize("in_likes", [False, True])
 def test_an_attribute_with_the_same_name_in_other_items_is_not_the_team_number(social: Team, in_likes: bool) -> None:
-    """20 team numbers are right. As many other items have an attribute with the name of the number."""
+    """20 team numbers are right. 20 other items have an attribute with the name of the number."""
     for number in range(20):
         put_post(social, f"p{number}", LIKES)
     social.drain()
@@ -111,17 +111,17 @@ def test_an_attribute_with_the_same_name_in_other_items_is_not_the_team_number(s
 def test_a_change_of_within_s_or_same_transaction_needs_no_new_scan(social: Team) -> None:
     put_post(social, "a", 2, 5)
     social.count("post_likes")
-    for changed in ({"within_s": 120}, {"within_s": 120, "same_transaction": True}, {"within_s": 5}):
+    for changes in ({"within_s": 120}, {"within_s": 120, "same_transaction": True}, {"within_s": 5}):
         items = POST_LIKES.items
         assert items is not None
         assert items.watch is not None
-        changed_items = replace(items, watch=replace(items.watch, **changed))
+        changed_items = replace(items, watch=replace(items.watch, **changes))
         social.counters = {"post_likes": replace(POST_LIKES, items=changed_items)}
         social.handler = social.process()
         assert social.read("post_likes", "a") == 2
-        social.put("POST#a", f"LIKE#USER#{changed}")
+        social.put("POST#a", f"LIKE#USER#{changes}")
         social.drain()
-        social.delete("POST#a", f"LIKE#USER#{changed}")
+        social.delete("POST#a", f"LIKE#USER#{changes}")
         assert excesses_after_sweep(social) == {"a": 3}
 
 
@@ -163,9 +163,8 @@ def test_a_group_without_recent_changes_is_not_listed_for_checks(social: Team) -
 def store_moves(social: Team, minutes: int, since_s: float) -> None:
     """Stores that the number of group `a` moved up and down in each stretch of that time."""
     first = int(since_s) // STRETCH_S + 1
-    moves = {
-        f"{way}#{(first + number) * STRETCH_S}": {"N": "1"} for way in ("up", "down") for number in range(minutes * 6)
-    }
+    times_s = [(first + number) * STRETCH_S for number in range(minutes * 6)]
+    moves = {f"{direction}#{time_s}": {"N": "1"} for direction in ("up", "down") for time_s in times_s}
     (tally,) = social.tally_items("post_likes", "a")
     social.wire.put_item(TableName=social.store.settings.counts_table, Item={**tally, **moves})
 
@@ -173,7 +172,7 @@ def store_moves(social: Team, minutes: int, since_s: float) -> None:
 def stretches(social: Team) -> list[int]:
     """Returns the number of stored stretches, the sum of the moves up and the sum of the moves down."""
     (tally,) = social.tally_items("post_likes", "a")
-    moves = [[int(tally[name]["N"]) for name in tally if name.startswith(way)] for way in ("up#", "down#")]
+    moves = [[int(tally[name]["N"]) for name in tally if name.startswith(direction)] for direction in ("up#", "down#")]
     return [sum(map(len, moves)), *map(sum, moves)]
 
 
@@ -190,14 +189,14 @@ def test_sweeps_remove_stretches_of_hours_in_several_writes_and_check_the_number
     assert sweeps == -(-stored // STRETCHES_PER_WRITE_MAX) > 1
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(social: Team, counted: bool) -> None:
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(social: Team, is_counted: bool) -> None:
     """The sum of the moves stays the same, and nothing is reported."""
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()
     store_moves(social, 90, scan_state.passed_s(social.store, "social"))
-    if not counted:
+    if not is_counted:
         scan_state.invalidate(social.store, scan_state.read_scan(social.store, "post_likes"))
     for _ in range(8):
         watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
@@ -220,7 +219,7 @@ def test_a_scan_reads_a_team_number_whose_record_was_lost(social: Team) -> None:
 
 
 def test_a_record_replaces_the_team_number_that_an_older_scan_page_read(social: Team) -> None:
-    """One record comes before the page is added, and another one before the number is set."""
+    """One record comes before the page is added, and another record before the number is set."""
     put_post(social, "a", 2)
     recount = social.begin_scan("post_likes")
     (page,) = recount._pages()
@@ -239,24 +238,22 @@ def test_a_record_replaces_the_team_number_that_an_older_scan_page_read(social: 
     assert excesses_after_sweep(social) == {"a": 2}
 
 
-@pytest.mark.parametrize("scanned", [True, False])
-def test_a_team_number_that_is_not_a_whole_number_is_a_fault_and_not_compared(social: Team, scanned: bool) -> None:
-    if not scanned:
+@pytest.mark.parametrize("is_scanned", [True, False])
+def test_a_team_number_that_is_not_a_whole_number_is_a_fault_and_not_compared(social: Team, is_scanned: bool) -> None:
+    if not is_scanned:
         social.count("post_likes")
     social.put("POST#a", "META", likeTally={"N": "1.5"})
     social.put("POST#a", "LIKE#USER#0")
     social.drain()
-    if scanned:
+    if is_scanned:
         social.count("post_likes")
     assert excesses_after_sweep(social) == {}
     (fault,) = faults.read_faults(social.store, COUNTERS["post_likes"])
     assert (fault.kind, fault.items, fault.example) == ("kept", 1, "POST#a, META: likeTally is 1.5: declare scale=1")
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
-    assert (excesses_after_sweep(social), list(faults.read_faults(social.store, COUNTERS["post_likes"]))) == (
-        {"a": 2},
-        [],
-    )
+    assert excesses_after_sweep(social) == {"a": 2}
+    assert list(faults.read_faults(social.store, COUNTERS["post_likes"])) == []
 
 
 def test_no_group_is_reported_while_the_scan_is_invalid(social: Team) -> None:

@@ -43,19 +43,19 @@ def sweep_once(world: Deployment, skew_s: float) -> None:
 
 
 def assert_judged_in_time(world: Deployment, minutes: int = 20) -> None:
-    """Let time pass, with plays and one edit. The judge keeps up and finds the edit, and no record is lost."""
-    minutes_without_progress, before, edited = 0, world.last_judged_minute, {("plays", "edited"): 5}
+    """Let time pass, with plays and an edit. Asserts that the judge keeps up, finds the edit and loses no record."""
+    minutes_without_progress, judged_minute, edits = 0, world.last_judged_minute, {("plays", "edited"): 5}
     world.edit(5, PLAYS, "edited")
     for _ in range(minutes):
         world.play()
         world.spill("w")
         world.run(1)
-        minutes_without_progress = 0 if world.last_judged_minute > before else minutes_without_progress + 1
-        before = world.last_judged_minute
+        minutes_without_progress = 0 if world.last_judged_minute > judged_minute else minutes_without_progress + 1
+        judged_minute = world.last_judged_minute
         assert minutes_without_progress <= 3, "the judge does not advance"
         assert (world.as_of() or 0) <= world.now_s, "as_of is in the future"
-        assert world.drifts() in ({}, edited)
-    assert world.drifts() == edited
+        assert world.drifts() in ({}, edits)
+    assert world.drifts() == edits
     assert loss.list_losses(world.store) == []
     assert world.tally(PLAYS, "v") == minutes
 
@@ -92,7 +92,7 @@ def test_consumers_with_wrong_clocks_book_each_change_once(
 
 @pytest.mark.parametrize("skew_s", [HOUR_S, *in_long([DAY_S])])
 def test_a_stored_time_in_the_future_does_not_stop_the_judge(world: Deployment, skew_s: float) -> None:
-    """Older sweeps used their own clocks, and may have stored such a time."""
+    """A sweep with a wrong clock may have stored a time in the future."""
     later = {"written_s": {"N": str(world.now_s + skew_s)}, "probe_visible_s": {"N": str(int(world.now_s + skew_s))}}
     item = watermark.read(world.store).item | later
     world.store.client.put_item(TableName=world.settings.ledger_table, Item=item)
@@ -160,7 +160,7 @@ def add_stock(world: Deployment) -> None:
 
 
 def play_is_replay(world: Deployment, key: str) -> bool:
-    """Count a play. Returns whether it was a replay."""
+    """Count a play. Returns whether the answer is a replay."""
     change = Increment(PLAYS, "v", 1, "play", key, {"counted": True})
     return increments.count(Call(world.store, "alice"), change).replayed
 

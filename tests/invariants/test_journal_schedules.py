@@ -68,10 +68,8 @@ INCOMPATIBLE_CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("plays", {"attribute": "other"}), ("visits", {"sort_key": "OTHER"}), ("likes", {"child": "FAN#USER#"}),
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
-JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at rest. Mostly it is three to six, and more after a split
-CONFIRM_MINUTES_MAX = (
-    watermark.CONFIRM_AFTER + 6
-)  # drift that has stood for this number of judged minutes must be confirmed
+JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at rest: mostly three to six, and more after a split
+CONFIRM_MINUTES_MAX = watermark.CONFIRM_AFTER + 6  # drift that has stood for so many judged minutes is confirmed
 REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch up in this time
 
 
@@ -100,7 +98,7 @@ class Schedule:
     # ---- the sweep ----
 
     def sweep_with_faults(self) -> None:
-        """Run a sweep, and schedule the next one. The sweep may not start, may die or sleep, or run twice at once."""
+        """Run a sweep, and schedule the next sweep. The sweep may not start, may die or sleep, or run twice at once."""
         self.world.schedule_in(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_with_faults)
         for sleeper in self._pick_sleepers_to_wake():
             self._run_ignoring_crash(sleeper.wake)
@@ -115,14 +113,14 @@ class Schedule:
         self.check()
 
     def _faulty_sweep(self) -> None:
-        at = int(self.chance.expovariate(0.1))
+        write_number = int(self.chance.expovariate(0.1))
         if self.chance.random() < 0.5:
-            client = client_that_dies(self.world.wire, at, committed=self.chance.random() < 0.5)
+            client = client_that_dies(self.world.wire, write_number, committed=self.chance.random() < 0.5)
             with self.world.with_random_skew():
                 self._run_ignoring_crash(lambda: self.world.sweep(client))
             return
         with self.world.with_random_skew():
-            sleeper = Sleeper(self.world.wire, at, self.world.sweep)
+            sleeper = Sleeper(self.world.wire, write_number, self.world.sweep)
         self.sleepers.append(sleeper)
 
     def _pick_sleepers_to_wake(self) -> list[Sleeper]:
@@ -137,7 +135,7 @@ class Schedule:
     # ---- repairs ----
 
     def repair_with_faults(self) -> None:
-        """Request a repair of each tally that drifts, and of a tally that does not. The repair runs after the judge."""
+        """Request a repair of each tally that drifts, and of a right tally. The repair runs after the judge."""
         self.world.schedule_in(self.chance.uniform(100, 300), self.repair_with_faults)
         if self.chance.random() < 0.3:
             self.acknowledge()
@@ -149,8 +147,8 @@ class Schedule:
     def acknowledge(self) -> None:
         """Acknowledge the losses, so that `as_of` advances."""
         with contextlib.suppress(RepairNotReadyError):
-            if listed := loss.list_losses(self.world.store):
-                losses.acknowledge(self.world.store, listed, "ann", "test")
+            if all_losses := loss.list_losses(self.world.store):
+                losses.acknowledge(self.world.store, all_losses, "ann", "test")
                 for number in self.truth.lost_changes:
                     self.truth.spilled.pop(number, None)
                 self.truth.lost_changes.clear()
@@ -168,18 +166,18 @@ class Schedule:
             with contextlib.suppress(RepairNotReadyError):
                 self._repair_later(tally, self.recount(tally, request), is_recounted=True)
 
-    def _repair_with_faults(self, tally: Tally, request: RepairRequest, at: int) -> None:
-        """Repair a tally. The command may die or sleep at its write number `at`."""
+    def _repair_with_faults(self, tally: Tally, request: RepairRequest, write_number: int) -> None:
+        """Repair a tally. The command may die or sleep at this write."""
 
         def repair(client: Any) -> None:
             with contextlib.suppress(RepairNotReadyError, RepairContentionError):
                 self.repair(tally, request, client)
 
         if self.world.draws_fault() and self.chance.random() < 0.5:
-            client = client_that_dies(self.world.wire, at, committed=self.chance.random() < 0.5)
+            client = client_that_dies(self.world.wire, write_number, committed=self.chance.random() < 0.5)
             self._run_ignoring_crash(lambda: repair(client))
         elif self.world.draws_fault():
-            self.sleepers.append(Sleeper(self.world.wire, at, repair))
+            self.sleepers.append(Sleeper(self.world.wire, write_number, repair))
         else:
             repair(self.world.wire)
         self.world.take_written()
@@ -189,14 +187,14 @@ class Schedule:
         counter, command = counters.COUNTERS[tally[0]], self._command()
         # The children would also reveal differences whose records the ledger has lost, and which `truth` has dropped.
         counts_children = counter.child and not self.world.disturbances.may_lose_records
-        counted = [command.count(counter, tally[1])] if counts_children else []
-        return RepairRequest(command.minute_to_judge(), counted)
+        counts = [command.count(counter, tally[1])] if counts_children else []
+        return RepairRequest(command.minute_to_judge(), counts)
 
     def recount(self, tally: Tally, request: RepairRequest) -> RepairRequest:
         """If the ledger does not explain the first count, count the children once more. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        counted = command.count_again(counter, tally[1], request.child_counts[0] if request.child_counts else None)
-        return RepairRequest(command.minute_to_judge() if len(counted) > 1 else request.minute, counted)
+        counts = command.count_again(counter, tally[1], request.child_counts[0] if request.child_counts else None)
+        return RepairRequest(command.minute_to_judge() if len(counts) > 1 else request.minute, counts)
 
     def repair(self, tally: Tally, request: RepairRequest, client: Any = None) -> Finding | None:
         """Repair a tally, as the command does after the judge. Raises RepairNotReadyError."""
@@ -216,10 +214,10 @@ class Schedule:
         requests = {tally: self.request_repair(tally) for tally in self.world.drifts()}
         for tally, request in requests.items():
             self.wait_for_judge(request)
-            recounted = self.recount(tally, request)
-            self.wait_for_judge(recounted)
+            second_request = self.recount(tally, request)
+            self.wait_for_judge(second_request)
             try:
-                self.repair(tally, recounted)
+                self.repair(tally, second_request)
             except RepairNotReadyError:
                 self.failures["repair refused at rest"] += 1
         self.world.take_written()
@@ -235,10 +233,10 @@ class Schedule:
         """
         targets, after_s = [*self.world.handlers, "writers"], 0.0
         name, change = self.chance.choice(COMPATIBLE_CHANGES)
-        counted = fingerprints.read_all(self.world.store)
-        incompatible = [candidate for candidate in INCOMPATIBLE_CHANGES if candidate[0] in counted]
-        if incompatible and self.chance.random() < 0.5:
-            targets, (name, change) = [*self.world.handlers], self.chance.choice(incompatible)
+        counters_with_changes = fingerprints.read_all(self.world.store)
+        incompatible_changes = [entry for entry in INCOMPATIBLE_CHANGES if entry[0] in counters_with_changes]
+        if incompatible_changes and self.chance.random() < 0.5:
+            targets, (name, change) = [*self.world.handlers], self.chance.choice(incompatible_changes)
         declared = counters.COUNTERS[name]
         for counter in (replace(declared, **change), declared):
             for target in targets:
@@ -266,22 +264,23 @@ class Schedule:
     def check(self) -> None:
         """Compare each drift row with the edits up to the last judged minute."""
         current = watermark.read(self.world.store)
-        judged = current.judged
-        if judged < max(0, current.resume_minute - 1):
+        judged_minute = current.judged
+        if judged_minute < max(0, current.resume_minute - 1):
             return
         if self.resume_minute != current.resume_minute:
             self._forget_lost_drift(current)
-        self.last_checked_minute = judged
-        stored = {(row.counter, row.target): row for row in rows.all_rows(self.world.store)}
-        for tally in {*stored, *self.truth.edits} - self._unpredictable() - self._edited_before_the_ledger():
-            row = stored.get(tally) or rows.read_row(self.world.store, *tally)
-            if row.last_minute > judged:
+        self.last_checked_minute = judged_minute
+        stored_rows = {(row.counter, row.target): row for row in rows.all_rows(self.world.store)}
+        for tally in {*stored_rows, *self.truth.edits} - self._unpredictable() - self._edited_before_the_ledger():
+            row = stored_rows.get(tally) or rows.read_row(self.world.store, *tally)
+            if row.last_minute > judged_minute:
                 continue  # the judge died after it wrote the row, and before it stored the minute
-            true_drifts = [self.truth.drift(tally, judged - minutes_ago) for minutes_ago in range(CONFIRM_MINUTES_MAX)]
+            minutes = range(judged_minute, judged_minute - CONFIRM_MINUTES_MAX, -1)
+            true_drifts = [self.truth.drift(tally, minute) for minute in minutes]
             self.failures["drift of a row is wrong"] += row.drift != true_drifts[0]
-            confirmed = row.confirmed_amount(watermark.Watermark(judged))
-            if confirmed:
-                is_too_much = true_drifts[0] * confirmed <= 0 or abs(confirmed) > abs(true_drifts[0])
+            amount = row.confirmed_amount(watermark.Watermark(judged_minute))
+            if amount:
+                is_too_much = true_drifts[0] * amount <= 0 or abs(amount) > abs(true_drifts[0])
                 self.failures["false drift is confirmed"] += is_too_much
             else:
                 self.failures["drift is not confirmed"] += min(true_drifts) > 0 or max(true_drifts) < 0
@@ -295,28 +294,32 @@ class Schedule:
         for tally in {*self.world.drifts(), *truth.edits}:
             row = rows.read_row(self.world.store, *tally)
             true_drift = truth.drift(tally, self.last_checked_minute)
-            later = [edit for edit in truth.edits[tally] if edit[0] >= current.resume_minute]
-            kept = row.drift - sum(amount for minute, amount in later if minute <= max(current.judged, row.last_minute))
+            later_edits = [edit for edit in truth.edits[tally] if edit[0] >= current.resume_minute]
+            last_minute = max(current.judged, row.last_minute)
+            old_drift = row.drift - sum(amount for minute, amount in later_edits if minute <= last_minute)
             if tally not in self._unpredictable():
-                is_wrong = kept != 0 and not 0 < kept / (true_drift or -kept) <= 1
+                is_wrong = old_drift != 0 and not 0 < old_drift / (true_drift or -old_drift) <= 1
                 self.failures["unproven drift kept after a restart"] += is_wrong
-            truth.edits[tally] = [(0, kept - truth.repaired[tally]), *later]
+            truth.edits[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]
 
     def _unpredictable(self) -> set[Tally]:
-        """Returns the tallies whose rows the simulation cannot predict. If records may be lost, the tallies of periods
-        belong to them, because their items expire."""
-        may_lose = self.world.disturbances.may_lose_records
-        return self.truth.without_minute | {
-            tally for tally in self.truth.edits if may_lose and DECLARED[tally[0]].period
-        }
+        """Returns the tallies whose rows the simulation cannot predict. If records may be lost, these are also the
+        tallies of periods, because their items expire."""
+        if not self.world.disturbances.may_lose_records:
+            return self.truth.without_minute
+        return self.truth.without_minute | {tally for tally in self.truth.edits if DECLARED[tally[0]].period}
 
     def _edited_before_the_ledger(self) -> set[Tally]:
         """Returns the tallies with an edit in the minute before the ledger began. A later minute has the edit.
 
-        The clocks of shards differ by seconds: one shard is still in that minute when another makes the first record.
+        The clocks of shards differ by seconds, so another shard may still be in that minute when the ledger begins.
         """
-        began = self.world.settings.minute_of(items.int_attribute(watermark.read(self.world.store).item, "began_s"))
-        return {tally for tally, edits in self.truth.edits.items() if any(began - 1 == minute for minute, _ in edits)}
+        first_minute = self.world.settings.minute_of(
+            items.int_attribute(watermark.read(self.world.store).item, "began_s")
+        )
+        return {
+            tally for tally, edits in self.truth.edits.items() if any(first_minute - 1 == minute for minute, _ in edits)
+        }
 
     def check_as_of(self) -> None:
         """Check that `as_of` is not later than the oldest change that is not in its tally; schedule the next check."""
@@ -329,7 +332,7 @@ class Schedule:
 
     def check_at_rest(self) -> None:
         """Check that the judge has found every edit, and that each tally is wrong by its edits and repairs only."""
-        stored = self.world.drifts()
+        drifts = self.world.drifts()
         numbers: dict[Tally, int] = {}
         for item in self.world.scan("counts"):
             tally = tally_of(item)
@@ -337,8 +340,8 @@ class Schedule:
                 numbers[tally] = numbers.get(tally, 0) + amount_of(tally, item)
         may_lose = self.world.disturbances.may_lose_records
         unpredictable = self._unpredictable() if may_lose else set[Tally]()
-        for tally in {*stored, *self.truth.edits} - unpredictable:
-            if stored.get(tally, 0) != self.truth.drift(tally):
+        for tally in {*drifts, *self.truth.edits} - unpredictable:
+            if drifts.get(tally, 0) != self.truth.drift(tally):
                 self.failures["edit missed or wrong"] += 1
         for tally in {*numbers, *self.truth.accepted}:
             excess = self.truth.excesses[tally] + self.truth.repaired[tally]
@@ -354,18 +357,18 @@ class Schedule:
 
         If somebody restores an imported like manually, the like counts as imported once more.
         """
-        store, judged = self.world.store, self.last_judged_minute()
+        store, judged_minute = self.world.store, self.last_judged_minute()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hours, "PART_MINUTES", 1)
-            hours.sum_up(store, judged, until_s=float("inf"))
-        whole = SeriesRange(series.HOUR, 0, 10**6)
+            hours.sum_up(store, judged_minute, until_s=float("inf"))
+        all_hours = SeriesRange(series.HOUR, 0, 10**6)
         for tally in self.truth.accepted:
             if DECLARED[tally[0]].period:
                 continue  # all periods of an id have one series
-            answer = series.read_series(Call(store), counters.COUNTERS[tally[0]], tally[1], whole)
-            moved, imported = (sum(point["value"] for point in answer[kind]) for kind in ("series", "imports"))
+            answer = series.read_series(Call(store), counters.COUNTERS[tally[0]], tally[1], all_hours)
+            counted, imported = (sum(point["value"] for point in answer[kind]) for kind in ("series", "imports"))
             accepted = self.truth.accepted[tally] - self.truth.starts.get(tally, 0)
-            self.failures["series is wrong"] += moved + imported != accepted
+            self.failures["series is wrong"] += counted + imported != accepted
             self.failures["imports of a series are wrong"] += imported != self.truth.imported[tally]
 
     # ---- time ----
@@ -381,12 +384,9 @@ class Schedule:
         target_minute = self._minute() + 6
         for _ in range(REST_MINUTES_MAX):
             self.pass_minutes(1)
-            judged = self.last_judged_minute()
-            if (
-                self.world.consumers_have_caught_up()
-                and judged >= target_minute
-                and self._minute() - judged <= JUDGE_LAG_MAX
-            ):
+            judged_minute = self.last_judged_minute()
+            has_judged = judged_minute >= max(target_minute, self._minute() - JUDGE_LAG_MAX)
+            if has_judged and self.world.consumers_have_caught_up():
                 break
         else:
             self.failures["judge is stuck"] += 1
@@ -397,13 +397,12 @@ class Schedule:
 
 
 def run_schedule(world: SimulatedWorld) -> dict[str, int]:
-    """Run the schedule of the world's seed to its end. Returns what failed, and how often: empty if all is right."""
+    """Run the schedule of the world's seed to its end. Returns how often each thing failed; empty if all is right."""
     chance, schedule = world.chance, Schedule(world)
     minutes = chance.uniform(25, 45)
     begin_s, end_s = world.clock.now_s, world.clock.now_s + 60 * minutes
     world.stalls = draw_stalls(chance, begin_s, end_s)
     change_every_s = chance.choice([8, 15, 30])
-
     _schedule_actions(world, schedule, change_every_s, end_s)
     world.run_until(max([end_s, *(stall.to_s for stall in world.stalls)]))
     schedule.may_repair = False
@@ -508,19 +507,19 @@ def _schedule_disturbances(world: SimulatedWorld) -> None:
 
 def draw_stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Stall]:
     """Returns a stall of one consumer in one shard, and up to two other stalls."""
-    drawn = []
+    stalls = []
     for number in range(chance.randint(1, 3)):
         first_s = chance.choice([60, 540, 540, 540])  # mostly after the judge has judged its first minute
         from_s = chance.uniform(begin_s + first_s, begin_s + (end_s - begin_s) * 0.6)
         short_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "bookkeeper"])
         kind = 0 if number == 0 else chance.choice([0, 0, 1, 1, 2, 3])
-        drawn.append([
+        stalls.append([
             Stall(from_s, short_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),
             Stall(from_s, short_s, consumer),
             Stall(from_s, from_s + 1800),
             Stall(from_s, from_s + 3600, "rollup"),
         ][kind])  # fmt: skip
-    return drawn
+    return stalls
 
 
 @pytest.mark.parametrize("seed", [*SEEDS, *SEEDS_LONG])

@@ -118,7 +118,7 @@ def test_one_half_of_an_unlike_without_the_other_is_drift(store: Store) -> None:
         # In each minute, somebody deletes the like manually and puts it back.
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED]}, [1, 2, 3, 3]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED], 3: [ITEM_DELETED]}, [1, 2, 3, 4]),
-        # The halves of an unlike are in two minutes, and somebody deletes the like manually after or before that.
+        # The halves of an unlike are in two minutes, and somebody deletes the like manually after or before the unlike.
         ({0: [ITEM_DELETED], 1: [TALLY_FELL], 2: [ITEM_DELETED]}, [0, 0, 1, 1]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [TALLY_FELL]}, [1, 1, 1, 1]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED, TALLY_FELL], 2: [ITEM_DELETED]}, [1, 1, 2, 2]),
@@ -275,17 +275,17 @@ def test_a_judge_does_not_undo_a_repair_between_its_read_and_its_write(store: St
 def test_a_repair_fails_after_the_judge_has_changed_the_row_though_the_drift_is_the_same(store: Store) -> None:
     book(store, M, plays(5))
     run(store, M)
-    before = row(store)
+    row_before = row(store)
     for minute, amount in ((1, 2), (2, -2)):
         book(store, M + minute, plays(amount))
         run(store, M + minute)
-    assert not repair(store, before)
+    assert not repair(store, row_before)
     assert repair(store, row(store))
     assert stored_attributes(store) == {
         "counter": "plays", "target": "v", "upto": str(M + 2), "drift": "0",
         "expiration": str(int(NOW_S) + NINE_DAYS_S),
     }  # fmt: skip
-    assert not repair(store, before), "a second repair fails, too"
+    assert not repair(store, row_before), "a second repair fails, too"
 
 
 def test_a_row_that_changes_before_each_try_is_an_error_and_a_later_run_judges_the_minute(store: Store) -> None:
@@ -322,7 +322,7 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
 
 
 def drift_of_targets(number: int) -> dict[str, int]:
-    """Returns a different drift for each of so many targets."""
+    """Returns a different drift for each of `number` targets."""
     return {f"v{place}": place + 1 for place in range(number)}
 
 
@@ -416,8 +416,8 @@ def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) ->
 def test_a_judge_without_time_to_restart_the_ledger_has_not_finished(store: Store) -> None:
     book(store, M, plays(3))
     run(store, M)
-    lost = replace(watermark_of(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
-    assert judge.judge(store, lost, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
+    with_loss = replace(watermark_of(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
+    assert judge.judge(store, with_loss, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
 
 
 def test_a_judge_with_time_for_the_last_closed_minute_has_finished(store: Store) -> None:
@@ -433,16 +433,14 @@ def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) 
     book(store, M, *(plays(1, target) for target in targets))
     book(store, M + 1, *(plays(amount - 1, target) for target, amount in targets.items() if amount != 1))
     run(store, M + 9)
-    call, listed, after = Call(store), list[Any](), None
+    call, listed_rows, cursor = Call(store), list[Any](), None
     for _ in range(7):
-        body = rows.list_drift(call, 7, after)
-        listed += body["drift"]
-        after = keys.tally_digest("plays", listed[-1]["id"])
+        body = rows.list_drift(call, 7, cursor)
+        listed_rows += body["drift"]
+        cursor = keys.tally_digest("plays", listed_rows[-1]["id"])
     assert body["cursor"] is None
-    assert {drift["id"]: drift["drift"] for drift in listed} == {
-        target: amount for target, amount in targets.items() if amount
-    }
-    assert len(listed) == 48
-    assert {drift["confirmed"] for drift in listed} == {True}
+    assert {row["id"]: row["drift"] for row in listed_rows} == {name: drift for name, drift in targets.items() if drift}
+    assert len(listed_rows) == 48
+    assert {row["confirmed"] for row in listed_rows} == {True}
     for cursor_after_all_rows in ("z", "g ", "~"):  # a caller may send any cursor
         assert rows.list_drift(call, 7, cursor_after_all_rows) == {"drift": [], "cursor": None}

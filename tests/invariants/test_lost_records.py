@@ -43,9 +43,9 @@ def trim(world: Deployment, consumer: str, keep: int = 0) -> None:
     for shards in world.streams.shards.values():
         for shard in shards:
             created_s = [record["dynamodb"]["ApproximateCreationDateTime"] for record in shard.records]
-            old = sum(at_s < world.now_s - DAY * 60 for at_s in created_s)
+            old_count = sum(at_s < world.now_s - DAY * 60 for at_s in created_s)
             delivery = world.delivery_to(consumer, shard)
-            delivery.position = max(delivery.position, old - keep)
+            delivery.position = max(delivery.position, old_count - keep)
 
 
 def switch_off(world: Deployment, *consumers: str, minutes: float = DAY + 5, keep: int = 0) -> None:
@@ -131,13 +131,13 @@ def test_confirmed_drift_stays_after_a_restart_and_unconfirmed_drift_is_deleted(
 
 
 def test_a_late_restart_by_a_sleeping_sweep_does_not_delete_newer_drift(world: Deployment) -> None:
-    before = world.last_judged_minute
+    minute_before = world.last_judged_minute
     switch_off(world, "bookkeeper")
     world.run(12)
     world.edit(2, PLAYS, "new")
     world.run(10)
     watermark_ = watermark.read(world.store)
-    restarted_ledger.restart(world.store, replace(watermark_, judged=before), world.now_s, float("inf"))
+    restarted_ledger.restart(world.store, replace(watermark_, judged=minute_before), world.now_s, float("inf"))
     assert world.drifts() == {("plays", "new"): 2}
 
 
@@ -173,7 +173,7 @@ def test_the_ledger_has_the_changes_that_only_the_rollup_has_lost(world: Deploym
     switch_off(world, "rollup")
     world.spill(PAGE, 4, VISITS)
     world.run(14)
-    assert [lost.consumer for lost in loss.list_losses(world.store)] == ["rollup"]
+    assert [entry.consumer for entry in loss.list_losses(world.store)] == ["rollup"]
     assert (world.tally(VISITS, PAGE), world.drifts()) == (4, {("visits", PAGE): -3})
     assert (world.as_of() or 0) <= before_s
     assert repair(world, VISITS, PAGE) == 3
@@ -189,13 +189,13 @@ def test_receipts_have_the_changes_that_both_consumers_have_lost(
     world.stall()
     world.spill(PAGE, 10, VISITS)
     world.deliver()
-    first_kept = {shard.id: len(shard.records) for shard in world.streams.shards["receipts"]}
+    first_kept_positions = {shard.id: len(shard.records) for shard in world.streams.shards["receipts"]}
     world.spill(PAGE, 5, VISITS)
     world.run(DAY + 5)
     trim(world, "bookkeeper")
     for shard in world.streams.shards["receipts"]:
         delivery = world.delivery_to("rollup", shard)
-        delivery.position = max(delivery.position, first_kept[shard.id])
+        delivery.position = max(delivery.position, first_kept_positions[shard.id])
     world.resume()
     world.assert_no_drift(14)
     day, accepted = world.store.settings.minute_of(world.now_s) // (24 * 60), Accepted()
@@ -206,13 +206,12 @@ def test_receipts_have_the_changes_that_both_consumers_have_lost(
     world.run(14)
     assert repair(world, VISITS, PAGE) == 7
     unproven = rebuild.missing_of(world.store, VISITS, PAGE, accepted["visits", PAGE])
-    assert (unproven.difference, unproven.unproven_reason[:27]) == (10, "repairs since then added +7"), (
-        "the repair may have been for the loss"
-    )
+    # The repair may have been for the loss.
+    assert (unproven.difference, unproven.unproven_reason[:27]) == (10, "repairs since then added +7")
 
 
 def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: Deployment) -> None:
-    """The stream then has another name. The records of writes while the stream was off are lost."""
+    """A new stream has another name. The records of writes while the stream was off are lost."""
     world.stall()
     world.play(times=2)
     for shards in world.streams.shards.values():
@@ -222,7 +221,7 @@ def test_a_stream_that_was_switched_off_and_on_has_lost_its_old_records(world: D
     world.resume()
     world.store = replace(world.store, settings=world.store.settings._replace(receipts_stream="arn:…/new"))
     world.assert_no_drift(14)
-    assert {lost.consumer for lost in loss.list_losses(world.store)} == set(BOTH_CONSUMERS)
+    assert {entry.consumer for entry in loss.list_losses(world.store)} == set(BOTH_CONSUMERS)
     acknowledge(world)
     world.assert_no_drift(5)
     assert (loss.list_losses(world.store), checks.lost_records_check(world.store).failed) == ([], False)
@@ -250,7 +249,7 @@ def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Dep
     switch_off_with_sweep(world)
     world.run(8)
     with pytest.raises(RepairNotReadyError, match="More records of bookkeeper may be lost"):
-        losses.acknowledge(world.store, stale, "ann", "of the first one")
+        losses.acknowledge(world.store, stale, "ann", "of the first loss")
     acknowledge(world)
     world.run(1)
     assert checks.lost_records_check(world.store).state == "ok"
@@ -288,8 +287,8 @@ def break_consumers(world: Deployment, *consumers: str, target: str = "v") -> Ca
             world.handlers[consumer].consumer = originals[consumer]
 
     for consumer in consumers:
-        broken = {**originals[consumer].read, "receipts": partial(read, consumer)}
-        world.handlers[consumer].consumer = replace(originals[consumer], read=broken)
+        broken_read = {**originals[consumer].read, "receipts": partial(read, consumer)}
+        world.handlers[consumer].consumer = replace(originals[consumer], read=broken_read)
     return mend
 
 
@@ -322,9 +321,9 @@ def test_a_discarded_dead_letter_of_the_bookkeeper_is_no_drift(world: Deployment
 
 def as_of_of_series(world: Deployment) -> dict[str, float]:
     """Returns the `as_of` of each kind of answer that has a part of the series."""
-    call, whole = Call(world.store), SeriesRange(series.HOUR, 0, 10**6)
+    call, all_hours = Call(world.store), SeriesRange(series.HOUR, 0, 10**6)
     answers = {
-        "series": series.read_series(call, PLAYS, "v", whole),
+        "series": series.read_series(call, PLAYS, "v", all_hours),
         "top": top.top_list(call, PLAYS, top.HOUR, None, 10),
         "imported": series.total_imported(call, PLAYS, "v") or {},
     }
@@ -333,10 +332,8 @@ def as_of_of_series(world: Deployment) -> dict[str, float]:
 
 def sum_of_series(world: Deployment) -> int:
     """Returns the sum of the series of the video."""
-    return sum(
-        point["value"]
-        for point in series.read_series(Call(world.store), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))["series"]
-    )
+    answer = series.read_series(Call(world.store), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
+    return sum(point["value"] for point in answer["series"])
 
 
 @pytest.mark.parametrize("discards", [False, True], ids=["redriven", "discarded"])
@@ -378,22 +375,16 @@ def test_a_discarded_dead_letter_of_the_rollup_is_drift_that_a_repair_corrects(w
 
 
 @pytest.mark.parametrize(
-    ("consumers", "lost"),
+    ("consumers", "loss_kind"),
     [
         (BOTH_CONSUMERS, "gap"),
         (("bookkeeper",), "dead letter"),
-        *in_long(
-            [
-                (("rollup",), "gap"),
-                (("rollup",), "dead letter"),
-                (("bookkeeper",), "gap"),
-                (BOTH_CONSUMERS, "dead letter"),
-            ]
-        ),
+        *in_long([(("rollup",), "gap"), (("rollup",), "dead letter")]),
+        *in_long([(("bookkeeper",), "gap"), (BOTH_CONSUMERS, "dead letter")]),
     ],
 )
 def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
-    world: Deployment, consumers: tuple[str, ...], lost: str
+    world: Deployment, consumers: tuple[str, ...], loss_kind: str
 ) -> None:
     """The ledger has lost the other half of the dead letter's change. The tally and the series get the change."""
     mend = break_consumers(world, *consumers, target=PAGE)
@@ -401,18 +392,18 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     world.run(9)
     mend()
     markers = list(dead_letters.list_markers(Call(world.store)))
-    if lost == "gap":
+    if loss_kind == "gap":
         switch_off(world, "bookkeeper")
     else:
         mend = break_consumers(world, "bookkeeper")
         world.play()
         world.run(1)
         mend()
-        [new] = [marker for marker in dead_letters.list_markers(Call(world.store)) if marker not in markers]
-        dead_letters.discard(Call(world.store), new)
+        [new_marker] = [marker for marker in dead_letters.list_markers(Call(world.store)) if marker not in markers]
+        dead_letters.discard(Call(world.store), new_marker)
         world.redrive(markers=markers[:1])  # before a sweep restarts the ledger
     world.run(14)
-    assert set(world.redrive(counters.COUNTERS, markers[1:] if lost == "dead letter" else markers)) <= {"applied"}
+    assert set(world.redrive(counters.COUNTERS, markers[1:] if loss_kind == "dead letter" else markers)) <= {"applied"}
     world.assert_no_drift(12)
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)
 
@@ -421,13 +412,13 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
 def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_other_half_is_on(
     world: Deployment, minutes: int, skew_s: float
 ) -> None:
-    """The time of its record and the clock of its writer are on different sides of the resume minute."""
+    """The time of the record and the clock of the writer are on different sides of the resume minute."""
     mend = break_consumers(world, "bookkeeper")
     world.play()
     world.deliver()
     discard_all(world)
-    [lost] = loss.list_losses(world.store)
-    world.run_until((lost.resume_minute + minutes) * 60 + (1 if skew_s < 0 else 59))
+    [only_loss] = loss.list_losses(world.store)
+    world.run_until((only_loss.resume_minute + minutes) * 60 + (1 if skew_s < 0 else 59))
     with world.clock.with_skew(skew_s):
         world.play()
     world.run(3)
@@ -461,7 +452,7 @@ def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
 
 @pytest.mark.parametrize("minutes", [6, DAY - 2])
 def test_a_dead_letter_that_is_redriven_on_a_judged_minute_is_no_drift(world: Deployment, minutes: int) -> None:
-    """The other half of its change is on a skipped minute, because the bookkeeper was off before the dead letter."""
+    """The other half of the change is on a skipped minute, because the bookkeeper was off before the dead letter."""
     mend = break_consumers(world, "rollup", target=PAGE)
     world.stall("bookkeeper")
     world.spill(PAGE, 2, VISITS)

@@ -19,7 +19,7 @@ from tests.invariants.processes import interrupted_client
 from tests.invariants.test_reconcile import make_dead_letter
 
 DAY_MINUTES = 6
-"""A day is as short as this in these tests."""
+"""The length of a day in these tests."""
 BOTH_CONSUMERS, ROLLUP = None, "rollup"
 
 
@@ -43,7 +43,7 @@ def run_to_next_day(world: Deployment) -> None:
 
 
 def lose_records(world: Deployment, consumer: str | None, act: Callable[[], object]) -> None:
-    """Acts while a consumer is stalled. The records of that time never reach the consumer."""
+    """Acts while a consumer is stalled. The consumer never gets the records of this time."""
     world.stall(consumer)
     act()
     world.run(1)
@@ -51,7 +51,7 @@ def lose_records(world: Deployment, consumer: str | None, act: Callable[[], obje
 
 
 def run_until_days_are_judged(world: Deployment, days: int = 2) -> None:
-    """Runs until this day and the days after it are judged. `days`: how many days, with this day."""
+    """Runs until `days` days are judged. This day is the first day."""
     last_minute = (today(world) + days) * DAY_MINUTES - 1
     while world.last_judged_minute < last_minute:
         world.run(1)
@@ -78,9 +78,9 @@ def rebuild_all(reconciler: Reconciler) -> dict[tuple[str, str], int]:
 
 
 def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconciler: Reconciler) -> None:
-    """Plays and visits that spill during an outage are lost. Other plays and visits are not."""
-    for before in range(3):
-        world.spill(times=before + 1)
+    """The rollup loses the plays and visits that spill during an outage, and no other change."""
+    for turn in range(3):
+        world.spill(times=turn + 1)
         world.play(times=2)
         world.spill("https://example.com/a", 2, VISITS)
         world.run(1)
@@ -94,10 +94,14 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     lose_records(world, BOTH_CONSUMERS, outage)
     world.spill(times=3)
     run_until_days_are_judged(world)
-    lost = {("plays", "v"): 5, ("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
-    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost
+    lost_amounts = {
+        ("plays", "v"): 5,
+        ("visits", "https://example.com/a"): 4,
+        ("visits", "https://example.com/lost"): 3,
+    }
+    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
-    assert rebuild_all(reconciler) == lost
+    assert rebuild_all(reconciler) == lost_amounts
     assert world.tally(PLAYS, "v") == 6 + 6 + 2 + 3 + 5
     assert world.tally(VISITS, "https://example.com/a") == 6 + 4
     assert world.tally(VISITS, "https://example.com/lost") == 3
@@ -137,7 +141,7 @@ def test_a_rebuild_also_adds_lost_batches_that_the_rollup_was_to_add(world: Depl
 
 
 def test_a_rebuild_adds_nothing_that_the_ledger_repairs(world: Deployment, reconciler: Reconciler) -> None:
-    """The rollup alone lost records, and later both consumers did."""
+    """First only the rollup loses records, and later both consumers lose records."""
     lose_records(world, ROLLUP, lambda: world.spill(times=7))
     lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=2))
     run_until_days_are_judged(world)
@@ -164,10 +168,10 @@ def test_a_rebuild_adds_nothing_after_a_repair_that_may_have_added_the_lost_rece
     assert reconciler.repair(PLAYS, "v", "ann", "x", required_minute=required_minute) is not None
     days, accepted = rebuild.rebuild_window(world.store, watermark.read(world.store), world.now_s), Accepted()
     list(rebuild.sum_receipts(world.store, counters.COUNTERS, days, accepted))
-    unclear = rebuild.missing_of(world.store, PLAYS, "v", accepted["plays", "v"])
-    assert (unclear.difference, unclear.unproven_reason[:25]) == (3, "repairs since then added ")
+    unproven = rebuild.missing_of(world.store, PLAYS, "v", accepted["plays", "v"])
+    assert (unproven.difference, unproven.unproven_reason[:25]) == (3, "repairs since then added ")
     with pytest.raises(RepairNotReadyError, match=r"cannot tell: repairs since then added \+5,"):
-        rebuild.rebuild(reconciler, unclear, "ann", "x", -1)
+        rebuild.rebuild(reconciler, unproven, "ann", "x", -1)
     assert (missing_amounts(reconciler), world.tally(PLAYS, "v")) == ({}, 0)
 
 
@@ -210,7 +214,7 @@ def test_a_rebuild_does_not_lower_a_tally_whose_receipts_somebody_deleted(
 
 
 def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconciler: Reconciler) -> None:
-    """Such receipts are booked on another minute and another day than the one of their stamp."""
+    """A late or redriven receipt is booked on another minute and another day than its stamp says."""
     make_dead_letter(world)
     yesterday = today(world) * DAY_MINUTES - 1
     world.run(4)
@@ -224,19 +228,20 @@ def test_late_and_redriven_receipts_are_not_missing(world: Deployment, reconcile
 
 
 def test_a_rebuild_begins_with_the_first_whole_day_of_the_ledger(world: Deployment, reconciler: Reconciler) -> None:
-    """Tallies have no notes of the days before. The day on which the ledger began may lack half of them."""
-    item = world.store.client.get_item(TableName=world.store.settings.ledger_table, Key=watermark.WATERMARK_KEY)["Item"]
-    began = int(int(item["began_s"]["N"]) // 60 // DAY_MINUTES)
-    now_s = (began + 20) * DAY_MINUTES * 60.0
-    early = watermark.Watermark(judged=(began + 4) * DAY_MINUTES - 1, item=item)
-    assert rebuild.rebuild_window(world.store, early, (began + 4) * DAY_MINUTES * 60.0) == Window(began + 1, began + 2)
-    late = watermark.Watermark(judged=(began + 20) * DAY_MINUTES - 1, item=item)
-    assert rebuild.rebuild_window(world.store, late, now_s) == Window(began + 13, began + 18)
-    for judged in (-1, (began + 3) * DAY_MINUTES - 2):
+    """Tallies have no notes of earlier days. Half of the notes of the first day of the ledger may be missing."""
+    item = watermark.read(world.store).item
+    first_day = int(int(item["began_s"]["N"]) // 60 // DAY_MINUTES)
+
+    def window(day: int, judged_minute: int) -> Window:
+        now_s = day * DAY_MINUTES * 60.0
+        return rebuild.rebuild_window(world.store, watermark.Watermark(judged=judged_minute, item=item), now_s)
+
+    for day, first, last in ((4, 1, 2), (20, 13, 18)):
+        expected = Window(first_day + first, first_day + last)
+        assert window(first_day + day, (first_day + day) * DAY_MINUTES - 1) == expected
+    for judged_minute in (-1, (first_day + 3) * DAY_MINUTES - 2):
         with pytest.raises(RepairNotReadyError, match="Cannot tell yet"):
-            rebuild.rebuild_window(
-                world.store, watermark.Watermark(judged=judged, item=item), now_s - 17 * DAY_MINUTES * 60
-            )
+            window(first_day + 3, judged_minute)
 
 
 def test_a_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, reconciler: Reconciler) -> None:
@@ -250,21 +255,20 @@ def test_a_rebuild_waits_for_the_judge_and_for_dead_letters(world: Deployment, r
         rebuild.rebuild(reconciler, missing, "ann", "x", -1)
 
 
-@pytest.mark.parametrize("other", ["another rebuild", "a redrive", "a drift row"])
+@pytest.mark.parametrize("interruption", ["another rebuild", "a redrive", "a drift row"])
 def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_write(
-    world: Deployment, reconciler: Reconciler, other: str
+    world: Deployment, reconciler: Reconciler, interruption: str
 ) -> None:
     lose_records(world, BOTH_CONSUMERS, lambda: world.spill(times=3))
     run_until_days_are_judged(world)
     (missing,) = missing_amounts(reconciler).values()
 
     def act() -> None:
-        if other == "another rebuild":
+        if interruption == "another rebuild":
             rebuild.rebuild(reconciler, missing, "bob", "x", -1)
-        elif other == "a redrive":
-            add = tallies.add_write(
-                tallies.Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=tallies.ROLLUP_NONCE_PREFIX
-            )
+        elif interruption == "a redrive":
+            nonce_prefix = tallies.ROLLUP_NONCE_PREFIX
+            add = tallies.add_write(Call(world.store), PLAYS, "v", 7, 3, 0, nonce_prefix=nonce_prefix)
             world.wire.update_item(**tallies.with_day_notes(add, missing.days))
         else:
             world.edit(1, PLAYS, "v")
@@ -272,7 +276,7 @@ def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_wr
                 world.run(1)
 
     interrupted = world.reconciler(interrupted_client(world.wire, 0, act))
-    if other == "a drift row":
+    if interruption == "a drift row":
         with pytest.raises(RepairNotReadyError, match="drifts by"):
             rebuild.rebuild(interrupted, missing, "ann", "x", -1)
         assert world.tally(PLAYS, "v") == 1
@@ -284,13 +288,10 @@ def test_a_rebuild_adds_nothing_if_its_tally_is_repaired_or_drifts_before_its_wr
 def test_the_next_write_removes_the_notes_of_old_days(world: Deployment) -> None:
     """A note has ten bytes a day, which would fill an item that is counted for years."""
     day = today(world)
-    for days_ago in (0, 3, 8, 9, 11):
-        add = tallies.add_write(tallies.Call(world.store), PLAYS, "v", 0, 1, 0)
-        world.store.client.update_item(**tallies.with_day_notes(add, {day - days_ago: 1}))
-    world.store.client.update_item(
-        **tallies.with_day_notes(tallies.add_write(tallies.Call(world.store), PLAYS, "v", 0, 1, 0), {day: 4})
-    )
-    shard = recount.shards_of(tallies.Call(world.store), PLAYS, "v")[0]
+    for days_ago, amount in ((0, 1), (3, 1), (8, 1), (9, 1), (11, 1), (0, 4)):
+        add = tallies.add_write(Call(world.store), PLAYS, "v", 0, 1, 0)
+        world.store.client.update_item(**tallies.with_day_notes(add, {day - days_ago: amount}))
+    shard = recount.shards_of(Call(world.store), PLAYS, "v")[0]
     notes = {name: int(value["N"]) for name, value in shard.items() if name.startswith("day#")}
     assert notes == {tallies.day_note(day): 5, tallies.day_note(day - 3): 1, tallies.day_note(day - 8): 1}
 

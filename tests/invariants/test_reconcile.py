@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,18 +40,18 @@ def repair(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") 
 
 
 def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: str = "p") -> dict[str, Any]:
-    """Returns what the command passes to a repair: two counts, and the minute that the judge judged after them."""
-    counted = reconciler.count(counter, target) if counter.child else None
-    return evidence_after(reconciler, counted, counter, target)
+    """Returns what the command passes to a repair: two counts, and a minute that the judge judged after both."""
+    first_count = reconciler.count(counter, target) if counter.child else None
+    return evidence_after(reconciler, first_count, counter, target)
 
 
 def evidence_after(
-    reconciler: Reconciler, first: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
+    reconciler: Reconciler, first_count: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
-    """Counts again. Returns what the command passes to a repair whose first count is `first`."""
+    """Counts a second time. Returns what the command passes to a repair."""
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
-    counts = reconciler.count_again(counter, target, first)
+    counts = reconciler.count_again(counter, target, first_count)
     if len(counts) > 1:
         required_minute = reconciler.minute_to_judge()
         reconciler.wait_until_judged(required_minute)
@@ -110,17 +111,17 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
         return partition_pages(*arguments, **parameters)
 
     monkeypatch.setattr(recount.queries, "partition_pages", like_and_read_pages)
-    counted = reconciler.count(LIKES, "p")
-    assert counted.unproven_reason == recount.TALLY_MOVED
-    assert counted.low <= -5 <= counted.high < 0
+    first_count = reconciler.count(LIKES, "p")
+    assert first_count.unproven_reason == recount.TALLY_MOVED
+    assert first_count.low <= -5 <= first_count.high < 0
     assert repair(reconciler) is not None
     likers = next(users)
     assert (world.tally(), repairs(world)) == (3 + likers, [(-5, "ledger")])
 
 
-@pytest.mark.parametrize("every_min", [4, *in_long([1])])
+@pytest.mark.parametrize("every_minutes", [4, *in_long([1])])
 def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
-    world: Deployment, reconciler: Reconciler, every_min: int
+    world: Deployment, reconciler: Reconciler, every_minutes: int
 ) -> None:
     """A program adds 1 to the stored tally every few minutes, without the API."""
     world.post(5)
@@ -130,7 +131,7 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
         if world.now_s < until_s:
             world.edit(+1)
             world.take_written()
-            world.schedule_in(60 * every_min, edit_repeatedly)
+            world.schedule_in(60 * every_minutes, edit_repeatedly)
 
     edit_repeatedly()
     world.run(20)
@@ -148,7 +149,7 @@ def test_while_drift_grows_its_older_part_is_confirmed_and_repaired(
 
 
 @pytest.fixture
-def edited(world: Deployment) -> Deployment:
+def edited_world(world: Deployment) -> Deployment:
     """A video with ten plays, and a confirmed drift of -5 from an edit by hand."""
     world.play(times=10)
     world.edit(-5, PLAYS, "v")
@@ -156,24 +157,30 @@ def edited(world: Deployment) -> Deployment:
     return world
 
 
-def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(edited: Deployment, reconciler: Reconciler) -> None:
+def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(
+    edited_world: Deployment, reconciler: Reconciler
+) -> None:
     """The drift row says -5, because the judge has not judged the minute in which the edit was undone."""
-    edited.edit(5, PLAYS, "v")
+    edited_world.edit(5, PLAYS, "v")
     assert reconciler.find(PLAYS, "v").difference == 5
     with pytest.raises(RepairNotReadyError, match="judged up to"):
         reconciler.repair(PLAYS, "v", *BY_AND_WHY, required_minute=reconciler.minute_to_judge())
     assert repair(reconciler, PLAYS, "v") is None
-    edited.run(10)
-    assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
+    edited_world.run(10)
+    assert (edited_world.tally(PLAYS, "v"), edited_world.drifts()) == (10, {})
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_repair_whose_process_dies_is_done_once(edited: Deployment, reconciler: Reconciler, committed: bool) -> None:
+def test_a_repair_whose_process_dies_is_done_once(
+    edited_world: Deployment, reconciler: Reconciler, committed: bool
+) -> None:
     with pytest.raises(Crash):
-        edited.reconciler(client_that_dies(edited.wire, 0, committed=committed)).repair(PLAYS, "v", *BY_AND_WHY)
+        edited_world.reconciler(client_that_dies(edited_world.wire, 0, committed=committed)).repair(
+            PLAYS, "v", *BY_AND_WHY
+        )
     assert (repair(reconciler, PLAYS, "v") is None) == committed
-    assert (edited.tally(PLAYS, "v"), edited.drifts()) == (10, {})
-    assert repairs(edited, PLAYS, "v") == [(5, "ledger")]
+    assert (edited_world.tally(PLAYS, "v"), edited_world.drifts()) == (10, {})
+    assert repairs(edited_world, PLAYS, "v") == [(5, "ledger")]
 
 
 def make_dead_letter(world: Deployment) -> None:
@@ -297,8 +304,8 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
     world.stall("rollup", "counts")
     world.spill_like("late")
     world.like("late", liked=False)
-    pending = reconciler.count(LIKES, "p")
-    assert (pending.low, pending.high, pending.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
+    unproven = reconciler.count(LIKES, "p")
+    assert (unproven.low, unproven.high, unproven.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     world.like("late")
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
@@ -327,9 +334,8 @@ def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_ag
 
 def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 1)
-    client = interrupted_client(
-        world.wire, 0, lambda: put_drift_row(world, 2, LIKES, "p", upto=world.last_judged_minute)
-    )
+    put_row = partial(put_drift_row, world, 2, LIKES, "p")
+    client = interrupted_client(world.wire, 0, lambda: put_row(upto=world.last_judged_minute))
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert (len(client.calls), world.tally()) == (1, 4)
@@ -344,7 +350,7 @@ def test_a_like_that_spills_after_the_second_count_stops_the_repair(world: Deplo
 
 
 def test_a_repair_keeps_to_limits_and_gives_out_no_number_twice(world: Deployment, reconciler: Reconciler) -> None:
-    """A repair never lowers a numbered counter, because callers already have its numbers."""
+    """A repair never lowers a numbered counter, because callers have the numbers."""
     stock, ticket = counters.STOCK, counters.TICKET
     for counter, target, number, drift in ((stock, "mug", 2, 5), (ticket, "high", 9, 5), (ticket, "low", 4, -5)):
         world.edit(number, counter, target)
@@ -375,18 +381,20 @@ def test_a_repair_beyond_a_limit_moves_towards_the_limit_or_within_the_debt(
 
 @pytest.mark.parametrize("counter", [LIKES, PLAYS])
 def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Reconciler, counter: Counter) -> None:
-    """Both repairs start from the same counts. The second one sleeps before its write."""
+    """Both repairs start from the same counts. The second repair sleeps before its write."""
     target = "p" if counter is LIKES else "v"
     world.post(3)
     world.edit(5, counter, target)
     world.run(14)
     evidence = repair_evidence(reconciler, counter, target)
-    second = Sleeper(
-        world.wire, 0, lambda client: world.reconciler(client).repair(counter, target, *BY_AND_WHY, **evidence)
-    )
-    assert reconciler.repair(counter, target, *BY_AND_WHY, **evidence) is not None
-    with suppress(RepairNotReadyError):  # raised if its next count finds the first repair
-        second.wake()
+
+    def repair_once(reconciler: Reconciler) -> reconcile.Finding | None:
+        return reconciler.repair(counter, target, *BY_AND_WHY, **evidence)
+
+    second_repair = Sleeper(world.wire, 0, lambda client: repair_once(world.reconciler(client)))
+    assert repair_once(reconciler) is not None
+    with suppress(RepairNotReadyError):  # if the second repair counts the first repair
+        second_repair.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
     assert len(repairs(world, counter, target)) == 1
 
@@ -402,8 +410,8 @@ def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployme
     world.edit(2, target="p4")
     world.delete(keys.key("POST#p2", "META"))
     world.edit(9, PLAYS, "p1")
-    found = recount.scan_parents(world.store, counters.COUNTERS)
-    assert {target: (tally, children) for _, target, tally, children in found} == {
+    parents = recount.scan_parents(world.store, counters.COUNTERS)
+    assert {target: (tally, children) for _, target, tally, children in parents} == {
         "p0": (0, 0), "p1": (1, 1), "p2": (0, 2), "p3": (3, 3), "p4": (6, 4), "p5": (5, 5),
     }  # fmt: skip
 
@@ -430,14 +438,13 @@ def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
     world.run(45)
     end_hour = int(world.now_s) // 3600 + 1
-    for counter, id_, moved, imported, added_by_repairs in (
+    for counter, id_, change, imported, added_by_repairs in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),
         (LIKES, "p", world.tally() - likes_before_series, [], [-4, 0]),
     ):
-        answer = series.read_series(
-            Call(world.store), counter, id_, series.SeriesRange(series.HOUR, end_hour - 9, end_hour)
-        )
+        range_ = series.SeriesRange(series.HOUR, end_hour - 9, end_hour)
+        answer = series.read_series(Call(world.store), counter, id_, range_)
         assert [repair["added"] for repair in answer["repairs"]] == added_by_repairs
         assert [day["value"] for day in answer["imports"]] == imported
-        assert moved == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added_by_repairs)
+        assert change == sum(point["value"] for point in answer["series"]) + sum(imported) + sum(added_by_repairs)
     assert (world.tally(PLAYS, "v"), world.tally()) == (1200 + 3, 3 + 1 + 1)

@@ -73,17 +73,17 @@ def copy_tables(
 
     A real restore copies its tables within a second, so these are harder to repair than its tables.
     """
-    wire, old, number = world.wire, world.settings, next(_numbers)
+    wire, settings, number = world.wire, world.settings, next(_numbers)
     names = {table: f"tally-restored-{table}-{number}" for table in TABLES}
     for table in order:
-        source = getattr(old, f"{table}_table")
+        source = getattr(settings, f"{table}_table")
         described = wire.describe_table(TableName=source)["Table"]
         schema = {part: described[part] for part in ("KeySchema", "AttributeDefinitions")}
         wire.create_table(TableName=names[table], BillingMode="PAY_PER_REQUEST", **schema)
         for item in all_items(world.store, table):
             wire.put_item(TableName=names[table], Item=item)
         between()
-    return replace(world.store, settings=old._replace(**{f"{table}_table": name for table, name in names.items()}))
+    return replace(world.store, settings=settings._replace(**{f"{table}_table": name for table, name in names.items()}))
 
 
 def all_items(store: Store, table: str) -> list[Item]:
@@ -161,29 +161,29 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     copy = copy_tables(world, order, traffic_between_copies)
     expected = {"v": sum_of_receipts(copy, "v"), PAGE: sum_of_receipts(copy, PAGE), "p": count_children(copy, "p")}
     assert {finding.how for finding in repair_restored(world, copy)} == {history.REBUILD, history.RECOUNT}
-    after = adopt(copy)
+    new_world = adopt(copy)
 
     def numbers() -> dict[str, int]:
-        return {"v": after.tally(PLAYS, "v"), PAGE: after.tally(VISITS, PAGE), "p": after.tally()}
+        return {"v": new_world.tally(PLAYS, "v"), PAGE: new_world.tally(VISITS, PAGE), "p": new_world.tally()}
 
     assert numbers() == expected
-    assert after.tally(PLAYS, "counted at once") == 4
+    assert new_world.tally(PLAYS, "counted at once") == 4
     for _ in range(3):
-        after.like(f"u{next(users)}")
-        after.spill_like(f"u{next(users)}")
-        after.spill(times=2)
-        after.spill(PAGE, 1, VISITS)
-        after.run(2)
-    after.like("u0", liked=False)
-    reconciler = after.reconciler()
-    run_until_days_are_judged(after, 3)
+        new_world.like(f"u{next(users)}")
+        new_world.spill_like(f"u{next(users)}")
+        new_world.spill(times=2)
+        new_world.spill(PAGE, 1, VISITS)
+        new_world.run(2)
+    new_world.like("u0", liked=False)
+    reconciler = new_world.reconciler()
+    run_until_days_are_judged(new_world, 3)
     assert numbers() == {"v": expected["v"] + 6, PAGE: expected[PAGE] + 3, "p": expected["p"] + 5}
-    assert after.drifts() == missing_amounts(reconciler) == {}
-    counted = reconciler.count(LIKES, "p")
-    assert (counted.low, counted.unproven_reason) == (0, "")
-    as_of = after.as_of()
+    assert new_world.drifts() == missing_amounts(reconciler) == {}
+    last_count = reconciler.count(LIKES, "p")
+    assert (last_count.low, last_count.unproven_reason) == (0, "")
+    as_of = new_world.as_of()
     assert as_of is not None
-    assert after.now_s - as_of < 240
+    assert new_world.now_s - as_of < 240
 
 
 def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(world: Deployment) -> None:
@@ -192,7 +192,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     world.run(14)
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
-    began = watermark.read(world.store).item["began_s"]
+    notes_began_s = watermark.read(world.store).item["began_s"]
     copy = copy_tables(world)
     repair_restored(world, copy)
     ledger = all_items(copy, "ledger")
@@ -202,7 +202,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     assert judge == watermark.WATERMARK_KEY | {
         "format": {"N": str(FORMAT)},
         "restored_s": {"N": str(int(world.now_s))},
-        "notes_began_s": began,
+        "notes_began_s": notes_began_s,
     }
     assert [entry["by"] for entry in history.read_repairs(copy, "likes", "p")] == ["ann"]
 
@@ -215,28 +215,28 @@ def test_a_second_run_of_a_restore_finds_its_moment_and_changes_nothing(world: D
     repair_restored(world, copy)
     assert restored.is_repaired(copy, world.now_s)
     assert not restored.is_repaired(copy, world.now_s - 1), "another moment"
-    before = all_items(copy, "ledger")
+    ledger_before = all_items(copy, "ledger")
     assert repair_restored(world, copy) == []
-    assert all_items(copy, "ledger") == before
+    assert all_items(copy, "ledger") == ledger_before
 
 
-@pytest.mark.parametrize("unconfirmed", [1, *in_long([0])])
+@pytest.mark.parametrize("unconfirmed_amount", [1, *in_long([0])])
 def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
-    world: Deployment, adopt: Adopt, unconfirmed: int
+    world: Deployment, adopt: Adopt, unconfirmed_amount: int
 ) -> None:
     world.play()
     world.edit(5, PLAYS, "v")
     world.run(14)
-    if unconfirmed:
-        world.edit(unconfirmed, PLAYS, "v")
-    while world.drifts() != {("plays", "v"): 5 + unconfirmed}:
+    if unconfirmed_amount:
+        world.edit(unconfirmed_amount, PLAYS, "v")
+    while world.drifts() != {("plays", "v"): 5 + unconfirmed_amount}:
         world.run(1)
-    after = adopt()
-    after.run(14)
-    reconciler = after.reconciler()
-    assert after.drifts() == {("plays", "v"): 5}
+    new_world = adopt()
+    new_world.run(14)
+    reconciler = new_world.reconciler()
+    assert new_world.drifts() == {("plays", "v"): 5}
     assert reconciler.repair(PLAYS, "v", "ann", "x")
-    assert (after.tally(PLAYS, "v"), after.drifts()) == (1 + unconfirmed, {})
+    assert (new_world.tally(PLAYS, "v"), new_world.drifts()) == (1 + unconfirmed_amount, {})
 
 
 @pytest.mark.parametrize(("amount", "drift"), [(7, 0), (-3, -1)])
@@ -252,10 +252,10 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
     assert world.drifts() == {("plays", "v"): -abs(amount)}
     world.stall(BOTH_CONSUMERS)
     world.spill(times=2)
-    after = adopt()
-    after.run(14)
-    assert after.tally(PLAYS, "v") == (amount + 2 if amount > 0 else -1)
-    assert after.drifts() == ({("plays", "v"): drift} if drift else {})
+    new_world = adopt()
+    new_world.run(14)
+    assert new_world.tally(PLAYS, "v") == (amount + 2 if amount > 0 else -1)
+    assert new_world.drifts() == ({("plays", "v"): drift} if drift else {})
 
 
 def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Adopt) -> None:
@@ -264,15 +264,15 @@ def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Ado
     world.run(1)
     world.stall(BOTH_CONSUMERS)
     world.spill(times=2)
-    after = adopt()
-    after.run(1)
-    lose_records(after, BOTH_CONSUMERS, lambda: after.spill(times=4))
-    run_until_days_are_judged(after, 3)
-    reconciler = after.reconciler()
+    new_world = adopt()
+    new_world.run(1)
+    lose_records(new_world, BOTH_CONSUMERS, lambda: new_world.spill(times=4))
+    run_until_days_are_judged(new_world, 3)
+    reconciler = new_world.reconciler()
     assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == {("plays", "v"): 4}
     accepted = Accepted()
-    days = rebuild.rebuild_window(after.store, watermark.read(after.store), after.now_s)
-    list(rebuild.sum_receipts(after.store, counters.COUNTERS, days, accepted))
+    days = rebuild.rebuild_window(new_world.store, watermark.read(new_world.store), new_world.now_s)
+    list(rebuild.sum_receipts(new_world.store, counters.COUNTERS, days, accepted))
     assert sum(day.amount for day in accepted["plays", "v"].values()) == 9
 
 
@@ -290,16 +290,18 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
     ConsumerWorld(copy, world.wire).delete_expired(world.now_s + 86400)
-    # The minutes between the copy and now have no segments. To read none of them saves time.
-    empty = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
-    monkeypatch.setattr(
-        segments, "read_segments", lambda store, minute, **more: () if minute in empty else read(store, minute, **more)
-    )
-    after = adopt(copy)
-    after.sweeps_series = True
-    after.run(10)
+    # The minutes between the copy and now have no segments, so the test skips their reads.
+    minutes_without_segments = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
+
+    def read_or_skip(store: Store, minute: int, **more: Any) -> Any:
+        return () if minute in minutes_without_segments else read(store, minute, **more)
+
+    monkeypatch.setattr(segments, "read_segments", read_or_skip)
+    new_world = adopt(copy)
+    new_world.sweeps_series = True
+    new_world.run(10)
     answer = series.read_series(Call(copy), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
-    assert sum(point["value"] for point in answer["series"]) == after.tally(PLAYS, "v") == 100
+    assert sum(point["value"] for point in answer["series"]) == new_world.tally(PLAYS, "v") == 100
     assert answer["as_of"] > moment_s
 
 
@@ -314,9 +316,9 @@ def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: D
         repair_restored(world, copy)
     repair_restored(world, copy, without_dead_letters=True)
     assert not dead_letters.any_waiting(copy)
-    after = adopt(copy)
-    after.run(14)
-    assert after.drifts() == {}
+    new_world = adopt(copy)
+    new_world.run(14)
+    assert new_world.drifts() == {}
 
 
 def test_a_restore_deletes_the_drift_of_a_record_that_was_redriven_just_before(world: Deployment, adopt: Adopt) -> None:
@@ -325,9 +327,9 @@ def test_a_restore_deletes_the_drift_of_a_record_that_was_redriven_just_before(w
     world.run(14)
     assert world.drifts()
     assert world.redrive() == ["applied"]
-    after = adopt()
-    after.run(14)
-    assert after.drifts() == {}
+    new_world = adopt()
+    new_world.run(14)
+    assert new_world.drifts() == {}
 
 
 def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_next_run(world: Deployment) -> None:
@@ -343,9 +345,9 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
     world.spill(times=2)
     world.spill(PAGE, 3, VISITS)
     first_kinds: list[str] = []
-    for write in itertools.count():
+    for write_number in itertools.count():
         copy = copy_tables(world)
-        dying = client_that_dies(world.wire, write, committed=True)
+        dying = client_that_dies(world.wire, write_number, committed=True)
         with suppress(Crash):
             repair_restored(world, replace(copy, client=dying))
         repair_restored(world, copy)
@@ -357,13 +359,13 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
         kinds = sorted(item["PK"]["S"] for item in all_items(copy, "ledger"))
         first_kinds = first_kinds or kinds
         assert kinds == first_kinds
-        if len(dying.calls) <= write:
-            assert write > 5
+        if len(dying.calls) <= write_number:
+            assert write_number > 5
             return
 
 
 def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) -> None:
-    """While a rollup still writes, it may add later what seems to be missing."""
+    """A rollup that still writes may later add the amount that seems to be missing."""
     world.stall(BOTH_CONSUMERS)
     world.spill()
     copy = copy_tables(world)
@@ -384,7 +386,7 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
 
     A number that is rolled up lies between its values in the copies of counts and of receipts.
     """
-    users, at_copy = itertools.count(), dict[str, dict[str, int]]()
+    users, numbers_at_copy = itertools.count(), dict[str, dict[str, int]]()
 
     def traffic() -> None:
         world.like(f"u{next(users)}")
@@ -394,7 +396,7 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
         world.spill(PAGE, 3, VISITS)
 
     def between() -> None:
-        at_copy[order[len(at_copy)]] = {
+        numbers_at_copy[order[len(numbers_at_copy)]] = {
             "now": world.tally(PLAYS, "now"),
             "p": sum(item["SK"]["S"].startswith("LIKE#") for item in all_items(world.store, "counts")),
             **{target: sum_of_receipts(world.store, target) for target in ("v", PAGE)},
@@ -408,23 +410,23 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
     copy = copy_tables(world, order, between)
     newest_s = world.now_s
     repair_restored(world, copy, newest_s, moments_differ=True)
-    after = adopt(copy)
-    assert after.tally(PLAYS, "now") == at_copy["counts"]["now"]
-    assert after.tally() == at_copy["counts"]["p"] == count_children(copy, "p")
+    new_world = adopt(copy)
+    assert new_world.tally(PLAYS, "now") == numbers_at_copy["counts"]["now"]
+    assert new_world.tally() == numbers_at_copy["counts"]["p"] == count_children(copy, "p")
     first, last = sorted(("counts", "receipts"), key=order.index)
     for counter, target in ((PLAYS, "v"), (VISITS, PAGE)):
-        number = after.tally(counter, target)
-        assert at_copy[first][target] <= number <= at_copy[last][target]
+        number = new_world.tally(counter, target)
+        assert numbers_at_copy[first][target] <= number <= numbers_at_copy[last][target]
         if last == "receipts":
-            assert number == at_copy["receipts"][target], "every receipt of the copy is counted"
-    numbers = {target: after.tally(counter, target) for counter, target in ((PLAYS, "v"), (VISITS, PAGE))}
-    after.spill(times=5)
-    after.run(14)
-    run_until_days_are_judged(after, 3)
-    assert {target: after.tally(PLAYS if target == "v" else VISITS, target) for target in numbers} == {
+            assert number == numbers_at_copy["receipts"][target], "every receipt of the copy is counted"
+    numbers = {target: new_world.tally(counter, target) for counter, target in ((PLAYS, "v"), (VISITS, PAGE))}
+    new_world.spill(times=5)
+    new_world.run(14)
+    run_until_days_are_judged(new_world, 3)
+    assert {target: new_world.tally(PLAYS if target == "v" else VISITS, target) for target in numbers} == {
         "v": numbers["v"] + 5, PAGE: numbers[PAGE],
     }  # fmt: skip
-    assert after.drifts() == missing_amounts(after.reconciler()) == {}
+    assert new_world.drifts() == missing_amounts(new_world.reconciler()) == {}
 
 
 def test_the_heartbeats_of_a_copied_table_tell_its_moment_to_the_minute(world: Deployment) -> None:
@@ -441,10 +443,9 @@ def test_the_heartbeats_of_a_copied_table_tell_its_moment_to_the_minute(world: D
     for table, moment_s in moments.items():
         assert 0 <= copied_s[table] - moment_s <= 61, table
     ledger = world.store.settings.ledger_table
-    swapped = replace(
-        copy, settings=copy.settings._replace(counts_table=ledger, ledger_table=copy.settings.counts_table)
-    )
-    assert [restored.table_moments(swapped)[table] for table in ("counts", "ledger")] == [0, 0]
+    swapped_tables = copy.settings._replace(counts_table=ledger, ledger_table=copy.settings.counts_table)
+    moments = restored.table_moments(replace(copy, settings=swapped_tables))
+    assert [moments[table] for table in ("counts", "ledger")] == [0, 0]
 
 
 def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(world: Deployment, adopt: Adopt) -> None:
@@ -460,6 +461,6 @@ def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(wo
     copy = copy_tables(world, between=lambda: next(edits, lambda: None)())
     assert [(row.counter, row.target, row.drift) for row in restored.known_drift(copy)] == [("plays", "v", 5)]
     repair_restored(world, copy, moments_differ=True)
-    after = adopt(copy)
-    after.run(14)
-    assert (after.tally(PLAYS, "v"), after.drifts()) == (2, {})
+    new_world = adopt(copy)
+    new_world.run(14)
+    assert (new_world.tally(PLAYS, "v"), new_world.drifts()) == (2, {})

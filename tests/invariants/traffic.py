@@ -31,13 +31,13 @@ RESTORED = "https://example.com/restored"
 
 
 class Traffic:
-    """Makes random changes and edits, and notes the right numbers of each."""
+    """Makes random changes and edits, and notes the right numbers."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
         self.likes: list[tuple[str, str]] = []
         """Post and user."""
-        self.unliked: list[tuple[str, str]] = []
+        self.removed_likes: list[tuple[str, str]] = []
         """Post and user."""
         self.holds: list[tuple[str, str, int]] = []
         """Stock, hold and amount of the open holds."""
@@ -46,17 +46,17 @@ class Traffic:
 
     def _write_old_items(self) -> None:
         """Writes the items from before the streams: posts, likes that are months old, tallies."""
-        now = self.world.settings.minute_of(self.world.clock.now_s)
+        now_minute = self.world.settings.minute_of(self.world.clock.now_s)
         for number in range(POSTS):
             posts.write_post(Call(self.world.store, "author"), counters.LIKES, f"p{number}", "hello")
         for _ in range(OLD_LIKES):
             post, user = f"p{self.chance.randrange(POSTS)}", self._new_user()
-            self.put_child(post, user, minute=now - self.chance.randint(100, 200_000))
+            self.put_child(post, user, minute=now_minute - self.chance.randint(100, 200_000))
             self.likes.append((post, user))
             self.truth.accepted["likes", post] += 1
             self.world.edit(1, target=post)
         for number in range(4):
-            self._restore(number, 50, now - self.chance.randint(60, 1000))
+            self._restore(number, 50, now_minute - self.chance.randint(60, 1000))
             self.truth.accepted["visits", f"{RESTORED}/{number}"] = 50
         self.world.drop_new_records()
 
@@ -86,12 +86,8 @@ class Traffic:
 
     def use(self, hot: bool) -> None:
         """Changes usage, up or down."""
-        self.increment(
-            counters.USAGE,
-            f"u{self._low_number(USERS_OF_USAGE)}",
-            self.chance.choice([1, 3] if hot else [1, 3, -2]),
-            hot,
-        )
+        id_ = f"u{self._low_number(USERS_OF_USAGE)}"
+        self.increment(counters.USAGE, id_, self.chance.choice([1, 3] if hot else [1, 3, -2]), hot)
 
     def visit(self, _: bool) -> None:
         """Visits a page. A visit always spills."""
@@ -108,10 +104,10 @@ class Traffic:
     def like(self, hot: bool) -> None:
         """Likes a post, as a new user or after an unlike. Most likes of a hot post spill."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
-        unliked = [(unliked_post, unliker) for unliked_post, unliker in self.unliked if unliked_post == post]
-        if unliked and self.chance.random() < 0.3:
-            user = unliked[0][1]
-            self.unliked.remove(unliked[0])
+        removed_likes = [like for like in self.removed_likes if like[0] == post]
+        if removed_likes and self.chance.random() < 0.3:
+            user = removed_likes[0][1]
+            self.removed_likes.remove(removed_likes[0])
         self._set_contention(counters.LIKES, post, hot)
         children.set_child(Call(self.world.store), counters.LIKES, post, user, True)
         self.likes.append((post, user))
@@ -126,7 +122,7 @@ class Traffic:
         like = self.chance.choice(self.likes[-recent:] if self.chance.random() < 0.5 else self.likes)
         self.likes.remove(like)
         self._unlike(like)
-        self.unliked.append(like)
+        self.removed_likes.append(like)
 
     def _unlike(self, like: tuple[str, str]) -> None:
         post, user = like
@@ -244,12 +240,12 @@ class Traffic:
 
     def edit(self) -> None:
         """Makes one edit by hand."""
-        self.world.take_written()  # a sweep that died may have written: the next new record must be the edit's
+        self.world.take_written()  # a sweep that died may have written, and the next new record must be the edit's
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
-        swept = bool(watermark.read(self.world.store).item)  # only after the first sweep is an old minute known as old
-        (kind,) = self.chance.choices(kinds, [0.5, 0.1 * swept, 0.1, 0.15, 0.15])
+        has_swept = bool(watermark.read(self.world.store).item)  # before the first sweep, no minute is known as old
+        (kind,) = self.chance.choices(kinds, [0.5, 0.1 * has_swept, 0.1, 0.15, 0.15])
         kind()
 
     def move_tally(self) -> None:
@@ -258,9 +254,9 @@ class Traffic:
             ("plays", f"v{self._low_number(VIDEOS)}"), ("likes", f"p{self._low_number(POSTS)}"),
             ("visits", f"https://example.com/{self._low_number(PAGES)}"), ("usage", "u0"),
         ])  # fmt: skip
-        moved = self.chance.choice([-7, -1, 1, 5, 40])
-        self.world.edit(moved, counters.COUNTERS[tally[0]], tally[1])
-        self._note_edit(tally, moved)
+        amount = self.chance.choice([-7, -1, 1, 5, 40])
+        self.world.edit(amount, counters.COUNTERS[tally[0]], tally[1])
+        self._note_edit(tally, amount)
 
     def edit_repeatedly(self, tally: Tally, amount: int, every_s: float, until_s: float) -> None:
         """Starts a program that edits a tally at regular times."""
@@ -272,10 +268,12 @@ class Traffic:
 
     def restore(self) -> None:
         """Restores an old image of a tally, with the nonce of a change, the rollup, a repair or an unlike."""
-        number, now = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
+        number, now_minute = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
         nonce_start = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
-        old = self._restore(number, self.chance.choice([46, 47, 55]), now - self.chance.randint(60, 1000), nonce_start)
+        old = self._restore(
+            number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
+        )
         self.truth.without_minute.add(tally)
         for record in self.world.take_written(by_hand=True):
             self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
@@ -303,10 +301,7 @@ class Traffic:
         self._delete(like)
 
     def remove_and_restore_repeatedly(self, times: int) -> None:
-        """Removes one like by hand each minute, and restores it. The first removal may be the user's.
-
-        The user removes the like at the edge of a minute.
-        """
+        """Removes a like by hand each minute, and restores it. The user may make the first removal, between minutes."""
         world, like = self.world, self.chance.choice(self.likes)
         key = keys.key(f"POST#{like[0]}", f"LIKE#USER#{like[1]}")
         image = queries.get(world.wire, world.name("counts"), key)
@@ -319,7 +314,7 @@ class Traffic:
             remove = self._unlike if by_user and not number else self._delete
             world.schedule_in(after_s, remove, like)
             world.schedule_in(after_s + 6, self._put_back, like, image)
-        # A slow unlike is stamped a minute before its commit. If it came next to the last removal by hand, the judge
+        # A slow unlike is stamped a minute before its commit. Beside the last removal by hand, the judge
         # could pair the wrong halves, and the drift row would be wrong by 1 for two minutes.
         world.schedule_in(edge_s + 60 * times + 240, self.likes.append, like)
 
@@ -339,8 +334,8 @@ class Traffic:
     def add_child(self) -> None:
         """Puts a like without changing the tally."""
         post, user = f"p{self._low_number(POSTS)}", self._new_user()
-        now = self.world.settings.minute_of(self.world.clock.now_s)
-        minute = self.chance.choice([None, now, now - 5000, now + 5000])
+        now_minute = self.world.settings.minute_of(self.world.clock.now_s)
+        minute = self.chance.choice([None, now_minute, now_minute - 5000, now_minute + 5000])
         self.put_child(post, user, minute)
         self.likes.append((post, user))
         self.truth.accepted["likes", post] += 1
@@ -361,7 +356,7 @@ class Traffic:
         self.world.take_written()
 
     def _note_edit(self, tally: Tally, amount: int, item_minute: int | None = None) -> None:
-        """Notes an edit on the minute of its record, or on `item_minute` if that is at most one minute away."""
+        """Notes an edit on the minute of its record, or on `item_minute` if both are at most one minute apart."""
 
         def note(record: Record, created_s: int) -> None:
             minute = self.world.settings.minute_of(created_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Multiset
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,12 +13,7 @@ import counters
 from tally.counter import Counter
 from tally.counting import tallies
 from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
-from tally.errors import (
-    KeyReusedError,
-    LimitReachedError,
-    PreconditionFailedError,
-    StoreUnreachableError,
-)
+from tally.errors import KeyReusedError, LimitReachedError, PreconditionFailedError, StoreUnreachableError
 from tests import faults
 from tests.invariants.counting import ITEM, Counting, buy, new_key, refusal
 from tests.invariants.simulation import Clock
@@ -43,7 +39,7 @@ def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(coun
 
 
 @pytest.mark.parametrize(
-    ("counter", "moves", "ends", "lefts"),
+    ("counter", "moves", "numbers", "left_after_refusals"),
     [
         (SEATS, [4, 4, 4, 2, 1, -11, -10, -1], [4, 8, 8, 10, 10, 10, 0, 0], {2: 2, 4: 0, 5: 10, 7: 0}),
         (LIVES, [-1, -1, -1, -1], [2, 1, 0, 0], {3: 0}),
@@ -53,17 +49,17 @@ def test_100_of_200_buyers_at_once_buy_the_100_in_stock_and_100_are_refused(coun
     ids=lambda value: value.name if isinstance(value, Counter) else "",
 )
 def test_a_number_stays_within_floor_and_ceiling_and_a_refusal_has_the_amount_left(
-    counting: Counting, counter: Counter, moves: list[int], ends: list[int], lefts: dict[int, int]
+    counting: Counting, counter: Counter, moves: list[int], numbers: list[int], left_after_refusals: dict[int, int]
 ) -> None:
-    for place, (amount, end) in enumerate(zip(moves, ends, strict=True)):
-        if place in lefts:
-            refused = refusal(partial(counting.increment, counter, amount))
-            assert isinstance(refused, LimitReachedError)
-            assert refused.members == {"left": lefts[place]}
+    for place, (amount, number) in enumerate(zip(moves, numbers, strict=True)):
+        if place in left_after_refusals:
+            error = refusal(partial(counting.increment, counter, amount))
+            assert isinstance(error, LimitReachedError)
+            assert error.members == {"left": left_after_refusals[place]}
         else:
             counting.increment(counter, amount)
-        assert counting.stored(counter) == end, place
-    assert counting.read(counter)["value"] == ends[-1]
+        assert counting.stored(counter) == number, place
+    assert counting.read(counter)["value"] == numbers[-1]
 
 
 def test_a_refusal_leaves_no_receipt_so_the_same_key_counts_after_restocking(counting: Counting) -> None:
@@ -96,7 +92,7 @@ def test_a_counter_with_a_floor_keeps_one_shard_beside_a_hot_counter_with_the_sa
 
 
 def test_the_receipts_of_increments_and_settings_add_up_to_the_number(counting: Counting) -> None:
-    """The judge compares the number with the receipts. So they must agree under faults, too."""
+    """The judge compares the number with the receipts. So the number and the receipts must agree under faults, too."""
     counting.world.proxy.strip_tokens = True
     mix = {faults.LOSE_RESPONSE: 0.1, faults.CONFLICT: 0.2, faults.FAIL_BEFORE: 0.05, faults.FAIL_AFTER: 0.05}
     counting.world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": mix})
@@ -126,12 +122,12 @@ def test_a_counter_that_changes_between_the_read_and_the_commit_is_not_set(count
         counting.stock(41)
     receipts = counting.world.receipts()
     key: dict[str, Any] = {"PK": {"S": counters.STOCK.partition_start + ITEM}, "SK": {"S": counters.STOCK.shard_key(0)}}
-    moved = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
+    moved_item = {**key, counters.STOCK.attribute: {"N": "7"}, "version": {"N": str(version + 1)}}
     counting.world.proxy.forget()
-    counting.world.proxy.plan = acting_before({0: lambda: counting.world.put(moved)})
-    failed = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
-    assert isinstance(failed, PreconditionFailedError)
-    assert failed.members == {"version": version + 1}
+    counting.world.proxy.plan = acting_before({0: lambda: counting.world.put(moved_item)})
+    error = refusal(partial(counting.set, counters.STOCK, 42, version, "key-1"))
+    assert isinstance(error, PreconditionFailedError)
+    assert error.members == {"version": version + 1}
     assert counting.stored(counters.STOCK) == 7
     assert counting.world.receipts() == receipts
 
@@ -142,31 +138,19 @@ def test_a_set_without_a_key_uses_the_version_as_the_key_of_each_caller(counting
     assert counting.set(counters.STOCK, 42, 1)[1] is True
     set_ = partial(counting.set, counters.STOCK)
     for act in (partial(set_, 43, 1), partial(set_, 42, 1, caller="bob")):
-        refused = refusal(act)
-        assert isinstance(refused, PreconditionFailedError)
-        assert refused.version == 2
-    assert counting.read(counters.STOCK) == {
-        "counter": "stock",
-        "id": ITEM,
-        "value": 42,
-        "version": 2,
-        "limit": 0,
-        "left": 42,
-    }
+        error = refusal(act)
+        assert isinstance(error, PreconditionFailedError)
+        assert error.version == 2
+    body = {"counter": "stock", "id": ITEM, "value": 42, "version": 2, "limit": 0, "left": 42}
+    assert counting.read(counters.STOCK) == body
 
 
 def test_a_key_that_set_another_value_is_refused(counting: Counting) -> None:
     counting.set(counters.STOCK, 42, 0, "key-1")
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 43, 0, "key-1")), KeyReusedError)
     assert isinstance(refusal(partial(counting.set, counters.STOCK, 42, 1, "key-1")), KeyReusedError)
-    assert counting.read(counters.STOCK) == {
-        "counter": "stock",
-        "id": ITEM,
-        "value": 42,
-        "version": 1,
-        "limit": 0,
-        "left": 42,
-    }
+    body = {"counter": "stock", "id": ITEM, "value": 42, "version": 1, "limit": 0, "left": 42}
+    assert counting.read(counters.STOCK) == body
 
 
 @pytest.mark.parametrize(("counter", "value"), [(counters.STOCK, -1), (SEATS, 11), (SEATS, -1), (DEBT, 0)])
@@ -185,9 +169,7 @@ PAIRS = Counter(
 ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
 
-def test_50_of_60_entries_in_a_contest_get_different_numbers_and_only_one_is_the_last(
-    counting: Counting,
-) -> None:
+def test_50_of_60_entries_in_a_contest_get_different_numbers_and_only_one_is_the_last(counting: Counting) -> None:
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(50, {"TransactWriteItems": FAULT_MIX})
     callers = 12
@@ -197,7 +179,7 @@ def test_50_of_60_entries_in_a_contest_get_different_numbers_and_only_one_is_the
         return [buy(counting, DRAW, None, key) for key in keys_of_caller]
 
     entries = run_together([partial(enter, keys[caller::callers]) for caller in range(callers)])
-    outcomes = [outcome for of_caller in entries for outcome in of_caller]
+    outcomes = list(chain(*entries))
     winners = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     assert sorted(body["number"] for body in winners) == list(range(PRIZES))
     assert [body["number"] for body in winners if body["last"]] == [0]
@@ -215,9 +197,9 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
     assert (body["number"], body["last"], replayed) == (0, True, False)
     assert counting.increment(DRAW, key="key-1") == (body, True)
     for key, caller in (("key-2", "ann"), ("key-1", "bob")):
-        refused = refusal(partial(counting.increment, DRAW, key=key, caller=caller))
-        assert isinstance(refused, LimitReachedError)
-        assert refused.members == {"left": 0}
+        error = refusal(partial(counting.increment, DRAW, key=key, caller=caller))
+        assert isinstance(error, LimitReachedError)
+        assert error.members == {"left": 0}
     for fault in (faults.LOSE_RESPONSE, faults.TRUNCATE):
         counting.world.proxy.plan = faults.always(fault, "GetItem")
         with pytest.raises(StoreUnreachableError):
@@ -238,28 +220,29 @@ def test_the_last_number_is_the_number_after_which_no_step_fits(
     bodies = [counting.increment(counter)[0] for _ in numbers]
     assert [body["number"] for body in bodies] == numbers
     assert [body["last"] for body in bodies] == [False] * (len(numbers) - 1) + [True]
-    refused = refusal(partial(counting.increment, counter))
-    assert isinstance(refused, LimitReachedError)
-    assert refused.members == {"left": left}
+    error = refusal(partial(counting.increment, counter))
+    assert isinstance(error, LimitReachedError)
+    assert error.members == {"left": left}
     assert counting.stored(counter) == numbers[-1]
 
 
-@pytest.mark.parametrize(("counter", "given_out", "free"), [(counters.TICKET, 1, 4), (DRAW, PRIZES - 2, PRIZES - 4)])
+@pytest.mark.parametrize(
+    ("counter", "used_number", "free_number"), [(counters.TICKET, 1, 4), (DRAW, PRIZES - 2, PRIZES - 4)]
+)
 def test_compare_and_set_gives_no_number_out_twice(
-    counting: Counting, counter: Counter, given_out: int, free: int
+    counting: Counting, counter: Counter, used_number: int, free_number: int
 ) -> None:
     numbers = [counting.increment(counter)[0]["number"] for _ in range(3)]
-    refused = refusal(partial(counting.set, counter, given_out, 3))
-    assert isinstance(refused, LimitReachedError)
-    assert refused.members == {"field": "value"}
-    assert f"has given out its numbers {'up' if counter is counters.TICKET else 'down'} to {numbers[-1]}" in str(
-        refused
-    )
+    error = refusal(partial(counting.set, counter, used_number, 3))
+    assert isinstance(error, LimitReachedError)
+    assert error.members == {"field": "value"}
+    direction = "up" if counter is counters.TICKET else "down"
+    assert f"has given out its numbers {direction} to {numbers[-1]}" in str(error)
     assert counting.stored(counter) == numbers[-1]
     assert len(counting.world.receipts()) == 3
     assert counting.set(counter, numbers[-1], 3)[1] is False  # the present number is accepted
-    assert counting.set(counter, free, 4)[1] is False
-    assert counting.set(counter, free, 4)[1] is True
+    assert counting.set(counter, free_number, 4)[1] is False
+    assert counting.set(counter, free_number, 4)[1] is True
     numbers += [counting.increment(counter)[0]["number"] for _ in range(3)]
     assert len(set(numbers)) == 6
 
@@ -276,8 +259,7 @@ def test_a_call_whose_number_another_call_has_taken_gets_the_next_number_without
     for _ in range(3):
         counting.increment(counters.TICKET)
     counting.world.proxy.forget()
-    monkeypatch.setattr(
-        tallies, "read_state", lambda *_: tallies.State(1, 1)
-    )  # a stale read, from before two other calls
+    stale_state = tallies.State(1, 1)  # from before two other calls
+    monkeypatch.setattr(tallies, "read_state", lambda *_: stale_state)
     assert counting.increment(counters.TICKET)[0]["number"] == 4
     assert len(counting.world.requests("TransactWriteItems")) == 2

@@ -1,4 +1,4 @@
-"""A change is committed and its answer is lost: the SDK's retry and the caller's retry change nothing more.
+"""A change whose answer is lost after the commit is made once, though the SDK and the caller retry.
 
 Each kind of change meets each kind of fault. The proxy removes the SDK's tokens, as DynamoDB forgets them after ten
 minutes, so the receipt, the item itself or its version must stop a second change.
@@ -297,12 +297,12 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
     assert len(world.receipts()) == 1
 
 
-@pytest.mark.parametrize("spilled", [False, True], ids=["exact", "spilled"])
+@pytest.mark.parametrize("spills", [False, True], ids=["exact", "spilled"])
 def test_a_late_copy_of_a_like_without_a_key_does_not_like_again_after_an_unlike(
-    make_world: Callable[..., World], spilled: bool
+    make_world: Callable[..., World], spills: bool
 ) -> None:
     world = make_world(hasty=True)
-    make_hot(world) if spilled else world.write_post()
+    make_hot(world) if spills else world.write_post()
     world.proxy.plan = faults_of_writes(faults.delay(LATE_S))
     assert world.like("ann")[0]["changed"] is True
     world.proxy.plan = faults.script({})  # the unlike arrives before the late copy of the like
@@ -363,11 +363,11 @@ def test_all_attempts_of_a_record_have_one_token(world: World) -> None:
     planned = [faults.FAIL_BEFORE, faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.error_after_write(IN_PROGRESS)]
     world.proxy.plan = faults_of_writes(*planned)
     assert visitors.update_item(visitor()).visits == 0
-    sent = world.requests("TransactWriteItems")
-    assert len(sent) > len(planned)
-    assert len({request["ClientRequestToken"] for request in sent}) == 1
+    requests = world.requests("TransactWriteItems")
+    assert len(requests) > len(planned)
+    assert len({request["ClientRequestToken"] for request in requests}) == 1
     visitors.update_item(visitor())
-    assert world.requests("TransactWriteItems")[-1]["ClientRequestToken"] != sent[0]["ClientRequestToken"]
+    assert world.requests("TransactWriteItems")[-1]["ClientRequestToken"] != requests[0]["ClientRequestToken"]
 
 
 def test_the_error_of_an_updated_record_that_cannot_be_read_says_that_it_is_updated(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Overrides: once an override is answered, it decides every write, whatever limit a process had cached before."""
+"""Once an override is answered, the override decides every write, whatever limit a process had cached before."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def refusal_members(store: Store, counter: Counter, amount: int, **more: Any) ->
     return dict(caught.value.members)
 
 
-def injected_faults(world: World) -> int:
+def fault_count(world: World) -> int:
     return sum(map(world.proxy.count_injected, FAULT_CHANCES))
 
 
@@ -126,7 +126,7 @@ def test_concurrent_changes_reach_each_limit_exceed_none_and_are_refused_only_wi
             accepted += sum(run_together(jobs))
         assert world.tally(counter, tally) == accepted == (40 if limit == 25 else limit)
     assert wrongly_refused == []
-    assert injected_faults(world) > 60
+    assert fault_count(world) > 60
 
 
 @pytest.mark.parametrize("seed", [0, *in_long(range(1, 12))])
@@ -178,16 +178,16 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
     clock.pass_s(59)
-    (other,) = new_processes(world, 1)
+    (other_process,) = new_processes(world, 1)
 
     def begin_period() -> None:
         clock.pass_s(1)
-        count(replace(other, client=world.raw), QUOTA, 1)
+        count(replace(other_process, client=world.raw), QUOTA, 1)
 
     world.proxy.forget()
     world.proxy.plan = acting_before({0: begin_period})
     put_override(world.store, QUOTA, 3)
-    assert refusal_members(other, QUOTA, 21)["limit"] == limit
+    assert refusal_members(other_process, QUOTA, 21)["limit"] == limit
 
 
 def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_write(world: World, clock: Clock) -> None:
@@ -212,11 +212,11 @@ def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
 ) -> None:
     """The process has had no response of DynamoDB yet, so its own clock says which period it is."""
     clock.pass_s(DAY_S - clock() % DAY_S - clock_skew_s / 2)  # on either side of midnight
-    (other,) = new_processes(world, 1)
+    (other_process,) = new_processes(world, 1)
     put_override(world.store, counter, 20)
-    count(other, counter, 1, at_s=clock() + clock_skew_s)
+    count(other_process, counter, 1, at_s=clock() + clock_skew_s)
     put_override(world.store, counter, 3)
-    assert refusal_members(other, counter, 21, at_s=clock() + clock_skew_s)["limit"] == 3
+    assert refusal_members(other_process, counter, 21, at_s=clock() + clock_skew_s)["limit"] == 3
 
 
 @pytest.mark.parametrize(("margin_s", "limit"), [(CLOCK_DIFFERENCE_S_MAX, 3), (0, 20)], ids=["margin", "without"])
@@ -235,7 +235,7 @@ def test_a_call_that_began_in_the_last_period_is_judged_by_an_override_of_this_p
 def test_the_last_override_near_an_edge_holds_beyond_the_edge_though_its_clock_is_behind(
     world: World, clock: Clock
 ) -> None:
-    """By the first clock the next period is near, so the first override leaves a mark there. The second does not."""
+    """By the first clock the next period is near, so the first override marks this period. The second marks nothing."""
     clock.pass_s(60 - clock() % 60)
     put_override(world.store, QUOTA, 20)
     with clock.with_skew(-1):
@@ -271,8 +271,8 @@ def test_the_override_is_read_after_the_stale_mark_that_asks_for_it(
 def test_an_override_that_is_put_after_the_read_and_before_the_first_write_of_a_period_judges_the_write(
     world: World, clock: Clock
 ) -> None:
-    (other,) = new_processes(world, 1)
-    world.proxy.plan = acting_before({0: partial(put_override, replace(other, client=world.raw), QUOTA, 2)})
+    (other_process,) = new_processes(world, 1)
+    world.proxy.plan = acting_before({0: partial(put_override, replace(other_process, client=world.raw), QUOTA, 2)})
     assert refusal_members(world.store, QUOTA, 5)["left"] == 2
     assert world.receipts() != [], "the receipt of the override"
     assert world.tally(QUOTA, periods.tally_id(QUOTA, ITEM, clock())) == 0
@@ -284,20 +284,20 @@ def test_after_concurrent_overrides_near_an_edge_both_periods_have_the_same_limi
 ) -> None:
     clock.pass_s(59.5 - clock() % 60)
     world.proxy.plan = faults.random_faults(seed, {"TransactWriteItems": FAULT_CHANCES})
-    overridden = [20, 30, None, 40, 50, 60]
+    new_limits = [20, 30, None, 40, 50, 60]
     puts = [
         partial(retry_until_final, partial(put_override, store, QUOTA, limit, f"{seed} {limit}"))
-        for store, limit in zip(new_processes(world, 6), overridden, strict=True)
+        for store, limit in zip(new_processes(world, 6), new_limits, strict=True)
     ]
     counts = [
         partial(retry_until_final, partial(count, store, QUOTA, 1, new_key())) for store in new_processes(world, 2)
     ]
     run_together([*puts, partial(clock.pass_s, 1), *counts])
-    present = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
-    assert present in [10 if limit is None else limit for limit in overridden]
+    present_limit = overrides.read_override(world.call(), QUOTA, ITEM)["limit"]
+    assert present_limit in [10 if limit is None else limit for limit in new_limits]
     for store in new_processes(world, 2):
         for at_s in (clock() - 1, clock()):
-            assert refusal_members(store, QUOTA, 61, at_s=at_s)["limit"] == present
+            assert refusal_members(store, QUOTA, 61, at_s=at_s)["limit"] == present_limit
 
 
 @pytest.mark.parametrize("limit", [0, -7, AMOUNT_MAX, -AMOUNT_MAX])
@@ -327,31 +327,27 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
     clock.pass_s(60)
     count(deployed_store, without_overrides, 5)
     (rolled_back_store,) = new_processes(world, 1)
-    used = world.tally(counter, periods.tally_id(counter, ITEM, clock()))
-    assert refusal_members(rolled_back_store, counter, 31)["left"] == 30 - used
+    number = world.tally(counter, periods.tally_id(counter, ITEM, clock()))
+    assert refusal_members(rolled_back_store, counter, 31)["left"] == 30 - number
 
 
 def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
     """Reads would show no floor. So the override is the ceiling as soon as the counter declares one."""
     put_override(world.store, CREDIT, -3)
-    (later,) = new_processes(world, 1)
+    (later_process,) = new_processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)
-    assert overrides.read_override(Call(later), bounded, ITEM) == {
-        "counter": "credit",
-        "id": ITEM,
-        "limit": 20,
-        "override": False,
-    }
-    assert refusal_members(later, bounded, -6)["left"] == 5
-    put_override(later, bounded, 8)
-    assert refusal_members(later, bounded, 4)["left"] == 3
+    body = {"counter": "credit", "id": ITEM, "limit": 20, "override": False}
+    assert overrides.read_override(Call(later_process), bounded, ITEM) == body
+    assert refusal_members(later_process, bounded, -6)["left"] == 5
+    put_override(later_process, bounded, 8)
+    assert refusal_members(later_process, bounded, 4)["left"] == 3
 
 
 def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(world: World, clock: Clock) -> None:
     """The visit begins the next period early. The override that it read is replaced before its write."""
     readers = replace(counters.READERS, visible="now", ceiling=2, max_shards=1, limit_overrides=True)
     pseudonyms.stack_secret(world.call())
-    (other,) = new_processes(world, 1)
+    (other_process,) = new_processes(world, 1)
     clock.pass_s(DAY_S - clock() % DAY_S - CLOCK_DIFFERENCE_S_MAX)
     tomorrow_s = int(clock()) + CLOCK_DIFFERENCE_S_MAX
 
@@ -360,7 +356,7 @@ def test_a_visit_with_a_clock_that_is_ahead_is_judged_by_the_present_override(wo
 
     def replace_override() -> None:
         with clock.with_skew(-1):
-            put_override(replace(other, client=world.raw), readers, 1)
+            put_override(replace(other_process, client=world.raw), readers, 1)
 
     world.proxy.forget()
     world.proxy.plan = acting_before({0: replace_override})
@@ -390,15 +386,15 @@ def test_after_an_override_is_removed_the_present_declared_limit_holds(
 ) -> None:
     count(world.store, counter, 1)
     put_override(world.store, counter, 50)
-    (other,) = new_processes(world, 1)
-    assert refusal_members(other, counter, 50)["left"] == 49
+    (other_process,) = new_processes(world, 1)
+    assert refusal_members(other_process, counter, 50)["left"] == 49
     declared = {"counter": counter.name, "id": ITEM, "limit": 10, "override": False}
     assert put_override(world.store, counter, None) == declared
-    for store in (world.store, other):
+    for store in (world.store, other_process):
         assert refusal_members(store, counter, 10)["left"] == 9
     assert overrides.read_override(world.call(), counter, ITEM)["override"] is False
-    (later,) = new_processes(world, 1)
-    assert refusal_members(later, replace(counter, ceiling=20), 20)["limit"] == 20, (
+    (later_process,) = new_processes(world, 1)
+    assert refusal_members(later_process, replace(counter, ceiling=20), 20)["limit"] == 20, (
         "a deploy raised the limit, and no tally has a copy of the old one"
     )
     assert (counter.partition_start + ITEM in {item["PK"]["S"] for item in world.items()}) == (counter is SEATS)
@@ -431,7 +427,7 @@ def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_
     put_override(counting.world.store, CREDIT, 2)
     assert refusal(partial(counting.place_hold, 1, counter=CREDIT)).members == {"left": -5, "limit": 2}
     clock.pass_s(61)
-    counting.place_hold(3, counter=CREDIT)  # the hold of 8 was released: of 5 there is room for 3
+    counting.place_hold(3, counter=CREDIT)  # the hold of 8 was released, and of 5 there is room for 3
     assert counting.stored(CREDIT) == 2
     assert refusal(partial(counting.increment, CREDIT, -1)).members == {"left": 0, "limit": 2}
 
@@ -439,18 +435,18 @@ def test_an_override_decides_about_holds_and_expired_holds_are_released_to_make_
 def test_a_hold_is_released_though_an_override_raised_the_floor_after_it_was_placed(counting: Counting) -> None:
     body, _ = counting.place_hold(3, counter=CREDIT)
     put_override(counting.world.store, CREDIT, 4)
-    (other,) = new_processes(counting.world, 1)
-    settled = settling.settle(Call(other), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
-    assert (settled["state"], counting.stored(CREDIT)) == ("released", 5)
+    (other_process,) = new_processes(counting.world, 1)
+    body = settling.settle(Call(other_process), CREDIT, ITEM, body["hold"], hold_items.RELEASED)
+    assert (body["state"], counting.stored(CREDIT)) == ("released", 5)
 
 
 def test_the_release_of_a_hold_is_judged_by_the_override_of_the_ceiling(counting: Counting) -> None:
     with_ceiling = replace(CREDIT, ceiling=9)
     body, _ = counting.place_hold(3, counter=CREDIT)
-    (other,) = new_processes(counting.world, 1)
-    put_override(other, with_ceiling, 4)
+    (other_process,) = new_processes(counting.world, 1)
+    put_override(other_process, with_ceiling, 4)
     with pytest.raises(LimitReachedError) as caught:
-        settling.settle(Call(other), with_ceiling, ITEM, body["hold"], hold_items.RELEASED)
+        settling.settle(Call(other_process), with_ceiling, ITEM, body["hold"], hold_items.RELEASED)
     assert caught.value.members == {"left": 2, "limit": 4}
 
 
@@ -460,7 +456,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     """Holds are placed and committed at a larger amount, near the edge of their period and long after it."""
     store = counting.world.store
     debtor = replace(QUOTA, debt=3)
-    (other,) = new_processes(counting.world, 1)
+    (other_process,) = new_processes(counting.world, 1)
 
     def place_hold(amount: int) -> str:
         tally = periods.tally_id(QUOTA, ITEM, clock())
@@ -474,7 +470,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     put_override(store, QUOTA, 100)
     hold_of_70, hold_of_10, hold_of_5 = place_hold(70), place_hold(10), place_hold(5)
     assert refusal(partial(place_hold, 16)).members == {"left": 15, "limit": 100, "retry_after_s": 1}
-    put_override(other, QUOTA, 50)
+    put_override(other_process, QUOTA, 50)
     assert refusal(partial(place_hold, 1)).members == {"left": -35, "limit": 50, "retry_after_s": 1}
     clock.pass_s(1)
     place_hold(50)
@@ -482,10 +478,10 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
     assert refusal(partial(commit, hold_of_70, 71)).members == {"left": -35, "limit": 50}
     assert commit(hold_of_70, 20)["amount"] == 20
     assert refusal(partial(commit, hold_of_10, 26)).members == {"left": 15, "limit": 50}
-    put_override(other, QUOTA, 60)
+    put_override(other_process, QUOTA, 60)
     assert commit(hold_of_10, 35)["changed"]
     clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 60)
-    put_override(other, QUOTA, 200)
+    put_override(other_process, QUOTA, 200)
     assert refusal(partial(commit, hold_of_5, 6)).members == {"left": 0, "limit": 60}
     assert refusal(partial(commit, hold_of_5, 9, debtor)).members == {"left": 3, "limit": 60}
     assert commit(hold_of_5, 8, debtor)["amount"] == 8
@@ -524,9 +520,9 @@ def test_a_value_is_set_within_the_override_of_its_id(counting: Counting) -> Non
     assert isinstance(refusal(partial(counting.set, SEATS, 25, 1)), PreconditionFailedError)
     assert counting.set(SEATS, 25, 2)[0]["value"] == 25
     assert isinstance(refusal(partial(counting.set, SEATS, 31, 3)), LimitReachedError)
-    other = replace(new_processes(counting.world, 1)[0], client=counting.world.raw)
+    other_process = replace(new_processes(counting.world, 1)[0], client=counting.world.raw)
     counting.world.proxy.forget()
-    counting.world.proxy.plan = acting_before({0: partial(put_override, other, SEATS, 5)})
+    counting.world.proxy.plan = acting_before({0: partial(put_override, other_process, SEATS, 5)})
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 3)), PreconditionFailedError)
     assert isinstance(refusal(partial(counting.set, SEATS, 20, 4)), LimitReachedError)
     assert counting.stored(SEATS) == 25
@@ -544,7 +540,7 @@ def test_a_number_with_a_start_is_imported_once_though_its_id_has_an_override(co
     """The override has raised the version before there is a number."""
     call, rows = counting.world.call(), [NumberRow(1, ITEM, -25)]
     put_override(counting.world.store, CREDIT, -20)
-    assert [refused.why for refused in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
+    assert [row.why for row in imports.import_numbers(call, CREDIT, "run", Chunk(0, rows))] == [
         "-25 is not within the limits of credit."
     ]
     put_override(counting.world.store, CREDIT, -30)
@@ -561,7 +557,7 @@ def test_reads_show_the_present_limit_in_every_period(counting: Counting, clock:
     put_override(counting.world.store, QUOTA, 20)
     assert counting.read(QUOTA)["limit"] == 20
     clock.pass_s(300)
-    assert counting.read(QUOTA)["limit"] == 20, "this minute has no tally, so the read takes the override itself"
+    assert counting.read(QUOTA)["limit"] == 20, "this minute has no tally, so the read takes the override"
     assert counting.read(counters.STOCK)["limit"] == 0
     assert "limit" not in counting.read(counters.USAGE)
 
@@ -624,16 +620,16 @@ def quiet_deployment() -> Iterator[Deployment]:
 
 
 def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(quiet_deployment: Deployment) -> None:
-    other = replace(quiet_deployment.store, idempotency_layers={}, limit_cache={})
+    other_process = replace(quiet_deployment.store, idempotency_layers={}, limit_cache={})
     for counter in (QUOTA, SEATS, CREDIT):
         put_override(quiet_deployment.store, counter, 30 if counter.ceiling else -30)
         count(quiet_deployment.store, counter, 2)
         refusal_members(quiet_deployment.store, counter, 40 if counter.ceiling else -40)
-        put_override(other, counter, 6 if counter.ceiling else 0)
+        put_override(other_process, counter, 6 if counter.ceiling else 0)
         count(quiet_deployment.store, counter, -1)
-        put_override(other, counter, None)
+        put_override(other_process, counter, None)
     quiet_deployment.assert_no_drift(8)
-    put_override(other, SEATS, 6)
+    put_override(other_process, SEATS, 6)
     quiet_deployment.edit(-1, SEATS, ITEM)
     count(quiet_deployment.store, SEATS, 6)  # 7 are accepted, and 6 are stored
     quiet_deployment.run(9)
@@ -642,8 +638,8 @@ def test_overrides_cause_no_drift_and_a_repair_does_not_exceed_them(quiet_deploy
     reconciler.wait_until_judged(required_minute)
     with pytest.raises(OutOfBoundsError):
         reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute)
-    put_override(other, SEATS, 7)
+    put_override(other_process, SEATS, 7)
     assert reconciler.repair(SEATS, ITEM, "ann", "edited by hand", required_minute=required_minute) is not None
     assert quiet_deployment.tally(SEATS, ITEM) == 7
-    put_override(other, CREDIT, 1, id_="new")
-    assert reconciler.find(CREDIT, "new").tally == 5, "its item has an override, and no number yet"
+    put_override(other_process, CREDIT, 1, id_="new")
+    assert reconciler.find(CREDIT, "new").tally == 5, "the item of this id has an override and no number"

@@ -13,7 +13,6 @@ from tally import observe
 from tally.counter import Counter
 from tally.counting import batch, children, tallies
 from tally.counting.children import TOMBSTONE_KEPT_S
-from tally.counting.increments import Increment
 from tally.counting.receipts import PENDING_KEPT_S, ChangeAnswer
 from tally.drift import recount
 from tally.dynamo.client import Call
@@ -28,12 +27,8 @@ PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", vis
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
 PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 CONFLICTS_UNTIL_SPILL = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
-CONTENTION = [
-    faults.CONFLICT,
-    faults.THROTTLED_TRANSACTION,
-    faults.THROTTLE,
-    faults.error_answer("TransactionConflictException"),
-]
+CONFLICT_OF_REQUEST = faults.error_answer("TransactionConflictException")
+CONTENTION = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, CONFLICT_OF_REQUEST]
 LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 STAMPED_ATTRIBUTES = [("at", "nonce"), ("at",), ("nonce",), ()]
 
@@ -74,16 +69,10 @@ each_contention = pytest.mark.parametrize(
 )
 
 
-def page(key: str, amount: int = 1, counter: Counter = PAGES) -> Increment:
-    return Increment(counter, VIDEO, amount, "increment", key, {"id": VIDEO})
-
-
 # Counters that are visible soon
 
 
-def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_with_what_the_rollup_needs(
-    world: World,
-) -> None:
+def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_for_the_rollup(world: World) -> None:
     body, replayed = world.play("key-1", amount=7, counter=PAGES)
     assert (body["visible"], replayed) == ("soon", False)
     assert world.items() == []
@@ -252,9 +241,8 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
     assert children.has_child(hot_children.call(), hot_children.child_counter, POST, "ann") is False
     first, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
     assert (first, following is not None) == ([], True)
-    assert [
-        name for name, _ in children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)[0]
-    ] == ["bob"]
+    listed, _ = children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)
+    assert [child.name for child in listed] == ["bob"]
     assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1
     assert hot_children.unlike("ann")[0]["changed"] is False
     assert hot_children.unlike("ann", key="key-1")[0]["changed"] is False
@@ -262,7 +250,7 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
 
 
 def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(hot_children: World) -> None:
-    """The rollup reads new items only, so such a like does not spill."""
+    """The rollup reads new items only, so a like over a tombstone does not spill."""
     hot_children.like("ann")
     hot_children.unlike("ann")
     assert hot_children.like("ann")[0] == {"present": True, "changed": True, "visible": "now"}
@@ -305,9 +293,9 @@ def without(item: Item, *names: str) -> Item:
 
 def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_child() -> None:
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
-    others = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
-    lacking = [without(child, "at"), without(child, "nonce"), {}]
-    assert len({removal_pair_of(item) for item in (child, *others, *lacking)}) == 7
+    with_other_values = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
+    with_missing_values = [without(child, "at"), without(child, "nonce"), {}]
+    assert len({removal_pair_of(item) for item in (child, *with_other_values, *with_missing_values)}) == 7
     assert removal_pair_of(child) == removal_pair_of(without(child, "PK", "likedAt"))
     assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
@@ -324,15 +312,17 @@ def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_
     first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in before}
     world.put(first)
     if after is None:
-        removed = first
+        removed_like = first
     else:
-        removed = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after}
-        world.proxy.plan = acting_before({0: lambda: world.put(removed)})
+        removed_like = bare | {
+            name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after
+        }
+        world.proxy.plan = acting_before({0: lambda: world.put(removed_like)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
     (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
     assert time.time() // 60 - 1 <= int(meta["at"]["N"]) <= time.time() // 60
-    assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(removed)}.")
+    assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(removed_like)}.")
 
 
 def test_every_write_of_a_tally_has_a_new_nonce(world: World) -> None:
@@ -383,7 +373,7 @@ def test_a_batch_in_conflict_spills_after_some_retries_and_a_throttled_batch_at_
     assert count_batch(world, VIDEO) == (first.body, True)
 
 
-@pytest.mark.parametrize("fault", [faults.CONFLICT, faults.error_answer("TransactionConflictException")], ids=str)
+@pytest.mark.parametrize("fault", [faults.CONFLICT, CONFLICT_OF_REQUEST], ids=str)
 def test_a_batch_in_a_short_conflict_is_retried_and_spreads_its_tally(world: World, fault: Fault) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
     assert visible(count_batch(world, VIDEO)) == "now"

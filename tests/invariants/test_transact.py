@@ -1,4 +1,4 @@
-"""One transaction changes counters and team items, all of them once for a key or none of them, whatever fails."""
+"""One transaction changes counters and team items once for each key, or changes nothing, whatever fails."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ class Shop:
     def __init__(self, world: World, stock: int = 3) -> None:
         self.world, self.table = world, f"shop-{next(_numbers)}"
         world.raw.create_table(
-            TableName=self.table,
-            BillingMode="PAY_PER_REQUEST",
+            TableName=self.table, BillingMode="PAY_PER_REQUEST",
             KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "PK", "AttributeType": "S"}],
-        )
+        )  # fmt: skip
         self.stock(stock)
         world.proxy.forget()
 
@@ -123,11 +122,11 @@ def test_a_commit_is_one_transaction_and_a_replay_writes_nothing_and_gets_the_fi
 
 def test_a_key_may_be_reused_with_other_writes_and_not_with_other_changes_or_another_payload(shop: Shop) -> None:
     shop.commit("o-1", payload={"basket": ["mug"], "by": ("ann", 7)})
-    same = shop.commit("o-1", "another", changes=ORDER[::-1], payload={"by": ["ann", 7], "basket": ["mug"]})
-    assert same.replayed
-    for other in ({"payload": {"basket": ["cup"]}}, {"payload": None}, {"changes": ORDER[:1]}):
+    replay = shop.commit("o-1", "another", changes=ORDER[::-1], payload={"by": ["ann", 7], "basket": ["mug"]})
+    assert replay.replayed
+    for difference in ({"payload": {"basket": ["cup"]}}, {"payload": None}, {"changes": ORDER[:1]}):
         with pytest.raises(KeyReusedError):
-            shop.commit("o-1", **{"payload": {"basket": ["mug"], "by": ["ann", 7]}, **other})
+            shop.commit("o-1", **{"payload": {"basket": ["mug"], "by": ["ann", 7]}, **difference})
     assert shop.numbers() == AFTER_ONE_ORDER
 
 
@@ -149,9 +148,8 @@ def test_a_replay_gets_the_first_answer_as_json(shop: Shop) -> None:
 
 def test_a_commit_may_have_no_writes_and_a_whole_decimal_is_an_amount(shop: Shop) -> None:
     transactions = Transactions(shop.world.store, DECLARED, "shop")
-    assert (
-        transactions.commit("k", [("stock", "mug", Decimal("-2")), ["usage", "ann", Decimal("3.0")]]).visible == "now"
-    )
+    changes = [("stock", "mug", Decimal("-2")), ["usage", "ann", Decimal("3.0")]]
+    assert transactions.commit("k", changes).visible == "now"
     assert shop.numbers() == [1, 0, 3, 0, 0]
 
 
@@ -172,10 +170,10 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
     missing = {"Key": {"PK": {"S": "none"}}, "ConditionExpression": "attribute_exists(PK)"}
     check = {"ConditionCheck": {"TableName": shop.table, **missing}}
     for order, extra, write, stored in (("o-1", [], 0, "o-1"), ("o-4", [check], 2, None)):
-        with pytest.raises(WriteRefusedError, match=rf"condition of writes\[{write}\] failed") as refused:
+        with pytest.raises(WriteRefusedError, match=rf"condition of writes\[{write}\] failed") as error:
             shop.commit("o-2", order, extra=extra)
-        item = refused.value.item
-        assert (refused.value.write, item and item["PK"]["S"]) == (write, stored)
+        item = error.value.item
+        assert (error.value.write, item and item["PK"]["S"]) == (write, stored)
     assert shop.numbers() == AFTER_ONE_ORDER
     assert shop.commit("o-2").replayed is False, "the key is free after a refusal"
 
@@ -183,7 +181,7 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
 def test_a_failed_condition_of_a_write_is_answered_before_a_limit_and_releases_no_holds(
     shop: Shop, clock: Clock
 ) -> None:
-    """The order is stored already, so it needs no room."""
+    """A stored order needs no room."""
     shop.commit("o-1")
     holds.place(shop.world.call("shop"), STOCK, "mug", 2, 60, operation="hold", key="cart")
     clock.pass_s(61)
@@ -277,11 +275,10 @@ def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_
 def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_conflict_is_a_replay(
     shop: Shop,
 ) -> None:
-    """The fifth of six writes, the order, fails its condition beside a conflict. The stored order may be our own."""
+    """The fifth of six writes, the order, fails beside a conflict. This call may have stored the order."""
     world = shop.world
-    world.proxy.plan = faults.script(
-        {"TransactWriteItems": [faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})]}
-    )
+    order_beside_conflict = faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})
+    world.proxy.plan = faults.script({"TransactWriteItems": [order_beside_conflict]})
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
     [receipt] = [receipt for receipt in world.receipts() if "changes" in receipt]
     world.proxy.forget()
@@ -291,7 +288,7 @@ def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_
 
 
 def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: Shop) -> None:
-    """If DynamoDB refuses the write of another function during a commit, the function sends its write once more."""
+    """If DynamoDB refuses the write of another function during a commit, that function sends its write once more."""
     ended = threading.Event()
 
     def write_plainly() -> int:
@@ -338,15 +335,15 @@ def test_a_commit_whose_first_two_responses_are_lost_is_done_once(
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("request_number", range(3))
 def test_a_commit_whose_process_is_killed_at_any_request_is_done_once_by_its_retry(
-    shop: Shop, streams: EngineStreams, at: int, before: bool
+    shop: Shop, streams: EngineStreams, request_number: int, before: bool
 ) -> None:
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT, faults.CONFLICT]})
-    with killing_at(shop.world.store, at, before=before):
+    with killing_at(shop.world.store, request_number, before=before):
         shop.commit("o-1")
     after_kill = shop.numbers()
-    assert after_kill == (AFTER_ONE_ORDER if (at, before) == (2, False) else BEFORE_ORDERS)
+    assert after_kill == (AFTER_ONE_ORDER if (request_number, before) == (2, False) else BEFORE_ORDERS)
     retry = shop.commit("o-1", "o-1-again")
     assert (retry.replayed, {retry.answer["order"], "TOTAL"}) == (after_kill == AFTER_ONE_ORDER, shop.rows().keys())
     streams.drain()

@@ -1,4 +1,4 @@
-"""Each unique visitor counts once in a period, whatever is sent again, and however late.
+"""Each unique visitor counts once in a period, however often and however late a visit is sent.
 
 `VISITS=50000 pytest tests/invariants/test_uniques.py -k log` compares a larger log with the numbers.
 """
@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -38,7 +39,7 @@ KEYED = Counter(
     delta=1, period="day", visible="soon", receipt_days=2,
 )  # fmt: skip
 READERS = counters.READERS
-GAMBIER = replace(READERS, timezone="Pacific/Gambier")  # its days begin at 09:00 UTC, an hour after simulations do
+GAMBIER = replace(READERS, timezone="Pacific/Gambier")  # days begin at 09:00 UTC, an hour after simulations
 SEATS = Counter("seats", prefix="SEATS", sort_key="USERS", attribute="users", period="month", ceiling=25, unique=True)
 DAILY = Counter("daily", prefix="SEEN", sort_key="USERS", attribute="users", period="day", unique=True)
 NEW = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
@@ -78,13 +79,10 @@ def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_come
         visit(visitor, today)
     assert counting.world.tally_after_rollup(KEYED, today) == 2
     evening.pass_s(600)
-    visit("cid", today)  # sent before midnight, counted after it, on the new day
+    visit("cid", today)  # sent before midnight, and counted after midnight, on the new day
     for visitor in ("bob", "cid") * 5:
         visit(visitor, tomorrow)
-    assert (counting.world.tally_after_rollup(KEYED, today), counting.world.tally_after_rollup(KEYED, tomorrow)) == (
-        2,
-        3,
-    )
+    assert [counting.world.tally_after_rollup(KEYED, tally) for tally in (today, tomorrow)] == [2, 3]
     assert proxy.count_injected(faults.LOSE_RESPONSE) + proxy.count_injected(faults.FAIL_AFTER) > 5
 
 
@@ -98,12 +96,11 @@ def test_a_visitor_counts_once_for_all_services_and_is_new_once_whatever_respons
         unique_visitors.count(world.call("web"), counter, ITEM, "ann")
     world.proxy.plan = faults.no_faults
     assert [visit(world, counter, "ann", caller=caller) for caller in ("web", "app")] == [False, False]
-    lose_first = [faults.LOSE_RESPONSE]
-    world.proxy.plan = faults.script({"PutItem": lose_first, "TransactWriteItems": lose_first})
+    world.proxy.plan = faults.script({name: [faults.LOSE_RESPONSE] for name in ("PutItem", "TransactWriteItems")})
     world.proxy.strip_tokens = True
     assert visit(world, counter, "bob"), "the retry of the SDK finds the receipt of its own call"
     assert world.proxy.count_injected(faults.LOSE_RESPONSE) >= 1
-    assert [visit(world, counter, who) for who in ("bob", "cid", "cid")] == [False, True, False]
+    assert [visit(world, counter, visitor) for visitor in ("bob", "cid", "cid")] == [False, True, False]
     assert uniques(world, counter, evening()) == 3
 
 
@@ -114,8 +111,8 @@ def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_ev
     first_s = evening()
     assert visit(world, counter, "ann", first_s)
     evening.pass_s(600)
-    assert [visit(world, counter, who, first_s) for who in ("ann", "bob")] == [False, True]
-    assert [visit(world, counter, who) for who in ("ann", "ann", "bob")] == [True, False, True]
+    assert [visit(world, counter, visitor, first_s) for visitor in ("ann", "bob")] == [False, True]
+    assert [visit(world, counter, visitor) for visitor in ("ann", "ann", "bob")] == [True, False, True]
     assert (uniques(world, counter, first_s), uniques(world, counter, evening())) == (2, 2)
 
 
@@ -130,9 +127,9 @@ def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World,
 
 def test_a_first_try_must_be_within_the_last_day(world: World, evening: Clock) -> None:
     now_s, one_period = evening(), replace(READERS, keep_periods=1)
-    for wrong_s in (now_s - DAY_S - 1, now_s + CLOCK_DIFFERENCE_S_MAX + 1):
+    for wrong_time_s in (now_s - DAY_S - 1, now_s + CLOCK_DIFFERENCE_S_MAX + 1):
         with pytest.raises(InvalidInputError, match="within the last day"):
-            unique_visitors.count(world.call(), READERS, ITEM, "ann", wrong_s)
+            unique_visitors.count(world.call(), READERS, ITEM, "ann", wrong_time_s)
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
     assert visit(world, READERS, "bob", now_s + CLOCK_DIFFERENCE_S_MAX)
@@ -161,7 +158,7 @@ def test_a_receipt_has_a_pseudonym_that_is_different_in_another_stack(world: Wor
     world.store.secret_cache.clear()
     assert visit(world, READERS, "ann")
     assert pseudonyms.stack_secret(world.call()) != secret
-    assert {stored["id"]["S"] for stored in world.receipts()} > {receipt["id"]["S"]}
+    assert {other["id"]["S"] for other in world.receipts()} > {receipt["id"]["S"]}
 
 
 def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world: World) -> None:
@@ -178,19 +175,16 @@ def test_processes_that_create_the_secret_concurrently_get_the_same_secret(world
 def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_least(world: World) -> None:
     """The engine does not bill a write whose condition failed. DynamoDB bills its unit."""
     pseudonyms.stack_secret(world.call())
-    for counter, new, again in (
-        (READERS, [("PutItem", 1.0)], [("PutItem", 0)]),
-        (DAILY, NEW, NEW[:1]),
-        (SEATS, NEW, NEW[:1]),
-    ):
-        for costs in (new, again):
+    visible_soon = ([("PutItem", 1.0)], [("PutItem", 0)])
+    for counter, costs_of_visits in ((READERS, visible_soon), (DAILY, (NEW, NEW[:1])), (SEATS, (NEW, NEW[:1]))):
+        for costs in costs_of_visits:
             with world.measure_units() as measured:
                 visit(world, counter, "ann")
             assert measured == costs
 
 
 def test_at_a_ceiling_counted_users_are_accepted_and_all_others_are_refused(world: World) -> None:
-    """40 users want 25 seats. 8 callers send them concurrently, while responses are lost and transactions conflict."""
+    """40 users want 25 seats. 8 callers send users concurrently, while responses are lost and transactions conflict."""
     world.proxy.strip_tokens = True
     chances = {faults.LOSE_RESPONSE: 0.1, faults.FAIL_AFTER: 0.05, faults.CONFLICT: 0.1}
     world.proxy.plan = faults.random_faults(7, {"TransactWriteItems": chances})
@@ -204,19 +198,17 @@ def test_at_a_ceiling_counted_users_are_accepted_and_all_others_are_refused(worl
         except LimitReachedError:
             return user, False
 
-    shares = run_together(
-        [lambda share=share: [seat(user) for user in share] for share in (order[n::8] for n in range(8))]
-    )
-    results = [result for share in shares for result in share]
-    accepted = {user for user, is_accepted in results if is_accepted}
-    refused = {user for user, is_accepted in results if not is_accepted}
+    shares = (order[caller::8] for caller in range(8))
+    results = run_together([lambda share=share: [seat(user) for user in share] for share in shares])
+    outcomes = set(chain(*results))
     assert sum(world.proxy.count_injected(fault) for fault in chances) > 20
-    assert (len(accepted), len(refused), accepted & refused) == (25, 15, set())
+    assert len(outcomes) == 40, "each user is always accepted or always refused"
+    assert sum(is_accepted for _, is_accepted in outcomes) == 25
     assert world.tally(SEATS, periods.tally_id(SEATS, ITEM, time.time())) == 25
 
 
 class Log:
-    """Random visits around midnight, and who came on which day by the clock that first sent each visit."""
+    """Random visits around midnight, and the visitors of each day by the clock that first sent each visit."""
 
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.visits_left = world, chance, visits
@@ -225,7 +217,7 @@ class Log:
         self.visitors: defaultdict[str, set[str]] = defaultdict(set)
         """The visitors of each tally."""
         self.unsent: list[tuple[float, str, str]] = []
-        """Visits to send, some of them once more: time of the first try, page, visitor."""
+        """Visits to send, also visits whose response was lost: time of the first try, page, visitor."""
         self.sent = self.lost = self.new = self.faults = 0
 
     def note_fault(self, is_fault: bool) -> bool:
@@ -265,13 +257,8 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(counters.COUNTERS, GAMBIER.name, GAMBIER)
     clock = Clock()
     with new_engine() as engine, seed_randomness(clock, request.param):
-        world = Deployment(
-            engine,
-            clock,
-            request.param,
-            Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35),
-            None,
-        )
+        disturbances = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0.3, fault_share=0.35)
+        world = Deployment(engine, clock, request.param, disturbances, None)
         clock.pass_s(2400)  # 20 minutes before the new day
         world.sweep_each_minute()
         yield world
@@ -279,7 +266,7 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def expire_receipts(world: Deployment) -> int:
-    """Removes every receipt of a visit, as DynamoDB does by TTL. Returns how many it removed."""
+    """Removes every receipt of a visit, as DynamoDB does by TTL. Returns the number of removed receipts."""
     world.take_written()
     receipts = [item for item in world.scan("receipts") if "target" in item]
     for item in receipts:
@@ -296,8 +283,8 @@ def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expir
 ) -> None:
     world, chance = simulated, random.Random(request.node.callspec.params["simulated"])
     log = Log(world, chance, VISITS)
-    faulty = world.draws_fault
-    world.draws_fault = lambda: log.note_fault(faulty())  # type: ignore[method-assign]
+    draws_fault = world.draws_fault
+    world.draws_fault = lambda: log.note_fault(draws_fault())  # type: ignore[method-assign]
 
     def step() -> None:
         log.step()

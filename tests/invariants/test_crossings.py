@@ -57,7 +57,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
 
 
-def reached(counter: Counter, value: int, limit: int | None) -> dict[tuple[str, int], bool]:
+def reached_thresholds(counter: Counter, value: int, limit: int | None) -> dict[tuple[str, int], bool]:
     """Returns whether a number has reached each threshold of its counter. `limit`: the limit of the percentages."""
     assert counter.notify is not None
     percentages = {
@@ -81,7 +81,7 @@ class Walk:
         self.minute_limit = replace(MINUTE_LIMIT, limit_overrides=False)  # a later deploy allows overrides
         self.crossed: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
         self.crossed = defaultdict(lambda: defaultdict(list))
-        self.wide = self.faults = self.steps = 0
+        self.wide_changes = self.faults = self.steps = 0
         draws_fault = world.draws_fault
 
         def draw_and_count() -> bool:
@@ -106,14 +106,14 @@ class Walk:
             if chance.random() < 0.2:
                 self.set(chance.choice((0, 3, 20, 40)))
             for counter in (OVERRIDABLE, self.minute_limit, CREDIT):
-                is_period_new = self.world.now_s % 60 < 2  # DynamoDB's time of the record may be in the past period
+                is_period_new = self.world.now_s % 60 < 2  # the time of the record may be in the past period
                 if counter.limit_overrides and not (counter.period and is_period_new) and chance.random() < 0.2:
                     self.override(counter, chance.choice(LIMITS))
             if chance.random() < 0.5:
                 self.world.play("w", counter=WIDE)
             else:
                 self.world.spill("w", counter=WIDE)
-            self.wide += 1
+            self.wide_changes += 1
         for shard in range(SHARDS):  # many shards of a tally change at once
             if chance.random() < 0.3:
                 self.play_on_shard(shard)
@@ -149,15 +149,17 @@ class Walk:
         self.note_write(counter, tally, self.numbers.get((counter.name, tally), counter.start))
 
     def note_write(self, counter: Counter, tally: str, value: int, *, has_present_limit: bool = True) -> None:
-        """Note the thresholds that a write crosses. `has_present_limit`: the write has copied the limit of now."""
+        """Note the thresholds that a write crosses. `has_present_limit`: the write has copied the present limit."""
         key, override = (counter.name, tally), self.overrides.get(counter.name)
         ceiling = counter.ceiling if override is None or counter.ceiling is None else override
         if not has_present_limit and counter.period:  # the item keeps the ceiling of an earlier write
             ceiling = self.item_ceilings.get(key, counter.ceiling)
-        before = reached(counter, self.numbers.get(key, counter.start), self.item_ceilings.get(key, ceiling))
+        reached_before = reached_thresholds(
+            counter, self.numbers.get(key, counter.start), self.item_ceilings.get(key, ceiling)
+        )
         self.numbers[key], self.item_ceilings[key] = value, ceiling
-        for threshold, is_reached in reached(counter, value, ceiling).items():
-            if before[threshold] != is_reached:
+        for threshold, is_reached in reached_thresholds(counter, value, ceiling).items():
+            if reached_before[threshold] != is_reached:
                 self.crossed[key][threshold].append(("up" if is_reached else "down", value))
 
     def play_on_shard(self, shard: int) -> None:
@@ -168,7 +170,7 @@ class Walk:
         receipt = draft.receipt(call, {}, **tallies.receipt_facts(WIDE, "w", 1, minute))
         write = {"Update": tallies.add_write(call, WIDE, "w", shard, 1, minute)}
         commit_change(call, WIDE, "w", lambda _: [write], receipt)
-        self.wide += 1
+        self.wide_changes += 1
 
 
 @pytest.fixture(params=[0, *in_long(range(1, 8))])
@@ -203,15 +205,15 @@ def test_each_true_crossing_is_one_event_whatever_happens_to_the_consumers(walk:
     wide = events.pop(("wide", "w"), [])
     reported: defaultdict[tuple[str, str], dict[tuple[str, int], list[tuple[str, int]]]]
     reported = defaultdict(lambda: defaultdict(list))
-    for tally, of_tally in events.items():
-        for event in of_tally:
+    for tally, tally_events in events.items():
+        for event in tally_events:
             threshold = ("percent", event["percent"]) if "percent" in event else ("at", event["threshold"])
             reported[tally][threshold].append((event["direction"], event["value"]))
     assert reported == walk.crossed
     assert {name for name, _ in reported} == {"one", "quota", "overridable", "minute_limit", "credit"}
-    assert [event["threshold"] for event in wide] == list(range(25, walk.wide + 1, 25))
-    assert all(event["threshold"] <= event["value"] <= walk.wide for event in wide), "no event was early"
-    names = [event["event"] for of_tally in (*events.values(), wide) for event in of_tally]
+    assert [event["threshold"] for event in wide] == list(range(25, walk.wide_changes + 1, 25))
+    assert all(event["threshold"] <= event["value"] <= walk.wide_changes for event in wide), "no event was early"
+    names = [event["event"] for tally_events in (*events.values(), wide) for event in tally_events]
     assert len(names) == len(set(names)) > 50
     assert walk.faults > 60, "the seed must draw many faults"
     assert world.drifts() == {}

@@ -1,4 +1,4 @@
-"""A removed parent is gone at once, and the sweep removes its children: no drift, though processes die and lag."""
+"""A removed parent is gone at once, and the sweep removes its children without drift, though processes die and lag."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Family:
     def sweep(self, until_s: float = FOREVER) -> SweptParents:
         return deletion.sweep(self.store, counters.COUNTERS, until_s)
 
-    def stored(self) -> list[Item]:
-        """Returns the stored items of the parent, without those that TTL removes."""
+    def stored_items(self) -> list[Item]:
+        """Returns the stored items of the parent, without the items that TTL removes."""
         items = self.world.items(self.counter.partition_start + ID)
         return [item for item in items if "expiration" not in item]
 
@@ -98,7 +98,7 @@ class Family:
         """Returns the names of the stored children."""
         return self.world.likes(id_)[1]
 
-    def rows(self) -> list[str]:
+    def removal_rows(self) -> list[str]:
         """Returns the sort keys of the rows by which the sweep knows removed parents."""
         return [item["SK"]["S"] for item in self.world.rows("DELETED")]
 
@@ -120,7 +120,7 @@ class Family:
             self.sweep()
             self.deployment.deliver()
             self.deployment.skip(WAIT_S)
-        assert (self.stored(), self.rows()) == ([], [])
+        assert (self.stored_items(), self.removal_rows()) == ([], [])
         self.deployment.assert_no_drift()
         self.make(2)
         assert self.answers() == (2, ["u0", "u1"], True)
@@ -150,22 +150,19 @@ def test_only_the_author_deletes_a_post_and_its_text_is_deleted_too(family: Fami
     assert [family.remove(), family.remove()] == [True, False]
     with pytest.raises(NotFoundError):
         family.remove(call=Call(family.store, "u1"))
-    assert len(family.rows()) == 1
+    assert len(family.removal_rows()) == 1
     with pytest.raises(NotFoundError):
         posts.read_post(Call(family.store), family.counter, ID)
-    assert not [item for item in family.stored() if "body" in item]
+    assert not [item for item in family.stored_items() if "body" in item]
     serves = tally.operations.children.remove_parent.serves
-    assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True), (
-        "the general operation would leave the text of a post"
-    )
+    # The general operation would leave the text of a post.
+    assert (serves(counters.LIKES), serves(counters.MEMBERS)) == (False, True)
 
 
 @only_members
-def test_a_parent_with_a_child_and_no_tally_is_removed_and_an_empty_or_retired_one_is_not(
-    family: Family,
-) -> None:
+def test_a_parent_with_a_child_and_no_tally_is_removed_and_an_empty_parent_is_not(family: Family) -> None:
     assert family.remove() is False
-    assert (family.stored(), family.rows()) == ([], [])
+    assert (family.stored_items(), family.removal_rows()) == ([], [])
     family.deployment.spill_like("ann", family.counter)
     assert [family.remove(), family.remove()] == [True, False]
     assert family.answers() == (0, [], False)
@@ -190,7 +187,7 @@ def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children
         assert family.number() == 0
     else:
         assert family.answers() == (0, [], False)
-    before = family.world.items()
+    items_before = family.world.items()
     for user in ("u1", "u2", "new"):
         for present, key in ((True, None), (True, "key-1"), (False, None), (False, "key-2")):
             if present or user != "new":
@@ -203,7 +200,7 @@ def test_a_removed_parent_is_gone_at_once_and_its_id_is_taken_until_its_children
         family.put("new", store=hot)
     chunk = imports.Chunk(0, [imports.ChildRow(1, ID, "new", 1)])
     assert imports.import_children(Call(family.store), family.counter, "run", chunk)["missing"] == [1]
-    assert family.world.items() == before
+    assert family.world.items() == items_before
     for _ in range(3):
         with pytest.raises(ParentRemovedError, match="quarter of an hour"):
             make_again()
@@ -233,12 +230,12 @@ def test_the_sweep_removes_children_with_their_tally_and_nothing_drifts(family: 
 def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(family: Family) -> None:
     """The next process continues from the stored items."""
     family.make(100)
-    for at in range(40):
-        with killing_at(family.store, at, before=bool(at % 2)) as requests:
+    for request_number in range(40):
+        with killing_at(family.store, request_number, before=bool(request_number % 2)) as requests:
             family.remove()
-        tombstones = [item for item in family.stored() if TOMBSTONE in item]
-        assert bool(tombstones) == bool(family.rows()), "tombstones and the sweep's row are stored together"
-        if len(requests) < at:
+        tombstones = [item for item in family.stored_items() if TOMBSTONE in item]
+        assert bool(tombstones) == bool(family.removal_rows()), "tombstones and the sweep's row are stored together"
+        if len(requests) < request_number:
             break
     else:
         pytest.fail("the removal never ended")
@@ -251,7 +248,7 @@ def test_a_removal_and_sweeps_that_are_killed_at_every_request_lose_nothing(fami
         assert family.deployment.drifts() == {}
         if turn % 5 == 4:
             family.deployment.run(1)
-        if not family.rows():
+        if not family.removal_rows():
             break
     family.finish_removal()
 
@@ -296,9 +293,9 @@ def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
         with pytest.raises(StoreUnreachableError):
             change()
     family.world.proxy.plan = faults.no_faults
-    sent = {json.dumps(body["TransactItems"]) for body in family.world.requests("TransactWriteItems")}
+    requests = {json.dumps(body["TransactItems"]) for body in family.world.requests("TransactWriteItems")}
     partition = family.counter.partition_start + ID
-    copies = [{"TransactItems": json.loads(items)} for items in sent if f'"{partition}"' in items]
+    copies = [{"TransactItems": json.loads(items)} for items in requests if f'"{partition}"' in items]
     assert len(copies) == (4 if family.counter.parent_required else 2)  # of a post: create, put `a`, put `b`, edit
     family.remove()
     for _ in range(2):
@@ -306,7 +303,7 @@ def test_late_copies_of_requests_restore_nothing(family: Family) -> None:
             with pytest.raises(ClientError, match="Conditional"):
                 family.world.raw.transact_write_items(**copy)
         family.sweep()
-    assert {item["SK"]["S"].partition("#")[0] for item in family.stored()} == {family.counter.sort_key}
+    assert {item["SK"]["S"].partition("#")[0] for item in family.stored_items()} == {family.counter.sort_key}
     family.finish_removal()
 
 
@@ -339,7 +336,7 @@ def test_a_tally_that_changes_just_before_its_removal_is_not_removed(family: Fam
     family.world.proxy.plan = acting_before({0: lambda: family.world.raw.update_item(**late_write)})
     assert family.sweep() == SweptParents(0, 0, 1, True)
     assert family.world.tally(family.counter, ID) == 1
-    assert len(family.rows()) == 1
+    assert len(family.removal_rows()) == 1
 
 
 @only_members
@@ -351,19 +348,17 @@ def test_a_sweep_stops_at_its_time_limit_and_parents_of_all_counters_take_turns(
     likes.remove("big")
     family.remove("small")
     family.world.proxy.forget()
-    sent = partial(family.world.requests, "TransactWriteItems")
-    slow = replace(family.store, clock=lambda: len(sent()))
+    slow = replace(family.store, clock=lambda: len(family.world.requests("TransactWriteItems")))
 
-    def left() -> list[int]:
-        return [len([item for item in family.world.items(key) if "likedAt" in item])
-                for key in ("POST#big", "WORKSPACE#small")]  # fmt: skip
+    def children_left() -> list[int]:
+        return [sum("likedAt" in item for item in family.world.items(key)) for key in ("POST#big", "WORKSPACE#small")]
 
     assert deletion.sweep(slow, counters.COUNTERS, 2) == SweptParents(32, 0, 0, False)
-    assert left() == [64, 4]
+    assert children_left() == [64, 4]
     assert deletion.sweep(slow, counters.COUNTERS, 4) == SweptParents(20, 0, 0, False)
-    assert left() == [48, 0]
+    assert children_left() == [48, 0]
     assert deletion.sweep(slow, counters.COUNTERS, 99).finished
-    assert left() == [0, 0]
+    assert children_left() == [0, 0]
     family.deployment.assert_no_drift()
 
 
@@ -380,12 +375,12 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
     family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 1, True)
     assert "removed parent has a tally" in caplog.text
-    assert len(family.rows()) == 1
+    assert len(family.removal_rows()) == 1
     family.deployment.run(14)
     assert family.deployment.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
     family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 0, True)
-    assert family.rows() == []
+    assert family.removal_rows() == []
 
 
 @only_likes
@@ -405,7 +400,7 @@ def test_a_repair_of_a_parent_that_is_removed_before_the_repair_commits_makes_no
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({0: remove_for_good})
     family.deployment.reconciler(family.store.client).repair(family.counter, ID, "ann", "an edit")
-    assert [item["SK"]["S"] for item in family.stored()] == ["META#1"]
+    assert [item["SK"]["S"] for item in family.stored_items()] == ["META#1"]
 
 
 @only_members
@@ -416,29 +411,27 @@ def test_rows_that_the_sweep_cannot_apply_do_not_stop_other_removals(family: Fam
     ledger, raw = family.store.settings.ledger_table, family.world.raw
     raw.put_item(TableName=ledger, Item=keys.key("DELETED", "000000000001#x"))
     for id_, counter in (("remade", family.counter), ("old", replace(family.counter, name="undeclared"))):
-        raw.put_item(
-            TableName=ledger,
-            Item=deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)["Put"]["Item"],
-        )
+        write = deletion._removal_row_write(family.store, Tally(counter, id_), 1, found_nothing=True)
+        raw.put_item(**write["Put"])
     family.make(1, "remade")
     assert family.sweep() == SweptParents(3, 0, 2, True)
     assert family.users("remade") == {"u0"}
-    assert [row for row in family.rows() if row.endswith("#remade")] == []
+    assert [row for row in family.removal_rows() if row.endswith("#remade")] == []
     family.world.proxy.plan = faults.always(faults.error_answer("ValidationException"), "Query")
     assert family.sweep() == SweptParents(0, 0, 0, False), "a sweep that cannot read has not finished"
 
 
-@pytest.mark.parametrize("who", ["call", "sweep"])
-def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family: Family, who: str) -> None:
+@pytest.mark.parametrize("process", ["call", "sweep"])
+def test_no_process_makes_a_shard_with_a_tombstone_long_after_the_removal(family: Family, process: str) -> None:
     """A sweep may just have removed every tombstone. A newer tombstone would refuse children of the next parent."""
     assert MARKS_S_MAX + CALL_TIME_DEFAULT_S < TOMBSTONE_KEPT_S
     family.make(1)
-    if who == "sweep":
+    if process == "sweep":
         with killing_at(family.store, 4, before=True):
             family.remove()
     family.world.proxy.forget()
     family.world.proxy.plan = acting_before({3: lambda: family.deployment.skip(MARKS_S_MAX + 1)}, "UpdateItem")
-    family.sweep() if who == "sweep" else family.remove()
+    family.sweep() if process == "sweep" else family.remove()
     assert len(family.world.requests("UpdateItem")) == 4, "time passed just before the fourth update"
     assert family.remove() is False
     assert len(family.world.requests("UpdateItem")) == 4
@@ -463,25 +456,25 @@ def test_changes_of_children_at_any_moment_of_a_removal_leave_no_child(
     """Before each write of the removal and of the sweep, a child changes on the last shard. The changes count until
     this shard has its tombstone."""
     family.make(30)
-    other_process, counted = family.store_on_shard(15), list[bool]()
+    other_process, changes_counted = family.store_on_shard(15), list[bool]()
 
     def change(name: str, body: bytes, number: int) -> faults.Fault | None:
         if name not in WRITES:
             return None
         try:
-            answer = family.put(f"u{len(counted) + 30 * present}", present, store=other_process)
-            counted.append(answer["changed"])
+            answer = family.put(f"u{len(changes_counted) + 30 * present}", present, store=other_process)
+            changes_counted.append(answer["changed"])
         except family.refusal:
-            counted.append(False)
-        return fault if len(counted) % 5 == 1 else None
+            changes_counted.append(False)
+        return fault if len(changes_counted) % 5 == 1 else None
 
     family.world.proxy.plan = change
     assert family.remove() is True
-    during_removal = len(counted)
+    during_removal = len(changes_counted)
     family.sweep()
     family.world.proxy.plan = faults.no_faults
-    assert counted == [True] * during_removal + [False] * (len(counted) - during_removal)
-    assert len(counted) > during_removal > 15
+    assert changes_counted == [True] * during_removal + [False] * (len(changes_counted) - during_removal)
+    assert len(changes_counted) > during_removal > 15
     tally, users = family.world.likes(ID)
     assert (tally, users) == (0, set())
     family.deployment.assert_no_drift()

@@ -93,7 +93,7 @@ def bus_of_module() -> Iterator[ListenedBus]:
 
 @pytest.fixture
 def listened(bus_of_module: ListenedBus) -> ListenedBus:
-    bus_of_module.received()  # drop the events of the test before
+    bus_of_module.received()  # drop the events of an earlier test
     return replace(bus_of_module, refuse=[])
 
 
@@ -140,8 +140,8 @@ def test_the_bookkeeper_sends_each_event_once_and_keeps_it_for_some_days(
     assert len(set(names)) == len(names) == 7 + 4 + 7
     assert (sent_events(stream), unsent_events(stream)) == (sorted(names), [])
     assert {int(row["PK"]["S"].partition("#")[2]) for row in stream.rows("SENT#")} == set(range(PARTITIONS))
-    kept_s = {int(row["expiration"]["N"]) - time.time() for row in stream.rows("SENT#")}
-    assert min(kept_s) > events.KEPT_S - 60
+    lifetimes_s = {int(row["expiration"]["N"]) - time.time() for row in stream.rows("SENT#")}
+    assert min(lifetimes_s) > events.KEPT_S - 60
     assert sweep(stream, bus) == {"events_sent": 0, "events_refused": 0, "oldest_event_s": 0}
 
 
@@ -149,14 +149,11 @@ def test_only_events_that_the_bus_refused_are_sent_by_a_later_sweep(
     stream: StreamWorld, listened: ListenedBus, bus: Bus
 ) -> None:
     listened.refuse = [{0, 3}, set(), {1}]
-    deliver(
-        stream, [stock_record(1, 0, 7), stock_record(2, 7, 0), stock_record(3, 0, 7)], bus
-    )  # 21 events: ten, ten, one
+    # 21 events in three calls: ten, ten, one
+    deliver(stream, [stock_record(1, 0, 7), stock_record(2, 7, 0), stock_record(3, 0, 7)], bus)
     assert (len(sent_events(stream)), len(unsent_events(stream)), listened.calls) == (19, 2, 3)
     listened.refuse = [{1}]
-    left = sweep(stream, bus)
-    assert (left["events_sent"], left["events_refused"]) == (1, 1)
-    assert left["oldest_event_s"] == 100
+    assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 1, "oldest_event_s": 100}
     assert sweep(stream, bus) == {"events_sent": 1, "events_refused": 0, "oldest_event_s": 0}
     names = listened.received()
     assert sorted(names) == sent_events(stream)
@@ -180,7 +177,7 @@ def test_events_whose_answer_is_lost_are_sent_again_under_the_same_names(
 ) -> None:
     listened.lost_answers = 1
     deliver(stream, [stock_record(1, 0, 7)], bus)
-    assert len(unsent_events(stream)) == 7, "nobody knows that they were sent"
+    assert len(unsent_events(stream)) == 7, "nobody knows that the bus has the events"
     sweep(stream, bus)
     names = listened.received()
     assert len(names) == 14
@@ -192,20 +189,20 @@ def test_every_event_is_sent_though_the_bookkeeper_and_the_sweep_die_at_any_writ
     stream: StreamWorld, listened: ListenedBus, bus: Bus, committed: bool
 ) -> None:
     names = set[str]()
-    for at in range(9):
-        records = [stock_record(2 * at + 1, 0, 2, f"x{at}"), sum_record(2 * at + 2, 10 * at + 9, 10 * at + 11)]
-        stream.raw.put_item(TableName=stream.name("counts"), Item=records[1]["dynamodb"]["NewImage"])
+    for turn in range(9):
+        change_of_sum = sum_record(2 * turn + 2, 10 * turn + 9, 10 * turn + 11)
+        records = [stock_record(2 * turn + 1, 0, 2, f"x{turn}"), change_of_sum]
+        stream.raw.put_item(TableName=stream.name("counts"), Item=change_of_sum["dynamodb"]["NewImage"])
+        bookkeeper, sweeper = (client_that_dies(stream.store.client, turn, committed=committed) for _ in range(2))
         with suppress(Crash):
-            deliver(
-                stream, records, bus, stream.with_client(client_that_dies(stream.store.client, at, committed=committed))
-            )
+            deliver(stream, records, bus, stream.with_client(bookkeeper))
         with suppress(Crash):
-            sweep(stream, bus, stream.with_client(client_that_dies(stream.store.client, at, committed=committed)))
+            sweep(stream, bus, stream.with_client(sweeper))
         deliver(stream, records, bus)
         assert sweep(stream, bus, later_s=61)["oldest_event_s"] == 0
         names |= set(listened.received())
         assert names == set(sent_events(stream))
-        assert len(names) == 3 * (at + 1), "two events of the stock, and one of the sum"
+        assert len(names) == 3 * (turn + 1), "two events of the stock, and one of the sum"
 
 
 def sum_record(sequence: int, old: int, new: int) -> dict[str, Any]:
@@ -363,7 +360,7 @@ def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
     listed = list(events.newest_events(stream.store))
     times_ms = [event.at_ms for event, _ in listed]
     assert times_ms == sorted(times_ms, reverse=True)
-    assert [was_sent for _, was_sent in listed].count(False) == 2
+    assert [is_sent for _, is_sent in listed].count(False) == 2
     assert {event.id for event, _ in listed} == {*sent_events(stream), *unsent_events(stream)}
 
 
@@ -382,7 +379,7 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened
     assert set(sent_events(stream)) & set(unsent_events(stream)), "the event is stored as sent and as unsent"
     listed = [event.id for event, _ in events.newest_events(stream.store)]
     assert sorted(listed) == sorted({*sent_events(stream), *unsent_events(stream)})
-    assert {event.id for event, was_sent in events.newest_events(stream.store) if was_sent} == set(sent_events(stream))
+    assert {event.id for event, is_sent in events.newest_events(stream.store) if is_sent} == set(sent_events(stream))
 
 
 def test_a_list_of_the_20_newest_events_reads_one_page_of_each_partition(stream: StreamWorld) -> None:

@@ -1,4 +1,4 @@
-"""`tally forget` removes each trace of a user and changes the tallies by it, and touches no trace of another user."""
+"""`tally forget` removes each trace of a user from items and tallies, and touches no trace of another user."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def run(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             code = command.main([*arguments, "--local"])
         except SystemExit as stopped:
             code = int(stopped.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 
@@ -69,7 +69,7 @@ def add_stock(deployment: Deployment, amount: int) -> None:
 
 
 def leave_traces(deployment: Deployment) -> None:
-    """Store traces of the user and of others: of the user two posts, four likes, two memberships, and two holds."""
+    """Store traces of other users, and of the user two posts, four likes, two memberships and two holds."""
     for post in ("own1", "own2"):
         posts.write_post(Call(deployment.store, QUOTED), LIKES, post, "mine")
         deployment.like("bob", post=post)
@@ -106,7 +106,7 @@ ALL = [*CHILDREN, "hold", "hold", "post own1", "post own2"]
 
 
 def keys_that_name_the_user(world: World, user: str = USER) -> list[str]:
-    """Returns the keys of the stored items that name the user, without those that TTL or the sweep will remove."""
+    """Returns the keys of the stored items that name the user, without the items that TTL or the sweep will remove."""
     keys_ = []
     for table in ("counts", "ledger", "receipts"):
         for item in world.scan(table):
@@ -119,9 +119,9 @@ def test_a_dry_run_counts_the_traces_of_the_user_and_writes_nothing(
     deployment: Deployment, run: Run, world: World
 ) -> None:
     leave_traces(deployment)
-    before = world.items()
+    items_before = world.items()
     assert run("forget", "--user", USER) == (1, "found    2 posts, 6 children, 2 holds\n", "")
-    assert world.items() == before
+    assert world.items() == items_before
     assert run("forget", "--user", "nobody") == (0, "there is no data of this user\n", "")
     assert run("history", "--user", USER) == (0, "this user was never erased\n", "")
 
@@ -131,14 +131,14 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch, ttl_s: int | None
 ) -> None:
     add_stock(deployment, 10)
-    changed, settled = place_hold(deployment), place_hold(deployment)
+    changed_hold, settled_hold = place_hold(deployment), place_hold(deployment)
     forget = forgetting.forget_trace
 
     def forget_after_changes(*arguments: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
         how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
-        changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed, 5, ttl_s, **how)
-        settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled, hold_items.COMMITTED)
+        changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed_hold, 5, ttl_s, **how)
+        settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled_hold, hold_items.COMMITTED)
         forget(*arguments)
 
     monkeypatch.setattr(forgetting, "forget_trace", forget_after_changes)
@@ -149,7 +149,7 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
 def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_not_have_the_name(
     deployment: Deployment, run: Run, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired hold is removed, too. The history has the run before the first removal: a process may be killed."""
+    """An expired hold is removed, too. The history has the run before the first removal, so a kill hides no run."""
     monkeypatch.setattr(deletion, "TOMBSTONE_KEPT_S", 60)
     leave_traces(deployment)
     place_hold(deployment, amount=4, ttl_s=60)
@@ -183,28 +183,31 @@ def test_every_trace_of_the_user_and_no_other_is_removed_and_the_history_does_no
     rows = world.rows("HISTORY")
     assert len(rows) == 1
     assert not [text for text in (USER, QUOTED, "7c20") if text in str(rows)]
-    printed = run("history", "--user", USER)[1]
-    assert printed.endswith(" UTC  removed 2 posts, 6 children, 3 holds, by ann: asked on 3 May\n")
+    assert run("history", "--user", USER)[1].endswith(
+        " UTC  removed 2 posts, 6 children, 3 holds, by ann: asked on 3 May\n"
+    )
     [entry] = [json.loads(line) for line in run("history", "--user", USER, "--json")[1].splitlines()]
     assert {name: entry[name] for name in ("by", "posts", "children", "holds", "found", "finished")} == {
         "by": "ann", "posts": 2, "children": 6, "holds": 3, "found": 11, "finished": True,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("at", [2, *in_long([0, 5])])
-def test_a_second_run_finishes_what_a_stopped_run_left(deployment: Deployment, run: Run, world: World, at: int) -> None:
+@pytest.mark.parametrize("transaction_number", [2, *in_long([0, 5])])
+def test_a_second_run_finishes_what_a_stopped_run_left(
+    deployment: Deployment, run: Run, world: World, transaction_number: int
+) -> None:
     leave_traces(deployment)
-    with killing_at(deployment.store, at, before=False, operation="TransactWriteItems", error=KeyboardInterrupt):
-        code, out, err = forget_user(run)
-    assert (code, out, err) == (130, "", "tally: stopped\n")
-    left = len(trace_names(deployment))
-    assert 0 < left < 10
+    options: dict[str, Any] = {"before": False, "operation": "TransactWriteItems", "error": KeyboardInterrupt}
+    with killing_at(deployment.store, transaction_number, **options):
+        assert forget_user(run) == (130, "", "tally: stopped\n")
+    traces_left = len(trace_names(deployment))
+    assert 0 < traces_left < 10
     deployment.skip(5)
     assert forget_user(run)[0] == 0
     assert trace_names(deployment) == []
     first, second = history.forget_runs(deployment.store, USER)
-    assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, left, True)
-    assert sum(second[kind] for kind in ("posts", "children", "holds")) == left
+    assert (first["found"], first["finished"], second["found"], second["finished"]) == (10, False, traces_left, True)
+    assert sum(second[kind] for kind in ("posts", "children", "holds")) == traces_left
     assert run("history", "--user", USER)[1].count("not finished, of 10") == 1
     deployment.assert_no_drift()
     assert tallies.read(Call(deployment.store), counters.STOCK, ITEM) == 9
@@ -230,14 +233,14 @@ def test_the_command_names_traces_that_it_cannot_remove_and_removes_the_others(
 
 def test_the_command_leaves_children_of_removed_parents_to_the_sweep(deployment: Deployment) -> None:
     leave_traces(deployment)
-    found = find_traces(deployment)
+    traces = find_traces(deployment)
     posts.delete_post(Call(deployment.store, "author"), LIKES, "a")
     deletion.remove_parent(Call(deployment.store), counters.MEMBERS, "acme")
-    for trace in found:
+    for trace in traces:
         if trace.id in ("a", "acme"):
             forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
     assert {"child acme", "child a"} <= {*trace_names(deployment)}
-    [post] = [trace for trace in found if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
+    [post] = [trace for trace in traces if (trace.kind, trace.id) == (TraceKind.POST, "own1")]
     for trace in (post, post, post._replace(id="removed for good")):
         forgetting.forget_trace(Call(deployment.store, QUOTED), counters.COUNTERS, trace)
     assert "child own1" in trace_names(deployment)
@@ -261,7 +264,7 @@ def test_a_wrong_command_line_gets_an_error_of_one_line(run: Run, arguments: tup
 
 @pytest.mark.long
 def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, world: World) -> None:
-    """1,000 likes whose ids are UUIDs cost 40 read units, and each bucket of holds costs one."""
+    """1,000 likes whose ids are UUIDs cost 40 read units, and each bucket of holds costs one read unit."""
     post = str(uuid.uuid4())
     deployment.post(post=post)
     for _ in range(200):

@@ -49,8 +49,7 @@ LIKES, PLAYS, STOCK, USAGE = counters.LIKES, counters.PLAYS, counters.STOCK, cou
 
 @pytest.fixture
 def deployment(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment that keeps the receipts of imports for years, because Powertools uses the real clock and the
-    deployment a simulated one."""
+    """A deployment that keeps receipts of imports for years, because Powertools does not use the simulated clock."""
     monkeypatch.setattr(chunks, "KEPT_DAYS", 10**4)
     return deployment
 
@@ -65,7 +64,7 @@ def run_on_deployment(run: Command, deployment: Deployment) -> Command:
     return replace(run, store=deployment.store)
 
 
-def value(store: Store, counter: Counter, id_: str) -> int:
+def read_number(store: Store, counter: Counter, id_: str) -> int:
     return tallies.read(Call(store), counter, id_)
 
 
@@ -85,7 +84,7 @@ def is_counted_once(store: Store, lines: list[str]) -> bool:
 def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
     deployment: Deployment, run_on_deployment: Command
 ) -> None:
-    """The run is killed before or after each of its requests in turn, and then started again until it ends."""
+    """Each run is killed before or after one of its requests, and a second run ends the import."""
     for before in (True, False):
         for request_number in itertools.count():
             lines = video_lines(f"k{request_number}-{int(before)}-")
@@ -120,7 +119,7 @@ def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     assert run_on_deployment.import_(run_on_deployment.file(LIKES_HEADER, "p,a,20240503", "p,b,20240504"), "likes") == 0
     deployment.deliver()
     assert is_counted_once(deployment.store, lines)
-    assert value(deployment.store, LIKES, "p") == 2
+    assert read_number(deployment.store, LIKES, "p") == 2
     deployment.assert_no_drift()
 
 
@@ -144,11 +143,11 @@ def test_a_file_with_other_rows_under_the_name_of_a_run_is_refused(store: Store,
     move = ("plays", "--run", "move")
     with killing_at(store, 3, before=True):
         run.import_(run.file(*lines), *move)
-    before = value(store, PLAYS, "o0"), value(store, PLAYS, "o109")
-    for changed in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])], [*lines[:-1], f"{lines[-1]}0"]):
+    numbers_before = read_number(store, PLAYS, "o0"), read_number(store, PLAYS, "o109")
+    for other_lines in (lines[:-1], [*lines, "o1,7"], [lines[0], *reversed(lines[1:])], [*lines[:-1], f"{lines[-1]}0"]):
         with pytest.raises(CommandError, match="the run move began with other rows"):
-            run.import_(run.file(*changed), *move)
-    assert (value(store, PLAYS, "o0"), value(store, PLAYS, "o109")) == before
+            run.import_(run.file(*other_lines), *move)
+    assert (read_number(store, PLAYS, "o0"), read_number(store, PLAYS, "o109")) == numbers_before
     chunk = chunks.Chunk(0, [chunks.NumberRow(1, "o0", 5)])
     chunks.import_numbers(Call(store), PLAYS, "bound", chunk)
     chunk.rows[0] = chunks.NumberRow(1, "o0", 6)
@@ -163,28 +162,28 @@ def test_a_run_stops_before_its_first_receipts_expire(
     monkeypatch.setattr(chunks, "RESTART_S", -1)
     with pytest.raises(CommandError, match="its first receipts expire soon"):
         run.import_(run.file(*video_lines("long")))
-    assert value(store, PLAYS, "long0") == 0
+    assert read_number(store, PLAYS, "long0") == 0
 
 
 @pytest.mark.sdk
 def test_a_run_counts_no_row_twice_after_its_receipts_are_deleted(
     store: Store, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished, interrupted = (run.file(*video_lines(name)) for name in ("w", "h"))
-    assert run.import_(finished) == 0
+    finished_file, interrupted_file = (run.file(*video_lines(name)) for name in ("w", "h"))
+    assert run.import_(finished_file) == 0
     with killing_at(store, 2, before=True):
-        run.import_(interrupted)
+        run.import_(interrupted_file)
     later_s = time.time() + chunks.RESTART_S + 60
     stored = store.client.scan(TableName=store.settings.receipts_table)["Items"]
     assert min(int(item["expiration"]["N"]) for item in stored) > later_s
     for item in stored:
         store.client.delete_item(TableName=store.settings.receipts_table, Key={"id": item["id"]})
     run.read_output()
-    assert run.import_(finished) == 0
+    assert run.import_(finished_file) == 0
     assert "ended before: 120 rows, 0 refused" in run.read_output()[0]
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(CommandError, match="its receipts have expired, so it cannot go on"):
-        run.import_(interrupted)
+        run.import_(interrupted_file)
     assert is_counted_once(store, video_lines("w"))
 
 
@@ -202,14 +201,14 @@ def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
     deployment.like("u0", liked=False, post="p")  # the second start does not put this like again
     assert run.import_(path, "likes") == 0
     assert "2 existed" in run.read_output()[0]
-    assert (value(store, LIKES, "p"), value(store, LIKES, "q")) == (70, 71)
+    assert (read_number(store, LIKES, "p"), read_number(store, LIKES, "q")) == (70, 71)
     listed, _ = children.list_children(Call(store), LIKES, "q", 100, None)
     assert ("u69", 1_700_000_069) in listed
     assert ("auth0|7", 1_714_730_400) in listed
     assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
-        recounted = deployment.reconciler().count(LIKES, post)
-        assert recounted.children == recounted.tally
+        recount = deployment.reconciler().count(LIKES, post)
+        assert recount.children == recount.tally
     deployment.assert_no_drift()
 
 
@@ -217,17 +216,15 @@ def traffic_and_imports(deployment: Deployment, counter: Counter, id_: str) -> t
     """Returns the traffic of the last day, and the imported sum of each day."""
     now_h = int(deployment.now_s) // 3600 + 1
     traffic = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, now_h - 24, now_h))
-    whole = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, 0, now_h))
-    by_day = {str(datetime.fromtimestamp(part["from"], UTC).date()): part["value"] for part in whole["imports"]}
+    all_time = series.read_series(Call(deployment.store), counter, id_, SeriesRange(HOUR, 0, now_h))
+    by_day = {str(datetime.fromtimestamp(part["from"], UTC).date()): part["value"] for part in all_time["imports"]}
     return sum(point["value"] for point in traffic["series"]), by_day
 
 
 def top_list(deployment: Deployment, counter: Counter) -> dict[str, int]:
     """Returns the top list of today, as a value for each id."""
-    return {
-        entry["id"]: entry["value"]
-        for entry in top.top_list(Call(deployment.store), counter, top.DAY, None, 100)["top"]
-    }
+    entries = top.top_list(Call(deployment.store), counter, top.DAY, None, 100)["top"]
+    return {entry["id"]: entry["value"] for entry in entries}
 
 
 def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the_run_is_killed(
@@ -245,12 +242,12 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     deployment.post()
     hour_s = deployment.now_s // 3600 * 3600
     page = "https://example.com/a"
-    dated = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,5138-11-16,2", "d,20240503,3"]
+    rows_of_days = ["d,2024-05-03,7", "e,2024-05-03 23:59:59,1", "d,1714780800,9", "d,5138-11-16,2", "d,20240503,3"]
     likes = ["p,a,2024-05-03T10:00:00Z", "p,b,2024-05-03T23:59:59Z", "p,c,2024-05-04", "p,d,5138-11-16"]
     for counter, *lines in (
         ("plays", NUMBERS_HEADER, "v,1200", "w,5", "hot,70"), ("contest", NUMBERS_HEADER, "x,97"),
         ("visits", NUMBERS_HEADER, f"{page},8"),
-        ("plays", "id,day,value", *dated), ("contest", "id,day,value", "y,2024-05-04T00:30:00+02:00,97"),
+        ("plays", "id,day,value", *rows_of_days), ("contest", "id,day,value", "y,2024-05-04T00:30:00+02:00,97"),
         ("likes", LIKES_HEADER, *likes),
     ):  # fmt: skip
         path = run_on_deployment.file(*lines)
@@ -274,14 +271,12 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert traffic_and_imports(deployment, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
     assert traffic_and_imports(deployment, PLAYS, "e") == (0, {"2024-05-03": 1})
     assert traffic_and_imports(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    assert traffic_and_imports(deployment, PLAYS, hours.TOTAL_ID) == (
-        5,
-        {"2024-05-03": 11, "2024-05-04": 9, today: 1277},
-    )
+    imports_of_plays = {"2024-05-03": 11, "2024-05-04": 9, today: 1277}
+    assert traffic_and_imports(deployment, PLAYS, hours.TOTAL_ID) == (5, imports_of_plays)
     assert traffic_and_imports(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
     assert (top_list(deployment, PLAYS), top_list(deployment, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})
-    assert [value(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
-    assert (value(deployment.store, LIKES, "p"), value(deployment.store, counters.CONTEST, "y")) == (5, 97)
+    assert [read_number(deployment.store, PLAYS, id_) for id_ in ("hot", "d")] == [72, 21]
+    assert (read_number(deployment.store, LIKES, "p"), read_number(deployment.store, counters.CONTEST, "y")) == (5, 97)
     deployment.assert_no_drift()
     run_on_deployment.read_output()
     assert run_on_deployment("history", "p") == 0
@@ -298,18 +293,15 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
 
 def test_the_command_names_the_lines_of_children_without_a_parent(store: Store, run: Command) -> None:
     posts.write_post(Call(store, "author"), LIKES, "p", "hello")
-    days = ("20240501", "2024-05-02", "20240503", "2024-05-04")
-    path = run.file(
-        LIKES_HEADER, *(f"{row},{day}" for row, day in zip(("p,a", "nobody,b", "p,c", "nothing,d"), days, strict=True))
-    )
+    path = run.file(LIKES_HEADER, "p,a,20240501", "nobody,b,2024-05-02", "p,c,20240503", "nothing,d,2024-05-04")
     assert run.import_(path, "likes") == 2
     _, errors = run.read_output()
     assert "line 3: there is no post nobody\n" in errors
     assert "line 5: there is no post nothing\n" in errors
-    assert value(store, LIKES, "p") == 0
+    assert read_number(store, LIKES, "p") == 0
     assert run.import_(path, "likes", "--skip-bad") == 1  # the command names the rows that it leaves out
     assert "imported 2 rows, 2 refused" in run.read_output()[0]
-    assert value(store, LIKES, "p") == 2
+    assert read_number(store, LIKES, "p") == 2
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 4  # the post, its text, two likes
 
 
@@ -334,9 +326,9 @@ REFUSED_TIMES = {
 def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
     assert {text: files.seconds(text) for text in ACCEPTED_TIMES} == ACCEPTED_TIMES
     for reason, times in REFUSED_TIMES.items():
-        for refused in times:
+        for text in times:
             with pytest.raises(InvalidInputError, match=reason):
-                files.seconds(refused)
+                files.seconds(text)
     for header, option in (("id,child,at", "--children"), ("id,day,value", "--counter")):
         path = run.file(header, "a,45415,45415" if option == "--counter" else "a,ann,45415")
         assert run("import", path, option, "hearts" if option == "--children" else "plays", *WRITE_OPTIONS) == 2
@@ -381,7 +373,7 @@ def test_the_command_names_bad_lines_and_imports_nothing_without_skip_bad(
             assert reason in reasons[f"line {number}"]
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 0
     assert run.import_(path, "plays", "--skip-bad") == 0
-    assert value(store, PLAYS, "a") == 1
+    assert read_number(store, PLAYS, "a") == 1
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 1
 
 
@@ -398,7 +390,7 @@ def named_lines(errors: str) -> list[int]:
     [
         (b'id,value\n"ab0,5\n' + MANY_ROWS, 20_000, [2]),
         (b"id,value\n" + MANY_ROWS + b'"z,5\n', 20_000, [20_002]),
-        (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first
+        (b'id,value\na,1\n"b,2\nc,3\nd,4"\ne,5\n', 3, [3, 5]),  # the second quote closes the first quote
         (b'id,value\na,1\n"b,2\nc,3\nd",4\ne,5\n', 3, [3, 5]),  # and the row has two columns
         (b'id,value\n"b,2\nc",4\ne,5\n', 1, [2, 3]),
         (b'id,value\n"a"b,1\n"c",2\nd"e,3\nf,"4"\n', 2, [2, 4]),
@@ -425,7 +417,7 @@ def test_a_wrong_row_does_not_make_the_command_leave_out_another_row(
     assert named_lines(errors) == bad
 
 
-def zipped(content: bytes) -> bytes:
+def zip_archive(content: bytes) -> bytes:
     with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
         archive.writestr("numbers.csv", content)
     return file.getvalue()
@@ -440,10 +432,7 @@ def zipped(content: bytes) -> bytes:
         (gzip.compress(b"id,value\na,1\n"), "compressed by gzip: `gunzip -c FILE | tally …`"),
         (bz2.compress(b"id,value\na,1\n"), "compressed by bzip2"),
         (lzma.compress(b"id,value\na,1\n"), "compressed by xz"),
-        (
-            zipped(b"id,value\na,1\n"),
-            "a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV in UTF-8",
-        ),
+        (zip_archive(b"id,value\na,1\n"), "a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV"),
     ],
     ids=["utf-16", "utf-16-le", "utf-16-be", "gzip", "bzip2", "xz", "zip"],
 )
@@ -459,17 +448,12 @@ def test_the_error_of_a_file_that_is_not_text_names_its_format(
 @pytest.mark.parametrize("name", ["numbers.csv", "numbers.jsonl"])
 def test_the_error_of_a_row_that_is_not_utf8_says_how_to_save_the_file(run: Command, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    rows = (
-        "id,value\na,1\nf\xe9e,1\n"
-        if name.endswith("csv")
-        else '\n{"id": "a", "value": 1}\n{"id": "f\xe9e", "value": 1}\n'
-    )
+    json_rows = '\n{"id": "a", "value": 1}\n{"id": "f\xe9e", "value": 1}\n'
+    rows = "id,value\na,1\nf\xe9e,1\n" if name.endswith("csv") else json_rows
     path.write_bytes(rows.encode("latin-1"))
     assert run("import", path, "--counter", "plays") == 2
-    assert (
-        "line 3: the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8"
-        in run.read_output()[1]
-    )
+    message = "line 3: the line is not UTF-8, but perhaps Latin-1 or Windows-1252: save the file as UTF-8"
+    assert message in run.read_output()[1]
 
 
 @pytest.mark.parametrize(
@@ -514,9 +498,9 @@ def test_a_file_without_the_names_of_the_columns_gets_one_error_and_nothing_is_i
     path = tmp_path / "numbers.csv"
     path.write_text(content)
     for options in ((), WRITE_OPTIONS, (*WRITE_OPTIONS, "--skip-bad")):
-        with pytest.raises(CommandError, match=re.escape(message)) as refused:
+        with pytest.raises(CommandError, match=re.escape(message)) as error:
             run("import", path, "--counter" if counter == "plays" else "--children", counter, *options)
-        assert len(str(refused.value)) < 200
+        assert len(str(error.value)) < 200
     assert store.client.scan(TableName=store.settings.counts_table)["Count"] == 0
 
 
@@ -543,24 +527,23 @@ def test_a_counter_with_limits_refuses_rows_and_a_counter_with_a_start_is_set_to
     assert "imported 2 rows, 2 refused" in out
     assert run("history", "--imports") == 0
     assert "imported 2 rows, 2 refused, by " in run.read_output()[0]
-    assert (value(store, STOCK, "mug"), value(store, STOCK, "cup")) == (2, 0)
+    assert (read_number(store, STOCK, "mug"), read_number(store, STOCK, "cup")) == (2, 0)
     path = run.file(NUMBERS_HEADER, "x,97", "y,0", "x,90")
     assert run.import_(path, "contest") == 1
     assert "line 4: The counter is at version 1 now." in run.read_output()[1]
-    assert (value(store, counters.CONTEST, "x"), value(store, counters.CONTEST, "y")) == (97, 0)
+    assert (read_number(store, counters.CONTEST, "x"), read_number(store, counters.CONTEST, "y")) == (97, 0)
     with pytest.raises(CommandError, match="counts items: import the items with --children likes"):
         run("import", path, "--counter", "likes")
     with pytest.raises(CommandError, match="plays counts no items"):
         run("import", path, "--children", "plays")
     for counter in (counters.MEMBERS, USAGE):
         retired = replace(counter, retired=True)
-        assert "is retired: it takes no more changes" in chunks.refusal_of_import(
-            retired, children=counter.counts_children
-        )
+        refusal = chunks.refusal_of_import(retired, children=counter.counts_children)
+        assert "is retired: it takes no more changes" in refusal
 
 
 def test_the_command_warns_of_rows_of_periods_that_are_not_kept(store: Store, run: Command) -> None:
-    """Such rows are not an error, because an export has them until DynamoDB removes their items."""
+    """An export has these rows until DynamoDB removes their items, so the rows are not an error."""
     today = periods.tally_id(counters.CALLS, "b", time.time())
     assert run.import_(run.file(NUMBERS_HEADER, "a#2020-01-01,5", f"{today},6"), "calls") == 0
     out, err = run.read_output()
@@ -574,9 +557,11 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
 ) -> None:
     stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
-    refused = [chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)]
-    assert [[row.line for row in of_chunk] for of_chunk in refused] == [[], [3]]
-    assert [value(store, stock, id_) for id_ in "ab"] == [-50, start]
+    refused_rows = [
+        chunks.import_numbers(Call(store), stock, "run", each) for each in chunks.number_chunks(stock, rows)
+    ]
+    assert [[row.line for row in rows_of_chunk] for rows_of_chunk in refused_rows] == [[], [3]]
+    assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]
     tally = Tally(stock, "b")
     change = Batch(1, {tally: -start - 1}, {tally: 0})
     with pytest.raises(LimitReachedError):  # a batch may not use the debt
@@ -624,30 +609,30 @@ def test_an_export_that_is_imported_into_empty_tables_gives_the_same_numbers(
              *((counters.HEARTS, fields.user(name, "child")) for name in ODD_NAMES)]  # fmt: skip
     for counter, name in stored_children:
         children.set_child(Call(store, "shop"), counter, "home", name, True, {}, None)
-    other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
+    run_on_copy = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
     for post in ("p", "empty"):
-        posts.write_post(Call(other.store, "author"), LIKES, post, "hello")
+        posts.write_post(Call(run_on_copy.store, "author"), LIKES, post, "hello")
     for name, format_ in itertools.product(counters.COUNTERS, ("csv", "jsonl")):
         path = tmp_path / f"{name}.{format_}"
-        of_children = ["--children"] if counters.COUNTERS[name].child else []
-        assert run("export", name, path, *of_children) == 0
-        into = ["--children", name] if of_children else ["--counter", name]
+        options = ["--children"] if counters.COUNTERS[name].child else []
+        assert run("export", name, path, *options) == 0
+        import_options = ["--children", name] if options else ["--counter", name]
         if format_ == "csv":
-            assert other("import", path, *into, *WRITE_OPTIONS) == 0
-        again = tmp_path / f"{name}-again.{format_}"
+            assert run_on_copy("import", path, *import_options, *WRITE_OPTIONS) == 0
+        second_export = tmp_path / f"{name}-again.{format_}"
         if counters.COUNTERS[name] in (counters.VISITS, counters.BOT_VISITS):
             continue  # no rollup runs here, which would add the imported visits
-        assert other("export", name, again, *of_children) == 0
-        assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())
-    assert all(children.has_child(Call(other.store), counter, "home", name) for counter, name in stored_children)
+        assert run_on_copy("export", name, second_export, *options) == 0
+        assert sorted(second_export.read_text().splitlines()) == sorted(path.read_text().splitlines())
+    assert all(children.has_child(Call(run_on_copy.store), counter, "home", name) for counter, name in stored_children)
     assert (tmp_path / "plays.csv").read_text() == f"id,value\nv,{big + 7}\nw,0\n"
     assert json.loads((tmp_path / "visits.jsonl").read_text()) == {"id": page, "value": 9}
     run.read_output()
     assert run("export", "stock") == 0
     assert run.read_output()[0] == "id,value\nmug,4\n"
     assert posts.delete_post(Call(store, "author"), LIKES, "p")
-    for of_children in ([], ["--children"]):
-        assert run("export", "likes", *of_children) == 0
+    for options in ([], ["--children"]):
+        assert run("export", "likes", *options) == 0
         assert "\np," not in run.read_output()[0], "a deleted post has no number and no likes"
 
 
@@ -670,12 +655,12 @@ def test_ids_of_any_text_are_imported_and_their_export_can_be_imported(
     rows = ["/posts/x/,5", "привет,7", "%D0%BF,1", "п,2", '"a, b",3', "a#b,4", "~2Fc~2F,6"]
     assert run.import_(run.file(NUMBERS_HEADER, *rows), "usage", "--skip-bad") == 0
     assert "write # as ~23" in run.read_output()[1]
-    path, again = tmp_path / "usage.csv", tmp_path / "again.csv"
+    path, second_export = tmp_path / "usage.csv", tmp_path / "again.csv"
     assert run("export", "usage", path) == 0
     numbers = dict(line.split(",") for line in path.read_text().splitlines()[1:])
     word = quote("привет").replace("%", "~")
     assert numbers == {"~2Fposts~2Fx~2F": "5", word: "7", "~D0~BF": "3", "a~2C~20b": "3", "~2Fc~2F": "6"}
-    other = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
-    assert other("import", path, "--counter", "usage", *WRITE_OPTIONS) == 0
-    assert other("export", "usage", again) == 0
-    assert sorted(again.read_text().splitlines()) == sorted(path.read_text().splitlines())
+    run_on_copy = replace(run, store=Store(store.client, fresh_tables(engine.endpoint, ("counts", "receipts"))))
+    assert run_on_copy("import", path, "--counter", "usage", *WRITE_OPTIONS) == 0
+    assert run_on_copy("export", "usage", second_export) == 0
+    assert sorted(second_export.read_text().splitlines()) == sorted(path.read_text().splitlines())

@@ -75,12 +75,12 @@ def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(s
     dead_letter = json.loads(stream.bucket.objects[key])
     dead_letter["record"]["dynamodb"]["NewImage"]["at"] = {"N": str(MINUTE)}  # as an operator corrects it
     stream.bucket.objects[key] = json.dumps(dead_letter).encode()
-    began = int(time.time() // 60)
+    began_minute = int(time.time() // 60)
     assert stream.redrive() == ["applied"]
     (first_minute, _, entries), (second_minute, name, redriven) = sorted(stream.segments())
     assert entries == redriven == [JournalEntry("plays", "v", "", 1, 0)]
     assert (first_minute, name) == (MINUTE, f"receipts#redrive#bookkeeper#{NOW_S:.0f}#receipts#{SHARD}#1#1")
-    assert began <= second_minute <= int(time.time() // 60)
+    assert began_minute <= second_minute <= int(time.time() // 60)
 
 
 @pytest.mark.parametrize("minutes_ago", [1, 0, -9])
@@ -99,7 +99,7 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_judged_next(
 
 
 def make_dead_letters_of(world: Deployment, consumers: str) -> None:
-    """Makes five plays dead letters of these consumers, which do not have the counter declared for a moment."""
+    """Makes five plays dead letters of these consumers, whose declarations lack the counter for a moment."""
     without_plays = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
     for name, handler in world.handlers.items():
         handler.declared = CounterIndex(without_plays if name in consumers else counters.COUNTERS)
@@ -110,19 +110,19 @@ def make_dead_letters_of(world: Deployment, consumers: str) -> None:
     world.run(8)
 
 
-@pytest.mark.parametrize("off_s", [3600, *in_long([0, 240, -3600])])
+@pytest.mark.parametrize("skew_s", [3600, *in_long([0, 240, -3600])])
 @pytest.mark.parametrize("consumers", ["rollup and bookkeeper", *in_long(["rollup"])])
-def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: str, off_s: int) -> None:
+def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: str, skew_s: int) -> None:
     """An entry on the laptop's minute would be confirmed drift, whose repair would make a right number wrong."""
     with deployed() as world:
         make_dead_letters_of(world, consumers)
-        before = world.drifts()
-        with world.clock.with_skew(off_s):
+        drifts_before = world.drifts()
+        with world.clock.with_skew(skew_s):
             assert redrive(world) == ["applied"] * 5 * len(consumers.split(" and "))
         assert world.tally(counters.PLAYS, "v") == 5
         for _ in range(20):
             world.run(1)
-            assert world.drifts() in ({}, before)
+            assert world.drifts() in ({}, drifts_before)
         assert world.drifts() == {}
 
 
@@ -147,7 +147,7 @@ def redrive(world: Deployment, client: Any = None) -> list[str]:
 def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
     stream: StreamWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second dead letter has not expired. It stays, and blocks other repairs until it is applied."""
+    """The second dead letter has not expired, so it stays, and blocks other repairs until it is applied."""
     make_dead_letters(stream)
     for key in [key for key in stream.bucket.objects if key.endswith("/1.json")]:
         del stream.bucket.objects[key]
@@ -161,10 +161,8 @@ def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
 
     for more, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
         code, lines = repair(*more)
-        assert (code, lines[-1]) == (
-            1,
-            f"{markers} dead letters are not applied. Resolve them first; nothing else was repaired",
-        )
+        message = f"{markers} dead letters are not applied. Resolve them first; nothing else was repaired"
+        assert (code, lines[-1]) == (1, message)
         assert len(stream.rows("DEADLETTER")) == markers
         assert any(line.startswith(outcome) for line in lines)
     stream.bucket.objects.clear()

@@ -43,7 +43,7 @@ from tests.invariants.streaming import ConsumerWorld
 from tests.tiers import in_long
 
 H = 500_000  # the number of an hour, counted from 1970
-M = 4 * H  # the number of its first minute. Here an hour has four minutes, so that the tests read less
+M = 4 * H  # the first minute of this hour. Here an hour has four minutes, so that the tests read less
 MINUTE_S = 900
 FOREVER = float("inf")
 TWO_DAYS = SeriesRange(HOUR, H - 24, H + 24)
@@ -102,7 +102,7 @@ def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_
     fold(brief, M - 1)
     book(brief, M, plays(5))
     fold(brief, M + 3)
-    assert {item["expiration"]["N"] for item in days(brief)} == {
+    assert {item["expiration"]["N"] for item in whole_days(brief)} == {
         str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
     }
     fold(brief, M + 4 * 24 * 3)  # three days later
@@ -150,8 +150,8 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     assert answer["since"] == hours.DAY_S * (first + 1 + since)
 
 
-@pytest.mark.parametrize("longer", [400, 0], ids=["longer", "for ever"])
-def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: Store, longer: int) -> None:
+@pytest.mark.parametrize("longer_days", [400, 0], ids=["longer", "for ever"])
+def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: Store, longer_days: int) -> None:
     """The expiry of a day is fixed when the day is written, so a longer life holds for later days only."""
 
     def with_series_days(series_days: int) -> Store:
@@ -162,20 +162,19 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         hour = 24 * (first + day) + 1
         for _ in range(2):
             present = progress.read(store)
-            hours._store_progress(
-                with_series_days(series_days), present, replace(present, through=4 * hour - 1, hour=hour)
-            )
+            later = replace(present, through=4 * hour - 1, hour=hour)
+            hours._store_progress(with_series_days(series_days), present, later)
         return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first
 
     first = H // 24
     fold(with_series_days(30), 4 * 24 * first + 3)
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
-    assert [since(longer, day) for day in (33, 40, 60)] == [3, 10, 30]
-    assert since(longer, 80) == 33, "the first whole day that was written to stay"
-    assert since(longer, 300) == 33
+    assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
+    assert since(longer_days, 80) == 33, "the first whole day that was written to stay"
+    assert since(longer_days, 300) == 33
     assert since(5, 301) == 33, "a shorter life holds for later days only, too"
     assert since(5, 310) == 305
-    assert since(longer, 311) == 306, "`since` never moves back"
+    assert since(longer_days, 311) == 306, "`since` never moves back"
 
 
 def test_a_list_that_expired_or_is_older_than_the_series_is_not_found(
@@ -221,11 +220,11 @@ def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours
     assert answer["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
     fold(store, M + 2)
     assert series(store) == {H: 2}
-    assert not list(days(store))
+    assert whole_days(store) == []
     fold(store, M + 3)
     assert series(store) == {H: 4}
     assert listed(store) == {"v": 4}
-    assert len(days(store)) == 2  # the video, and the total of all videos
+    assert len(whole_days(store)) == 2  # the video, and the total of all videos
     book(store, M + 4, plays(7))
     fold(store, M + 5)
     assert series(store) == {H: 4, H + 1: 7}
@@ -255,7 +254,7 @@ def test_a_list_drops_ids_that_fell_to_0_and_a_slow_fold_does_not_overwrite_it(
     assert listed(store) == listed(store, "day") == {}
 
 
-def days(store: Store) -> list[dict[str, Any]]:
+def whole_days(store: Store) -> list[dict[str, Any]]:
     """Returns the items of whole days."""
     ledger = store.client.scan(TableName=store.settings.ledger_table, ConsistentRead=True)["Items"]
     return [item for item in ledger if item["PK"]["S"].startswith("SERIES#")]
@@ -264,7 +263,7 @@ def days(store: Store) -> list[dict[str, Any]]:
 def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are two such dead letters. Each is redriven on a later minute, one after the other."""
+    """The bookkeeper has two dead letters. Each dead letter is redriven on a later minute."""
     table, now_s = store.settings.ledger_table, [float((M + 4) * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
 
@@ -281,7 +280,7 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
         store.client.put_item(TableName=table, Item=item)
     assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]
     now_s[0] += 2 * MINUTE_S
-    store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 1))  # it was redriven
+    store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 1))  # redriven
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
     now_s[0] += 9 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 3))
@@ -308,18 +307,9 @@ def test_a_loss_of_the_bookkeeper_stops_as_of_until_the_loss_is_resolved(
 def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_began(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
     book(store, M - 1, JournalEntry("likes", "v", "", 5, 5))
-    book(
-        store,
-        M + 1,
-        JournalEntry("likes", "v", "0123456789ab", -1, 0),
-        JournalEntry("likes", "v", "ba9876543210", 0, -1),
-    )
-    book(
-        store,
-        M + 2,
-        JournalEntry("likes", "v", "0123456789ab", 0, -1),
-        JournalEntry("likes", "v", "ba9876543210", -1, 0),
-    )
+    for pair, expected in (("0123456789ab", -1), ("ba9876543210", 0)):
+        book(store, M + 1, JournalEntry("likes", "v", pair, expected, -1 - expected), name=pair)
+        book(store, M + 2, JournalEntry("likes", "v", pair, -1 - expected, expected), name=pair)
     fold(store, M + 2)
     fold(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
@@ -362,7 +352,7 @@ def test_a_fold_leaves_half_of_its_time_to_write_what_it_read(store: Store, monk
 
     monkeypatch.setattr(hours, "_add_minute", add_minute_in_a_second)
     hours.sum_up(replace(store, clock=lambda: now_s[0]), M + 3, until_s=4)
-    assert progress.read(store).through == M + 2, "two of four minutes, then one of the two that are left"
+    assert progress.read(store).through == M + 2, "two of four minutes, and one of the other two minutes"
 
 
 @pytest.mark.parametrize("seed", [0, *in_long([1])])
@@ -387,11 +377,9 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
         imports_ = (plays(amount, video, day) for video, day, amount in rows)
         book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *imports_)
         for _ in range(4):
-            dying = replace(
-                store, client=client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)
-            )
+            client = client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)
             with contextlib.suppress(Crash):
-                fold(dying, M + minute)
+                fold(replace(store, client=client), M + minute)
     fold(store, M + 3 * 4 - 1)
     assert series(store, hours.TOTAL_ID) == {hour: sum(moved.values()) for hour, moved in truth.items()}
     for video in {video for moved in truth.values() for video in moved}:
@@ -403,9 +391,9 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
         assert [entry["value"] for entry in answer["top"]] == sorted(moved.values(), reverse=True)[:15]
         check_bound(answer["top"], 0, moved)
     for day in {top.span_of(hour)[:10] for hour in truth}:
-        of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))
+        hours_of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))
         answer = top.top_list(Call(store), PLAYS, "day", day, 100)
-        check_bound(answer["top"], answer["error_max"], sum(of_day, Sums[str]()))
+        check_bound(answer["top"], answer["error_max"], sum(hours_of_day, Sums[str]()))
 
 
 def check_bound(listed_entries: Sequence[Mapping[str, Any]], error_max: int, truth: Mapping[str, int]) -> None:
@@ -506,10 +494,8 @@ def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store
         assert fold(store, M + 3 * (not is_current)) or is_current
         assert (series(store), imports(store)) == ({H: 3}, {OLD_DAY: 1200, OLD_DAY + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD_DAY: 7})
-        assert (series(store, hours.TOTAL_ID), imports(store, hours.TOTAL_ID)) == (
-            {H: 3},
-            {OLD_DAY: 1207, OLD_DAY + 1: 5},
-        )
+        assert series(store, hours.TOTAL_ID) == {H: 3}
+        assert imports(store, hours.TOTAL_ID) == {OLD_DAY: 1207, OLD_DAY + 1: 5}
         assert top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
     assert imports(store, "other") == {}
     book(store, M + 4, plays(100, day=OLD_DAY), JournalEntry("plays", "v", "", -1, -1))
@@ -526,8 +512,8 @@ def test_an_import_is_shown_once_though_the_fold_of_its_hour_dies(
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 1)
     fold(store, M - 1)
     book(store, M, plays(3), plays(5, day=OLD_DAY), plays(7, "w", OLD_DAY))
-    for at, committed in itertools.product(range(12), (True, False)):
-        dying = replace(store, client=client_that_dies(store.client, at, committed=committed))
+    for write_number, committed in itertools.product(range(12), (True, False)):
+        dying = replace(store, client=client_that_dies(store.client, write_number, committed=committed))
         with contextlib.suppress(Crash):
             fold(dying, M + 3)
         assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD_DAY: 5}))
@@ -539,13 +525,8 @@ def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)
     fold(store, M - 1)
-    book(
-        store,
-        M,
-        plays(3),
-        *(plays(1, day=OLD_DAY + days) for days in range(20)),
-        *(plays(9, f"v{n}") for n in range(9)),
-    )
+    imported = [plays(1, day=OLD_DAY + days) for days in range(20)]
+    book(store, M, plays(3), *imported, *(plays(9, f"v{number}") for number in range(9)))
     fold(store, M)
     assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD_DAY, OLD_DAY + 20), 1))
 
@@ -556,12 +537,9 @@ def test_imports_never_expire_and_an_id_has_one_series_of_imports_over_all_perio
     book(store, M, plays(1, day=OLD_DAY), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD_DAY))
     book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD_DAY))
     fold(brief, M + 3)
-    assert not any("expiration" in item for item in days(store))
-    assert (imports(store), imports(store, "c", calls), series(store, "c", counter=calls)) == (
-        {OLD_DAY: 1},
-        {OLD_DAY: 11},
-        {},
-    )
+    assert not any("expiration" in item for item in whole_days(store))
+    assert (imports(store), imports(store, "c", calls)) == ({OLD_DAY: 1}, {OLD_DAY: 11})
+    assert series(store, "c", counter=calls) == {}
 
 
 def test_the_imported_total_is_unknown_before_the_first_fold(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What a stream consumer does with one batch: runs, checkpoint, dead letters and metrics."""
+"""A stream consumer applies one batch: runs, checkpoint, dead letters and metrics."""
 
 from __future__ import annotations
 
@@ -21,25 +21,11 @@ from tally.errors import ConfigurationError, StoreRefusedError
 from tally.streams import consumer as streams
 from tally.streams import fold, rollup
 from tests import faults
+from tests.contexts import LambdaContext
 from tests.delivery import failed_sequence
 from tests.faults import FaultProxy
-from tests.invariants.stream_records import (
-    MINUTE,
-    POISON_PLAY,
-    SHARD,
-    bucket_of,
-    heartbeat,
-    like,
-    play,
-    record,
-)
-from tests.invariants.streaming import (
-    CONSUMERS,
-    LONG_TEXT,
-    NOW_S,
-    LambdaContext,
-    StreamWorld,
-)
+from tests.invariants.stream_records import MINUTE, POISON_PLAY, SHARD, bucket_of, heartbeat, like, play, record
+from tests.invariants.streaming import CONSUMERS, LONG_TEXT, NOW_S, StreamWorld
 
 OTHER_SHARD = "shardId-4"
 
@@ -66,22 +52,22 @@ def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: 
 
 
 def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
-    for plays, tallies_moved, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
+    for plays, tally_count, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
         store, client = stream.watched_store()
-        records = [play(number, f"{tallies_moved} {number % tallies_moved}") for number in range(1, plays + 1)]
-        assert stream.deliver("rollup", "receipts", f"shardId-{tallies_moved}", records, store=store) is None
+        records = [play(number, f"{tally_count} {number % tally_count}") for number in range(1, plays + 1)]
+        assert stream.deliver("rollup", "receipts", f"shardId-{tally_count}", records, store=store) is None
         assert [len(sent["TransactItems"]) for _, sent in client.calls] == sizes
     assert stream.tallies() == {
-        ("plays", f"{tallies_moved} {number}"): amount
-        for tallies_moved, amount in ((10, 100), (250, 2))
-        for number in range(tallies_moved)
+        ("plays", f"{tally_count} {number}"): amount
+        for tally_count, amount in ((10, 100), (250, 2))
+        for number in range(tally_count)
     }
 
 
 def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their_writers_have(
     stream: StreamWorld,
 ) -> None:
-    """At the edge of a minute the writers' stamps alternate. The batch is not split for each of them."""
+    """At the edge of a minute the writers' stamps alternate. The batch is not split for each stamp."""
     store, client = stream.watched_store()
     numbers = range(1, 1001)
     records = [
@@ -100,7 +86,7 @@ def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_othe
 ) -> None:
     """Around midnight the writers' stamps alternate.
 
-    One write cannot note today and remove the note of last week. So a stamp that is far off needs its own write.
+    One write cannot note today and remove the note of last week. So a stamp of another week needs its own write.
     """
     store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
@@ -150,9 +136,7 @@ def test_the_rollup_of_a_spilled_like_never_creates_a_post(stream: StreamWorld) 
     assert stream.tallies() == {("likes", "p"): 40}
 
 
-def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rollup(
-    stream: StreamWorld,
-) -> None:
+def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rollup(stream: StreamWorld) -> None:
     began_s = time.time()
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
     batches = [
@@ -173,8 +157,8 @@ def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rol
 POISON = (
     POISON_PLAY,
     play(50, amount="1234567890" * 4),
-    play(50, video=LONG_TEXT),  # DynamoDB rejects it
-    play(50, counter={"S": "retired"}),  # not declared
+    play(50, video=LONG_TEXT),  # DynamoDB rejects this id
+    play(50, counter={"S": "retired"}),  # the counter is not declared
     play(50, counter={"S": "stock"}),  # the counter has limits
     play(50, counter={}),
     {"dynamodb": {"SequenceNumber": "50"}},
@@ -183,7 +167,7 @@ POISON = (
     record(50, "INSERT", {"NewImage": None}),
     play(50, writer_minute=-1),
     play(50, writer_minute=10**10),
-    {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "50", "NewImage": {}}},  # no time
+    {"eventName": "INSERT", "dynamodb": {"SequenceNumber": "50", "NewImage": {}}},  # without a time
     record(50, "INSERT", play(50)["dynamodb"], float("inf")),
     play(50, target={"S": []}),
 )
@@ -193,8 +177,8 @@ def test_a_poison_record_becomes_a_dead_letter_and_delays_no_other_record(stream
     """The poison record is the first of its batch, the last, in the middle, or alone."""
     for number, (bad, place) in enumerate(zip(POISON, itertools.cycle(("first", "last", "middle", "alone"))), 1):
         shard, video = f"shardId-{number}", f"v{number}"
-        before = [] if place in ("first", "alone") else [play(at, video) for at in range(40, 50)]
-        after = [] if place in ("last", "alone") else [play(at, video) for at in range(51, 61)]
+        before = [] if place in ("first", "alone") else [play(sequence, video) for sequence in range(40, 50)]
+        after = [] if place in ("last", "alone") else [play(sequence, video) for sequence in range(51, 61)]
         assert stream.deliver("rollup", "receipts", shard, [*before, bad, *after]) is None
         assert stream.tallies().get(("plays", video), 0) == len(before) + len(after)
         dead_letter = json.loads(stream.bucket.objects[f"rollup/receipts/{shard}/50.json"])
@@ -303,6 +287,6 @@ def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_chang
     assert counted_changes("bookkeeper", "receipts", receipts, store) == {"plays": 1}
     assert counted_changes("bookkeeper", "receipts", receipts) == {}
     key = tallies.key(counters.PLAYS, "v", 0)
-    moved = record(5, "INSERT", {"Keys": key, "NewImage": key | {"play_count": {"N": "7"}}})
-    likes = [like(1, "ann"), like(2, "bob"), like(3, "ann", "REMOVE"), like(4, "cy", **imported), moved]
+    move = record(5, "INSERT", {"Keys": key, "NewImage": key | {"play_count": {"N": "7"}}})
+    likes = [like(1, "ann"), like(2, "bob"), like(3, "ann", "REMOVE"), like(4, "cy", **imported), move]
     assert counted_changes("bookkeeper", "counts", likes) == {"likes": 3}

@@ -134,8 +134,8 @@ def test_a_closed_stdin_or_stdout_is_empty(run: Run, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(sys, name, None)
     assert run("export", "plays") == (0, "", "tally: exported 0 rows\n")
     assert "the first line must name the columns" in run("import", "-", "--counter", "usage")[2]
-    for opened in (sys.stdin, sys.stdout):
-        opened.close()
+    for stream in (sys.stdin, sys.stdout):
+        stream.close()
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_export_refuses_to_write_csv_that_import_would_refuse(
     refused = "Export with --format jsonl" in err
     assert (code, file.exists(), refused) == ((0, True, False) if fits else (2, False, True))
     assert run("export", "members", str(lines), "--children")[0] == 0
-    for exported in [file] * fits + [lines]:
+    for path in [file] * fits + [lines]:
         signed = ("--children", "members", "--yes", "--by", "ann", "--why", "test")
-        message = run("import", str(exported), *signed)[1]
+        message = run("import", str(path), *signed)[1]
         assert "imported 0 rows, 1 existed" in message or "ended before: 1 row, 0 refused" in message
 
 
@@ -175,15 +175,15 @@ def test_receipt_finds_the_changes_of_any_caller(run: Run, invoke: Invoke) -> No
 
 
 def test_receipt_knows_every_operation_that_takes_a_key(run: Run, invoke: Invoke, store: Store) -> None:
-    known = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
-    assert known == set(KEYED_OPERATIONS)
+    names = {*receipt.CHILD_OPERATIONS, *receipt.PAGE_OPERATIONS, *receipt.NUMBER_OPERATIONS, receipt.BATCH_OPERATION}
+    assert names == set(KEYED_OPERATIONS)
     page, day = "https://example.com/a", "calls 7c20#2026-11-22"
     ann, key = {"caller": "ann"}, "k" * 22
     invoke({"operation": "visit", "url": page, "idempotency_key": key, "user_agent": "Mozilla/5.0"})
     invoke({"operation": "put_child", "counter": "members", "id": "acme", "name": "bob", "idempotency_key": key, **ann})
     invoke({"operation": "increment", "counter": "calls", "id": "7c20", "amount": 1, "idempotency_key": key, **ann})
-    many = [{"counter": "usage", "id": "u", "amount": 1}]
-    invoke({"operation": "change", "changes": many, "idempotency_key": "many", **ann})
+    changes = [{"counter": "usage", "id": "u", "amount": 1}]
+    invoke({"operation": "change", "changes": changes, "idempotency_key": "many", **ann})
     for line, operation in {
         f"visits {page}#top {key}": "visit", f"members acme {key} --caller ann": "put_child",
         f"{day} {key} --caller ann": "increment", "usage u many --caller ann": "change",
@@ -270,18 +270,13 @@ def folded_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     imports = [
         (since, "b", 500, HOUR_8 // 24),
         (HOUR_8 * 60, "a", 70, HOUR_8 // 24),
-        (HOUR_8 * 60, "a", 900, 19_846),
-    ]  # the day 2024-05-03
+        (HOUR_8 * 60, "a", 900, 19_846),  # the day 2024-05-03
+    ]
     fold_plays(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
-    repaired = {"before": 900, "amount": -5, "added": 0}
-    try_commit(
-        store,
-        [
-            history.repair_entry_write(
-                store, "plays", "a", HOUR_8 * 3600 - 600, repaired, by="ann", why="x", how="ledger"
-            )
-        ],
-    )
+    repair = {"before": 900, "amount": -5, "added": 0}
+    at_s = HOUR_8 * 3600 - 600
+    write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
+    try_commit(store, [write])
 
 
 RANGE = ("--from", "2027-01-15T05:00Z", "--to", "2027-01-15T12:00Z", "--tz", "Europe/Berlin")
@@ -344,28 +339,28 @@ def test_series_that_are_not_folded_are_unknown_with_status_2(run: Run) -> None:
 
 def act_between_reads(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
     """Run one of these actions after each read of `tally watch`, and then press Ctrl-C."""
-    left = list(actions)
+    remaining = list(actions)
 
     def wait(_: float) -> None:
-        if not left:
+        if not remaining:
             raise KeyboardInterrupt
-        left.pop(0)()
+        remaining.pop(0)()
 
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=wait))
-    impatient = CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
-    monkeypatch.setattr(connection, "CLIENT_CONFIG", impatient)
+    one_attempt = CLIENT_CONFIG.merge(Config(retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(connection, "CLIENT_CONFIG", one_attempt)
 
 
 def test_watch_continues_after_the_connection_is_lost_and_make_dev_restarts_on_another_port(
     run: Run, store: Store, dev_stack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(store, tallies.key(counters.STOCK, "mug", 0), "qty", 12)
-    with new_engine() as other:
-        create_tables(other.endpoint, store.settings)
-        first_endpoint, dev_stack["dynamodb"] = dev_stack["dynamodb"], other.endpoint
+    with new_engine() as second:
+        create_tables(second.endpoint, store.settings)
+        first_endpoint, dev_stack["dynamodb"] = dev_stack["dynamodb"], second.endpoint
         act_between_reads(
             monkeypatch,
-            other.kill,
+            second.kill,
             lambda: None,
             lambda: dev_stack.update(dynamodb=first_endpoint),
             lambda: None,
@@ -412,14 +407,14 @@ def test_ctrl_c_prints_one_line_with_status_130_and_a_pipe_has_no_progress_bar(p
 
 def fake_cloudformation(monkeypatch: pytest.MonkeyPatch, outputs: dict[str, str] | None) -> None:
     """CloudFormation describes a stack with these outputs. None: the stack does not exist."""
-    real = boto3.client
-    listed = [{"OutputKey": name, "OutputValue": value} for name, value in (outputs or {}).items()]
+    real_client = boto3.client
+    stack_outputs = [{"OutputKey": name, "OutputValue": value} for name, value in (outputs or {}).items()]
     no_stack: Any = {"Error": {"Code": "ValidationError", "Message": "Stack with id Tally-dev does not exist"}}
-    described = Mock(return_value={"Stacks": [{"Outputs": listed}]})
-    described.side_effect = ClientError(no_stack, "DescribeStacks") if outputs is None else None
-    fake = SimpleNamespace(describe_stacks=described)
+    describe_stacks = Mock(return_value={"Stacks": [{"Outputs": stack_outputs}]})
+    describe_stacks.side_effect = ClientError(no_stack, "DescribeStacks") if outputs is None else None
+    fake = SimpleNamespace(describe_stacks=describe_stacks)
     monkeypatch.setattr(boto3, "client", lambda service, **options: (
-        fake if service == "cloudformation" else real(service, **options)
+        fake if service == "cloudformation" else real_client(service, **options)
     ))  # fmt: skip
 
 
@@ -542,9 +537,8 @@ def test_an_endpoint_that_answers_nonsense_is_an_error_of_one_line_with_status_2
         printed = capsys.readouterr()
         assert (code, printed.err.count("\n")) == (2, 1), printed
         assert printed.err.startswith("tally: ")
-        assert (
-            name == "status" and answering_port == dev_port
-        ) or not printed.out  # `status` also shows its other checks
+        if name != "status" or answering_port == port:  # `status` also shows its other checks
+            assert not printed.out
 
 
 def test_help_and_completion_need_no_stack(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,10 +79,8 @@ def test_init_beside_an_app_that_is_not_of_the_cdk_writes_nothing(
     )
     assert error_of(main, ["init"], capsys) == error
     assert [path.name for path in folder.iterdir()] == ["app.py"]
-    assert (
-        run_command(capsys, "init", "tally")[1].splitlines()[0]
-        == "wrote tally/counters.py, tally/app.py, tally/cdk.json"
-    )
+    _, printed, _ = run_command(capsys, "init", "tally")
+    assert printed.splitlines()[0] == "wrote tally/counters.py, tally/app.py, tally/cdk.json"
 
 
 def test_commands_read_the_counters_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,9 +101,9 @@ def test_a_wrong_counters_file_is_an_error_of_one_line_and_help_still_works(
 ) -> None:
     file = folder / "counters.py"
     file.write_text("COUNTERS = [\n")
-    wrong = f"{file}, line 1: SyntaxError: '[' was never closed"
+    syntax_error = f"{file}, line 1: SyntaxError: '[' was never closed"
     for command in ("get plays 9f3a --local", "status", "import plays.csv --counter plays"):
-        assert error_of(main, command.split(), capsys) == wrong
+        assert error_of(main, command.split(), capsys) == syntax_error
     for line in (["statsu"], ["help", "statsu"]):
         assert error_of(main, line, capsys) == "there is no command 'statsu': did you mean 'status'?; --help says more"
     error = "there is no command 'cost': docs/cost.md in Tally's repository has the bills; --help says more"

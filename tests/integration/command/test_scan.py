@@ -66,10 +66,8 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     assert team.numbers("orders") == team.truth("orders")
     assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
     code, out, _ = team("export orders")
-    assert (code, sorted(out.split())) == (
-        0,
-        sorted(["id,value", *(f"{id_},{n}" for id_, n in team.truth("orders").items())]),
-    )
+    lines = ["id,value", *(f"{id_},{number}" for id_, number in team.truth("orders").items())]
+    assert (code, sorted(out.split())) == (0, sorted(lines))
     team.order("a", 999)
     team.drain()
     assert team.numbers("orders") == team.truth("orders")
@@ -139,8 +137,8 @@ def test_a_scan_of_another_declaration_or_of_weeks_ago_is_not_continued(
     second = scan_state.read_scan(team.store, "orders").generation
     assert second > first
     assert ORDERS.items is not None
-    other = replace(ORDERS, items=replace(ORDERS.items, where={}))
-    team.counters = {**team.counters, "orders": other}
+    other_orders = replace(ORDERS, items=replace(ORDERS.items, where={}))
+    team.counters = {**team.counters, "orders": other_orders}
     monkeypatch.setattr(scan, "WAIT_MINUTES_MAX", 0)
     assert "the scan continues" not in team("scan orders --yes")[2]
     assert scan_state.read_scan(team.store, "orders").generation > second
@@ -155,11 +153,11 @@ def test_a_killed_scan_does_not_read_pages_again_in_which_no_item_counts(team: T
     team.drain()
     with pytest.raises(Crash):
         team("scan orders --yes", client_that_dies(team.store.client, 4, committed=False))
-    read = scan_state.read_scan(team.store, "orders").items
-    assert 0 < read < 100
+    read_count = scan_state.read_scan(team.store, "orders").items
+    assert 0 < read_count < 100
     pages = WatchedClient(team.store.client, frozenset({"scan"}))
     code, _, err = team("scan orders --yes", pages)
-    assert (code, f"the scan continues: {read:,} items are read" in err) == (0, True)
+    assert (code, f"the scan continues: {read_count:,} items are read" in err) == (0, True)
     requests = [request for _, request in pages.calls if request["TableName"] == team.table]
     assert (len(requests), "ExclusiveStartKey" in requests[0]) == (1, True)
 
@@ -263,10 +261,10 @@ def test_a_throttle_limits_the_units_of_a_second() -> None:
 
 def test_a_scan_waits_for_the_consumer_and_reports_a_timeout(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     team.old_orders()
-    slept: list[float] = []
-    monkeypatch.setattr(scan.time, "sleep", slept.append)
+    pauses_s: list[float] = []
+    monkeypatch.setattr(scan.time, "sleep", pauses_s.append)
     code, out, err = team("scan orders --yes")
-    assert (code, out, sum(slept)) == (2, "", 60 * scan.WAIT_MINUTES_MAX)
+    assert (code, out, sum(pauses_s)) == (2, "", 60 * scan.WAIT_MINUTES_MAX)
     message = (
         "tally: timed out waiting for the consumer. Check that the functions items and sweep run, then run this again\n"
     )
@@ -432,16 +430,14 @@ def test_the_command_takes_a_group_as_the_item_spells_it(team: Team, group: str)
     ((id_, number),) = team.numbers("spent").items()
     for name in (group, id_):
         code, out, _ = team(f"get spent {name}")
-        assert (code, out.partition(" in ")[0].strip()) == (
-            0,
-            f"spent {id_}: {number}",
-        )  # the line ends with a random number of shards
+        # The line ends with a random number of shards.
+        assert (code, out.partition(" in ")[0].strip()) == (0, f"spent {id_}: {number}")
 
 
 def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_the_reasons(team: Team) -> None:
     for number in range(10):
-        bad = {1: {"N": "12.505"}, 2: {"S": "12"}, 3: {"NS": ["1"]}}
-        team.order("a", number, shop={"S": "返品と交換のお問い合わせ窓口です"}, total=bad.get(number, {"N": "1"}))
+        totals = {1: {"N": "12.505"}, 2: {"S": "12"}, 3: {"NS": ["1"]}}
+        team.order("a", number, shop={"S": "返品と交換のお問い合わせ窓口です"}, total=totals.get(number, {"N": "1"}))
     team.order("b", 1, shop={"L": []}, total={"N": "1"})
     team.order("b", 2, shop={"BOOL": True}, total={"N": "1"})
     team.order("b", 3, total={"N": "1"})  # without a group, as with a NULL
@@ -455,12 +451,9 @@ def test_the_last_line_of_a_scan_has_the_number_of_items_that_do_not_count_and_t
     assert "1 with a group that no id can be made of, such as CUSTOMER#b, ORDER#1: shop is {'L': []}" in last
     assert team.numbers("spent") == team.truth("spent")
     assert sorted(team.numbers("spent").values()) == [1, 1, 2, 100, 700]
-    exported = team("export spent")[1].splitlines()
-    assert sorted(line.rpartition(",")[2] for line in exported) == [
-        "100",
-        "700",
-        "value",
-    ]  # in cents, and without faults
+    rows_of_csv = team("export spent")[1].splitlines()
+    values = sorted(line.rpartition(",")[2] for line in rows_of_csv)
+    assert values == ["100", "700", "value"], "in cents, and without faults"
 
 
 def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> None:
@@ -469,10 +462,8 @@ def test_a_corrected_item_is_not_shown_as_an_example_of_a_fault(team: Team) -> N
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.505"})
     team.drain()
     check = health.items_check(team.store, team.counters)
-    assert (check.facts["spent"]["uncounted"]["decimals"]["items"], check.failed) == (
-        1,
-        True,
-    )  # other counters have no scan
+    assert check.facts["spent"]["uncounted"]["decimals"]["items"] == 1
+    assert check.failed, "other counters have no scan"
     team.order("a", 1, shop={"S": "x"}, total={"N": "12.5"})
     team.drain()
     assert (team.numbers("spent"), team.bucket.objects) == ({"x": 1250}, {})

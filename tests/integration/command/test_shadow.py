@@ -142,11 +142,10 @@ def test_bad_lines_are_named_and_nothing_is_compared(run: Run, files: Files) -> 
 def test_json_has_every_id_and_a_terminal_shows_bars(
     run: Run, files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repaired = {"before": 900, "amount": -5, "added": -3}
+    repair = {"before": 900, "amount": -5, "added": -3}
     at_s = (HOUR_8 - 1) * 3600 + 5
-    try_commit(
-        store, [history.repair_entry_write(store, "plays", "a", at_s, repaired, by="ann", why="x", how="ledger")]
-    )
+    write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
+    try_commit(store, [write])
     readings = files.hourly("b", [0, 0, 10, 10]), files.hourly("a", [0, 90, 305, 605, 999, 999])
     arguments = ("shadow", "plays", *readings, *UTC)
     code, out, _ = run(*arguments, "--json")

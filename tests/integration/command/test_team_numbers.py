@@ -40,11 +40,11 @@ def put_items(team: Team, items: list[dict[str, Any]]) -> None:
         team.store.client.batch_write_item(RequestItems={team.table: requests})
 
 
-def posts(wrong: dict[str, int]) -> list[dict[str, Any]]:
-    """Returns the items of all posts, with their likes and the team's numbers. `wrong`: numbers' errors by post."""
+def posts(errors: dict[str, int]) -> list[dict[str, Any]]:
+    """Returns the items of all posts, with their likes and the team's numbers. `errors`: of numbers, by post."""
     items = []
     for number in range(POSTS):
-        post, tally = {"S": f"POST#{number}"}, LIKES_EACH + wrong.get(str(number), 0)
+        post, tally = {"S": f"POST#{number}"}, LIKES_EACH + errors.get(str(number), 0)
         items.append({"PK": post, "SK": {"S": "META"}, "likeTally": {"N": str(tally)}})
         items += [{"PK": post, "SK": {"S": f"LIKE#{user}"}} for user in range(LIKES_EACH)]
     return items
@@ -111,16 +111,12 @@ def test_no_repair_command_is_printed_if_the_number_is_missing_or_the_declaratio
     team.wire.delete_item(TableName=team.table, Key={"PK": {"S": "POST#3"}, "SK": {"S": "META"}})
     team.drain()
     code, out, _ = team("check --only drift")
-    assert (code, "aws" in out, "the number is missing: the sweep will check it\n" in out) == (
-        1,
-        False,
-        True,
-    )
+    assert (code, "aws" in out, "the number is missing: the sweep will check it\n" in out) == (1, False, True)
     team.put("POST#3", "META", likeTally={"N": "7"})
     team.drain()
     assert "aws dynamodb update-item" in team("check --only drift")[1]
-    other = replace(LIKE_ITEMS, watch=LIKES.watch, where={"spam": False})
-    team.counters = declared([replace(LIKES, items=other)])
+    other_items = replace(LIKE_ITEMS, watch=LIKES.watch, where={"spam": False})
+    team.counters = declared([replace(LIKES, items=other_items)])
     code, out, _ = team("check --only drift")
     assert (code, "aws" in out, "another declaration: run `tally scan post_likes` first\n" in out) == (1, False, True)
 
@@ -161,16 +157,16 @@ def test_a_team_number_that_no_item_has_is_not_ok(team: Team) -> None:
 
 
 def test_check_names_exactly_the_posts_with_a_wrong_number_and_repair_prints_a_command(team: Team) -> None:
-    wrong = {str(number): 1 + number % 3 if number % 2 else -1 for number in range(0, POSTS, POSTS // WRONG_POSTS)}
-    put_items(team, posts(wrong))
+    errors = {str(number): 1 + number % 3 if number % 2 else -1 for number in range(0, POSTS, POSTS // WRONG_POSTS)}
+    put_items(team, posts(errors))
     team.drain()
     assert team("scan post_likes --yes")[0] == 0
     numbers = {str(number): LIKES_EACH for number in range(POSTS)} | {"~-numbers": POSTS}
-    assert (team.numbers("post_likes"), len(wrong)) == (numbers, WRONG_POSTS)
+    assert (team.numbers("post_likes"), len(errors)) == (numbers, WRONG_POSTS)
     mark_judged(team.store)
     code, printed, _ = team("check post_likes --yes --json")
     drifts = {line["id"]: line["drift"] for line in map(json.loads, printed.splitlines())}
-    assert (code, drifts) == (1, wrong)
+    assert (code, drifts) == (1, errors)
 
     code, printed, err = team(f"repair post_likes 30 {SIGNED}")
     assert (code, "likeTally in shop is the team's to repair: Tally never writes it" in err) == (1, True)
@@ -210,8 +206,8 @@ def test_the_command_needs_for_team_numbers_only_what_its_policy_allows(team: Te
             f"repair post_likes 3 {SIGNED}": 1, "status": 1,
         }.items():  # fmt: skip
             assert team(line, wire)[0] == code, line
-    allowed = operator_needs(COUNTERS)
-    assert wire.recorder.needs - allowed == set()
+    policy = operator_needs(COUNTERS)
+    assert wire.recorder.needs - policy == set()
     assert {need for need in wire.recorder.needs if need.prefix == "WATCHED#"} == {
-        need for need in allowed if need.prefix == "WATCHED#"
+        need for need in policy if need.prefix == "WATCHED#"
     }

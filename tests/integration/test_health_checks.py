@@ -97,11 +97,11 @@ class StatusOfStack:
             return client
         if self.cloudwatch_fails:
             stubber.add_client_error("describe_alarms", "AccessDenied", "not authorized", 403)
-        listed = [
+        alarms = [
             {"AlarmName": name, "StateValue": state, "AlarmActions": [topic]}
             for name, (state, topic) in self.alarms.items()
         ]
-        stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"AlarmNamePrefix": f"{self.stack}-"})
+        stubber.add_response("describe_alarms", {"MetricAlarms": alarms}, {"AlarmNamePrefix": f"{self.stack}-"})
         stubber.activate()
         return client
 

@@ -413,8 +413,8 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
     def charge_after_void(order: dict[str, Any]) -> bool:
         if next(is_first_charge):
             assert module.handler(order, None) == {"sold": True}
-            held = example_shop.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
-            void_hold("stock", "mug", held["hold"])
+            hold = example_shop.tally.hold("stock", "mug", 2, module.PAY_WITHIN_S, idempotency_key="o-1")
+            void_hold("stock", "mug", hold["hold"])
         return provider.charge(order)
 
     monkeypatch.setattr(module, "charge", charge_after_void)
@@ -484,7 +484,7 @@ class Deaths:
 
     def _run(self, event: dict[str, Any], last_request: int, answered: bool) -> None:
         store = Store(DeadlyWire(self.engine.port, last_request, answered=answered), self.shop.invoke.store.settings)  # type: ignore[arg-type]
-        module, functions = self.shop.processes.module, {each: each for each in client.FUNCTIONS}
+        module, functions = self.shop.processes.module, {name: name for name in client.FUNCTIONS}
         module.tally = Tally(functions, caller=module.__name__, lambda_client=FakeLambda(Invoke(store)))  # type: ignore[attr-defined]
         module.handler(event, None)
 
@@ -512,23 +512,23 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     example_shop, payments = shop("checkout", 0), tmp_path / "provider.jsonl"
     payments.touch()
 
-    def paid(order: dict[str, Any]) -> int:
+    def paid_amount(order: dict[str, Any]) -> int:
         return sum(
             amount for id_, amount in map(json.loads, payments.read_text().splitlines()) if id_ == order["order_id"]
         )
 
     def pay(order: dict[str, Any], amount: int) -> bool:
         with payments.open("a") as lines:
-            lines.write(json.dumps([order["order_id"], amount - paid(order)]) + "\n")
+            lines.write(json.dumps([order["order_id"], amount - paid_amount(order)]) + "\n")
         return True
 
     def order(name: str) -> dict[str, Any]:
-        if name not in stocked:
-            stocked.add(name)
+        if name not in ids_in_stock:
+            ids_in_stock.add(name)
             example_shop.others.increment("stock", name, amount=2)
         return {"order_id": name, "item_id": name, "amount": 2}
 
-    stocked = set[str]()
+    ids_in_stock = set[str]()
     monkeypatch.setattr(example_shop.processes.module, "charge", lambda order: pay(order, 2))
     monkeypatch.setattr(example_shop.processes.module, "refund", lambda order: pay(order, 0))
     outcomes = Sums[int]()
@@ -536,7 +536,7 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
         order, lambda name: example_shop.others.increment("stock", name, amount=-2)
     ):
         sold = sum(example_shop.committed("stock", name))
-        assert paid(order(name)) == sold, name
+        assert paid_amount(order(name)) == sold, name
         outcomes[sold] += 1
     assert outcomes[2] > outcomes[0] > 0
 

@@ -135,7 +135,7 @@ class World:
     store: Store
     pass_a_minute: Callable[[], None]
 
-    def do(self, **fields: Any) -> dict[str, Any]:
+    def call(self, **fields: Any) -> dict[str, Any]:
         """Call the operation."""
         return self.invoke({"operation": self.operation.name, "caller": "alice", **fields})
 
@@ -174,14 +174,14 @@ def remove_parent(world: World) -> Scenario:
     yield
     for counter in world.counters:
         for parent in ("a91f", "a91f", "none"):
-            world.do(counter=counter.name, id=parent)
+            world.call(counter=counter.name, id=parent)
 
 
 def visit(world: World) -> Scenario:
     """Visit as a person and as a crawler."""
     yield
     for agent in ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "Googlebot/2.1"):
-        world.do(url=PAGE, user_agent=agent, idempotency_key=secrets.token_hex(16))
+        world.call(url=PAGE, user_agent=agent, idempotency_key=secrets.token_hex(16))
 
 
 def increment(world: World) -> Scenario:
@@ -212,7 +212,7 @@ def change(world: World) -> Scenario:
     order = [{"counter": counter.name, "id": "mug", "amount": counter.delta or 1} for counter in world.counters]
     purchase = [{"counter": "stock", "id": "mug", "amount": -7}, {"counter": "plays", "id": "mug"}]
     for number, changes in enumerate((order, order[:1], purchase, purchase)):
-        world.do(changes=changes, idempotency_key=f"key-{number}", visible="soon" if number == 1 else "now")
+        world.call(changes=changes, idempotency_key=f"key-{number}", visible="soon" if number == 1 else "now")
 
 
 def void(world: World) -> Scenario:
@@ -224,13 +224,13 @@ def void(world: World) -> Scenario:
         key = f"of-{counter.name}"
         world.prepare.direct("increment", **entry, idempotency_key=key, caller="alice")
         world.prepare.direct("change", changes=[entry], idempotency_key=key, caller="alice")
-    held = world.prepare.direct("hold", counter="stock", **mug, amount=2, ttl_s=60, idempotency_key="cart")
-    assert held["status"] == 201
+    hold_answer = world.prepare.direct("hold", counter="stock", **mug, amount=2, ttl_s=60, idempotency_key="cart")
+    assert hold_answer["status"] == 201
     world.pass_a_minute()
     yield
     for counter in world.counters:
-        of = {"counter": counter.name, "id": "mug"} if world.operation.name == "void" else {}
-        assert world.do(**of, key=f"of-{counter.name}")["status"] == 200
+        target = {"counter": counter.name, "id": "mug"} if world.operation.name == "void" else {}
+        assert world.call(**target, key=f"of-{counter.name}")["status"] == 200
 
 
 def read(world: World) -> Scenario:
@@ -242,19 +242,19 @@ def read(world: World) -> Scenario:
     if "of" in names:
         of = [f"{name}:{PAGE if counter.pages else 'a91f'}" for name, counter in counters.COUNTERS.items()]
         secret = {"secret": SECRET} if "secret" in names else {}
-        world.do(of="plays:a91f" if "by" in names else of, **secret)
+        world.call(of="plays:a91f" if "by" in names else of, **secret)
     for counter in world.counters if "counter" in names else ():
         fields = {"counter": counter.name, "id": PAGE if counter.pages else "a91f", "name": "bob", "secret": SECRET}
-        world.do(**{name: value for name, value in fields.items() if name in names})
+        world.call(**{name: value for name, value in fields.items() if name in names})
 
 
 def set_counter(world: World) -> Scenario:
     """Set every counter, with a replay and with an old version, and beyond a limit."""
     yield
-    world.do(**STOCK, value=-1, version=0, idempotency_key="below")
+    world.call(**STOCK, value=-1, version=0, idempotency_key="below")
     for counter in world.counters:
         for version in (0, 0, 7):
-            world.do(counter=counter.name, id="x", value=1, version=version, idempotency_key="key")
+            world.call(counter=counter.name, id="x", value=1, version=version, idempotency_key="key")
 
 
 def hold(world: World) -> Scenario:
@@ -276,16 +276,16 @@ def settle(world: World) -> Scenario:
     old_hold = hold_before_redeclaration(world.store)
     fill_calls(world)
     yield
-    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
     too_much = {"amount": AMOUNT_MAX} if world.operation.name == "commit_hold" else {}
     for counter, hold_id in holds_in_time.items():
         if too_much:
-            assert world.do(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
+            assert world.call(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
         for each in (hold_id, hold_id, NO_HOLD):
-            world.do(**{**STOCK, "counter": counter}, hold=each)
+            world.call(**{**STOCK, "counter": counter}, hold=each)
     world.pass_a_minute()
     for counter, hold_id in late_holds.items():
-        world.do(**{**STOCK, "counter": counter}, hold=hold_id)
+        world.call(**{**STOCK, "counter": counter}, hold=hold_id)
 
 
 def change_hold(world: World) -> Scenario:
@@ -297,7 +297,7 @@ def change_hold(world: World) -> Scenario:
 
     def change(counter: str, hold: str, key: object = None, **change: int) -> Any:
         key = f"key-{next(number) if key is None else key}"
-        return world.do(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **change)["status"]
+        return world.call(**{**STOCK, "counter": counter}, hold=hold, idempotency_key=key, **change)["status"]
 
     for name, hold_id in holds_of.items():
         assert [change(name, hold_id, amount=amount, ttl_s=600) for amount in (2, 4, AMOUNT_MAX)] == [200, 200, 409]
@@ -311,22 +311,20 @@ def change_hold(world: World) -> Scenario:
 
 def void_hold(world: World) -> Scenario:
     """Void committed holds, twice, an open hold, a missing hold, and a hold whose void meets a limit."""
-    committed, open_holds = (
-        {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE},
-        {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE},
-    )
+    committed = {counter.name: stock_and_hold(world.prepare, counter) for counter in HOLDABLE}
+    open_holds = {counter.name: place_hold(world.prepare, 1, counter)["body"]["hold"] for counter in HOLDABLE}
     old_hold = hold_before_redeclaration(world.store)
     to_commit = [*((name, STOCK["id"], hold) for name, hold in committed.items()), ("calls", "before", old_hold)]
     for name, id_, hold in to_commit:
         world.prepare({**STOCK, "operation": "commit_hold", "counter": name, "id": id_, "hold": hold})
     fill_calls(world)
     yield
-    world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
+    world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)
     for counter, hold in committed.items():
-        for each in (hold, hold, open_holds[counter], NO_HOLD):
-            world.do(**{**STOCK, "counter": counter}, hold=each)
+        for hold_id in (hold, hold, open_holds[counter], NO_HOLD):
+            world.call(**{**STOCK, "counter": counter}, hold=hold_id)
     world.pass_a_minute()
-    assert world.do(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
+    assert world.call(**{**STOCK, "id": "before", "counter": "calls"}, hold=old_hold)["status"] == 200
 
 
 def place_hold(invoke: Invoke, amount: int, counter: Counter = counters.STOCK, key: str = "") -> dict[str, Any]:
@@ -346,10 +344,8 @@ def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
 
 def hold_before_redeclaration(store: Store) -> str:
     """Place a hold from when `calls` was declared with a floor. The release of the hold meets the ceiling."""
-    old_calls, process = (
-        replace(counters.CALLS, floor=-9, ceiling=None, notify=None),
-        Call(replace(store, limit_cache={})),
-    )
+    old_calls = replace(counters.CALLS, floor=-9, ceiling=None, notify=None)
+    process = Call(replace(store, limit_cache={}))
     tally = periods.tally_id(old_calls, "before", time.time())
     return str(holds.place(process, old_calls, tally, 4, 60, operation="hold", key=secrets.token_hex(8)).body["hold"])
 
@@ -357,9 +353,9 @@ def hold_before_redeclaration(store: Store) -> str:
 def fill_calls(world: World) -> None:
     """Fill `calls` up to the ceiling with a hold of 4. Until it expires, the older hold is not released."""
     id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
-    filled = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
-    placed = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
-    assert (filled["status"], placed["status"]) == (200, 201)
+    increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
+    hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
+    assert (increment_answer["status"], hold_answer["status"]) == (200, 201)
 
 
 def fold_up_to(store: Store, minute: int, hour: int) -> int:
@@ -417,17 +413,17 @@ def test_an_operation_needs_exactly_what_it_declares(
     def pass_a_minute() -> None:
         monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
 
-    served = operation.served_counters(counters_of_function(function, FUNCTIONS[function], counters.COUNTERS))
+    served_counters = operation.served_counters(counters_of_function(function, FUNCTIONS[function], counters.COUNTERS))
     by_function = partial(invoke, function=function)
     steps = SCENARIOS.get(operation.name, invoke_sample)(
-        World(operation, served, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
+        World(operation, served_counters, by_function, invoke, store, pass_a_minute)  # type: ignore[arg-type]
     )
     next(steps)
     store.limit_cache.clear()  # as in a new process
     recorder = Recorder(store)
     list(steps)
-    assert recorder.needs == operation.needs(served)
-    limited = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served)
+    assert recorder.needs == operation.needs(served_counters)
+    limited = LimitReachedError in operation.raises and any(counter.may_settle_holds for counter in served_counters)
     assert bool(refusals) >= limited, "no limit refused, so no expired hold was looked for"
 
 
@@ -463,8 +459,8 @@ def put_minute_to_judge(store: Store) -> None:
     """
     now_s = int(time.time())
     minute = mark_judged(store, minutes_ahead=-5) + 1
-    booked = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
-    entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in booked.items()]
+    amounts_by_name = {"even": (1, 1), "begins": (0, 1), "ends": (3, 0)}
+    entries = [segments.JournalEntry("plays", name, "", *amounts) for name, amounts in amounts_by_name.items()]
     segment = segments.segment_write(store.settings, minute, 0, "shardId-counts#1", entries, now_s)
     store.client.put_item(**segment["Put"])
     stalled = {"bookkeeper_passed_s": now_s - 2 * 24 * 3600}
@@ -532,8 +528,8 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
         put_drift_row(rival, "plays", "begins", 7)
 
     store.client.meta.events.register("after-call.dynamodb.BatchGetItem", overtake)
-    sending = replace(store, settings=store.settings._replace(event_bus="bus"))
-    result = Sweep(counters.COUNTERS, sending, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
+    store_with_bus = replace(store, settings=store.settings._replace(event_bus="bus"))
+    result = Sweep(counters.COUNTERS, store_with_bus, OneShard(), Bus("bus", AcceptingBus))({}, LambdaContext())  # type: ignore[arg-type]
     expected = {"events_sent": 1}
     expected |= {"released": len(HOLDABLE) + 1, "minutes": 3, "uneven": 2, "children_removed": 2 * len(WITH_CHILDREN)}
     expected["parents_removed"] = len(WITH_CHILDREN)
@@ -552,8 +548,8 @@ class AcceptingBus:
 
 def put_event_to_send(store: Store) -> None:
     """Store an event that the bookkeeper has not sent."""
-    unsent = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
-    store.client.put_item(**unsent.as_write(store.settings)["Put"])
+    event = Event("ab" * 16, int(time.time() - 100) * 1000, {"event": "ab" * 16})
+    store.client.put_item(**event.as_write(store.settings)["Put"])
 
 
 def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBucket) -> None:
@@ -568,10 +564,9 @@ def put_faults(invoke: Invoke, store: Store, objects: dead_letters.DeadLetterBuc
     put_drift_row(store, "likes", "a91f", 2)
     put_drift_row(store, "plays", "9f3a", -3)
     record = stream_records.play(7, "9f3a", writer_minute=28_000_000)
-    lost = stream_records.play(8, "lost", writer_minute=int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY)[
-        "dynamodb"
-    ]["NewImage"]
-    store.client.put_item(TableName=store.settings.receipts_table, Item=lost)
+    minute_of_change = int(time.time()) // 60 - 3 * tallies.MINUTES_PER_DAY
+    lost_change = stream_records.play(8, "lost", writer_minute=minute_of_change)["dynamodb"]
+    store.client.put_item(TableName=store.settings.receipts_table, Item=lost_change["NewImage"])
     for consumer in ("rollup", "bookkeeper"):
         marker = dead_letters.store_and_mark(
             Call(store), objects, consumer, "receipts", "shardId-0", "7", record, "for a test"

@@ -41,10 +41,8 @@ PREFIX = f"Tally-prod-{RESTORED_TO:%Y%m%dT%H%M%S}"
 
 def template() -> str:
     """Returns the template of a stack whose outputs name its tables. The fixture makes the tables."""
-    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES} | {
-        "StorageFormat": str(FORMAT)
-    }
-    outputs = {name: {"Value": value} for name, value in values.items()}
+    values = {f"{table.capitalize()}TableName": f"Tally-prod-{table}" for table in TABLES}
+    outputs = {name: {"Value": value} for name, value in [*values.items(), ("StorageFormat", str(FORMAT))]}
     return json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs})
 
 
@@ -66,14 +64,11 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             arn = client.describe_table(TableName=table)["Table"]["TableArn"]
             client.tag_resource(ResourceArn=arn, Tags=[{"Key": "team", "Value": "video"}])
         store_visits(store("Tally-prod"))
-        for (
-            table
-        ) in moto_tables().values():  # in moto, only the second in which backups were switched on can be restored
+        # In moto, only the second in which backups were switched on can be restored.
+        for table in moto_tables().values():
             restorable = table.continuous_backups["PointInTimeRecoveryDescription"]
-            restorable |= {
-                "EarliestRestorableDateTime": RESTORED_TO.timestamp() - 999,
-                "LatestRestorableDateTime": RESTORED_TO.timestamp(),
-            }
+            restorable["EarliestRestorableDateTime"] = RESTORED_TO.timestamp() - 999
+            restorable["LatestRestorableDateTime"] = RESTORED_TO.timestamp()
         # DynamoDB reports the time that the request names. moto reports the time of the copy.
         requested_time = property(lambda _: RESTORED_TO.timestamp(), lambda *_: None)
         monkeypatch.setattr(RestoredPITTable, "restore_date_time", requested_time, raising=False)
@@ -129,12 +124,11 @@ def test_a_restore_makes_new_tables_repairs_them_and_says_how_to_adopt_them(aws:
 def settings_of(client: Any, name: str) -> dict[str, Any]:
     """Returns the table's keys, and the settings that DynamoDB's restore leaves out."""
     table = client.describe_table(TableName=name)["Table"]
+    backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
     return {
         "stream": table.get("StreamSpecification", {}).get("StreamViewType"),
         "ttl": client.describe_time_to_live(TableName=name)["TimeToLiveDescription"],
-        "backups": client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"][
-            "PointInTimeRecoveryDescription"
-        ]["PointInTimeRecoveryStatus"],
+        "backups": backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"],
         "protected": table["DeletionProtectionEnabled"],
         "tags": client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"],
         "keys": table["KeySchema"],
@@ -143,11 +137,11 @@ def settings_of(client: Any, name: str) -> dict[str, Any]:
 
 def stop_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first wait for a table ends with Ctrl-C. Later waits are not changed."""
-    real_wait, stopped = restore._wait, []
+    real_wait, stops = restore._wait, []
 
     def wait(*arguments: Any) -> None:
-        if not stopped:
-            stopped.append(True)
+        if not stops:
+            stops.append(True)
             raise KeyboardInterrupt
         real_wait(*arguments)
 

@@ -173,11 +173,11 @@ def test_a_restore_without_copies_of_all_three_tables_makes_no_table(aws: Vault,
     assert not aws.start_requests
 
 
-def test_a_vault_with_copies_of_two_stacks_of_one_name_needs_the_arn_of_one(aws: Vault, run: Run) -> None:
-    other = SOURCE.replace("eu-west-1", "us-east-1")
+def test_a_vault_with_copies_of_two_stacks_of_one_name_needs_the_arn_of_one_stack(aws: Vault, run: Run) -> None:
+    other_source = SOURCE.replace("eu-west-1", "us-east-1")
     aws.copy(COPIED_S, source=f"{SOURCE}-20260101T000000")
-    aws.copy(COPIED_S + 60, source=other)
-    error = f"tally: the vault tally-copies has copies of {SOURCE} and {other}: give one as --stack\n"
+    aws.copy(COPIED_S + 60, source=other_source)
+    error = f"tally: the vault tally-copies has copies of {SOURCE} and {other_source}: give one as --stack\n"
     assert run(*COMMAND) == (2, "", error)
     code, out, _ = run(*command("--stack", SOURCE))
     assert (code, f"ready    {PREFIX}-counts" in out) == (0, True)

@@ -64,8 +64,8 @@ class FakeStack:
         if service == "cloudwatch" and self.refuses_cloudwatch:
             stubber.add_client_error("describe_alarms", "AccessDenied", "User ann is not authorized", 403)
         elif service == "cloudwatch":
-            listed = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
-            stubber.add_response("describe_alarms", {"MetricAlarms": listed}, {"ActionPrefix": TOPIC})
+            alarms = [{"AlarmName": name, "StateValue": state} for name, state in self.alarms.items()]
+            stubber.add_response("describe_alarms", {"MetricAlarms": alarms}, {"ActionPrefix": TOPIC})
         elif service == "sns":
             attributes = {"SubscriptionsConfirmed": "1", "SubscriptionsPending": "0"}
             stubber.add_response("get_topic_attributes", {"Attributes": attributes}, {"TopicArn": TOPIC})
@@ -90,7 +90,7 @@ class FakeStack:
 
 
 @pytest.fixture
-def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeStack:
+def fake_stack(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeStack:
     stack, real_client = FakeStack(store), boto3.client
 
     def client(service: str, **options: Any) -> Any:
@@ -109,7 +109,7 @@ def deployed(engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch) -> F
     return stack
 
 
-def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(deployed: FakeStack, run: Run) -> None:
+def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(fake_stack: FakeStack, run: Run) -> None:
     code, out, err = run(*STATUS)
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "all is well"
@@ -155,10 +155,10 @@ def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
     ],
 )  # fmt: skip
 def test_status_names_the_part_that_is_wrong_and_exits_with_1(
-    deployed: FakeStack, run: Run, part: str, break_part: Callable[[FakeStack], object], line_end: str,
+    fake_stack: FakeStack, run: Run, part: str, break_part: Callable[[FakeStack], object], line_end: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    break_part(deployed)
+    break_part(fake_stack)
     code, out, _ = run(*STATUS)
     assert code == 1
     [line] = [line for line in out.splitlines() if line.startswith("wrong")]
@@ -174,14 +174,14 @@ def test_status_names_the_part_that_is_wrong_and_exits_with_1(
 
 
 def test_status_exits_with_2_for_an_unknown_part_and_with_1_if_another_part_is_wrong(
-    deployed: FakeStack, run: Run
+    fake_stack: FakeStack, run: Run
 ) -> None:
-    deployed.refuses_cloudwatch = True
+    fake_stack.refuses_cloudwatch = True
     code, out, err = run(*STATUS)
     assert (code, err, "all is well" in out) == (2, "tally: cannot tell: alarms\n", False)
     [line] = [line for line in out.splitlines() if line.startswith("unknown")]
     assert line.split(maxsplit=2)[1:] == ["alarms", "User ann is not authorized"]
-    deployed.failed_events = 1
+    fake_stack.failed_events = 1
     code, out, err = run(*STATUS, "--json")
     assert (code, err) == (1, "tally: cannot tell: alarms\n")
     [document] = map(json.loads, out.splitlines())

@@ -48,13 +48,10 @@ def filled_store(store: Store, now: SimpleNamespace) -> Store:
     """A store in which each counter has a number, children, an hour of its series and a place in a top list."""
     invoke, hour = Invoke(store), int(time.time()) // 3600
     table, top_list, amounts = store.settings.ledger_table, top.TopListBuilder(), []
-    series_progress = progress.Progress(  # the series began 20 hours ago
-        progress.minutes_of(store.settings, hour - 20)[0], store.settings.minute_of(time.time()), hour
-    )
-    commit_writes(
-        Call(store),
-        [items.update_write(table, progress.PROGRESS, series_progress.values, expected=items.EXPECT_NO_ITEM)],
-    )
+    first_minute = progress.minutes_of(store.settings, hour - 20)[0]
+    series_progress = progress.Progress(first_minute, store.settings.minute_of(time.time()), hour)
+    write = items.update_write(table, progress.PROGRESS, series_progress.values, expected=items.EXPECT_NO_ITEM)
+    commit_writes(Call(store), [write])
     for counter in COUNTERS.values():
         id_ = stored_id(counter)
         tally = keys.key(counter.partition_start + periods.tally_id(counter, id_, time.time()), counter.sort_key)
@@ -75,10 +72,10 @@ def filled_store(store: Store, now: SimpleNamespace) -> Store:
 
 def open_routes() -> list[Route]:
     """Returns the routes that the API document has for people without a token."""
-    described = document(OPERATIONS, COUNTERS)["paths"]
+    paths = document(OPERATIONS, COUNTERS)["paths"]
     open_paths = {
         (method.upper(), path)
-        for path, methods in described.items()
+        for path, methods in paths.items()
         for method, operation in methods.items()
         if not operation["security"]
     }
@@ -94,12 +91,8 @@ def requests(route: Route) -> Iterator[dict[str, Any]]:
     yield {}
     for counter in COUNTERS.values():
         own_id = f"https://example.com/{MINE}" if counter.pages else MINE
-        for of in (
-            [counter.name],
-            [f"{counter.name}:{own_id}"],
-            [f"{counter.name}:"],
-            [f"{counter.name}:{own_id}"] * 3,
-        ):
+        of_own_id = f"{counter.name}:{own_id}"
+        for of in ([counter.name], [of_own_id], [f"{counter.name}:"], [of_own_id] * 3):
             fields = target | {"counter": counter.name, "of": of if len(of) > 1 else of[0]}
             fields |= {"target": f"{counter.name}/{own_id}"} if "target" in names else {}
             yield {name: value for name, value in fields.items() if name in names}
@@ -113,24 +106,24 @@ def answers_to_stranger(store: Store) -> dict[str, str]:
     invoke, texts = Invoke(store), {}
     for route in open_routes():
         for number, fields in enumerate(requests(route)):
-            sent = {**fields, **(KEY_FIELD if "idempotency_key" in {field.name for field in route.fields} else {})}
-            event = samples.http_event(route, COUNTERS, **sent)
+            needs_key = any(field.name == "idempotency_key" for field in route.fields)
+            event = samples.http_event(route, COUNTERS, **fields, **(KEY_FIELD if needs_key else {}))
             answer = invoke.entry(invoke.function_of(event))(event, LambdaContext())
             texts[f"{route.key} {number}"] = json.dumps(answer)
     return texts
 
 
-def routes_with(text: str, answered: dict[str, str]) -> set[str]:
+def routes_with(text: str, answers: dict[str, str]) -> set[str]:
     """Returns the routes with an answer that has this text."""
-    return {name.rpartition(" ")[0] for name, answer in answered.items() if text in answer}
+    return {name.rpartition(" ")[0] for name, answer in answers.items() if text in answer}
 
 
 def test_no_route_answers_a_person_without_a_token_with_an_id_that_they_did_not_send(filled_store: Store) -> None:
-    answered = answers_to_stranger(filled_store)
-    assert len({name.rpartition(" ")[0] for name in answered}) == len(open_routes()) >= 20
-    assert (routes_with(SECRET, answered), routes_with(FAN, answered)) == (set(), set())
-    assert {name for name, text in answered.items() if '"statusCode": 5' in text} == set()
-    assert routes_with(MINE, answered) >= {"GET /tallies", "GET /series", "GET /counters/plays/{id}"}
+    answers = answers_to_stranger(filled_store)
+    assert len({name.rpartition(" ")[0] for name in answers}) == len(open_routes()) >= 20
+    assert (routes_with(SECRET, answers), routes_with(FAN, answers)) == (set(), set())
+    assert {name for name, text in answers.items() if '"statusCode": 5' in text} == set()
+    assert routes_with(MINE, answers) >= {"GET /tallies", "GET /series", "GET /counters/plays/{id}"}
 
 
 def test_a_person_who_knows_an_id_reads_its_number(filled_store: Store) -> None:
@@ -151,10 +144,10 @@ def test_the_list_of_a_counter_that_anyone_may_list_has_only_its_own_ids(
 ) -> None:
     listed_counter = replace(COUNTERS[listed], lists=ANYONE)
     monkeypatch.setitem(COUNTERS, listed, listed_counter)
-    answered = answers_to_stranger(filled_store)
-    assert routes_with(SECRET, answered) == {"GET /top"}
+    answers = answers_to_stranger(filled_store)
+    assert routes_with(SECRET, answers) == {"GET /top"}
     other_ids = {stored_id(counter) for counter in COUNTERS.values() if not counter.pages} - {stored_id(listed_counter)}
-    assert [id_ for id_ in other_ids if routes_with(f'"{id_}', answered) or routes_with(f'\\"{id_}', answered)] == []
+    assert [id_ for id_ in other_ids if routes_with(f'"{id_}', answers) or routes_with(f'\\"{id_}', answers)] == []
     invoke = Invoke(filled_store)
     if listed_counter.child:
         children = events.body_of(invoke.http(f"list_children_{listed}", id=stored_id(listed_counter)))["children"]

@@ -79,8 +79,8 @@ class Ledger:
 
     def segment_bytes(self) -> int:
         """Returns the compressed bytes of all segments."""
-        stored = self.store.client.scan(TableName=self.store.settings.ledger_table)["Items"]
-        return sum(len(item["body"]["B"]) for item in stored if item["PK"]["S"].startswith("SEGMENT#"))
+        items = self.store.client.scan(TableName=self.store.settings.ledger_table)["Items"]
+        return sum(len(item["body"]["B"]) for item in items if item["PK"]["S"].startswith("SEGMENT#"))
 
     def heartbeats(self) -> list[str]:
         """Returns the keys of the heartbeats in both tables."""
@@ -237,8 +237,8 @@ def test_a_consumer_that_lags_is_logged_with_its_shard(
     ledger.sweep()
     metered = metrics(capsys.readouterr().out)
     assert (metered["rollup"]["WatermarkAgeSeconds"], metered["bookkeeper"]["WatermarkAgeSeconds"]) == ([700.0], [60.0])
-    [logged] = [vars(record) for record in caplog.records if record.message == "consumer lags"]
-    assert (logged["consumer"], logged["in"][0]) == ("rollup", "receipts shard-receipts")
+    [log_line] = [vars(record) for record in caplog.records if record.message == "consumer lags"]
+    assert (log_line["consumer"], log_line["in"][0]) == ("rollup", "receipts shard-receipts")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     minutes."""
     shards = Streams(cost.SHARDS)
     ledger.book(-5, -5)  # nothing drifts
-    used = list[tuple[float, float, float]]()
+    costs = list[tuple[float, float, float]]()
     for _ in range(8):  # enough sweeps to judge all old minutes
         ledger.now_s += 60
         for consumer in ("rollup", "bookkeeper"):
@@ -312,8 +312,8 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
         meter.reset()
         capsys.readouterr()
         ledger.sweep(shards=shards)
-        used.append((meter.read_units, meter.requests, meter.write_units))
-    reads, requests, writes = (sum(pair) / 2 for pair in zip(*used[-2:], strict=True))
+        costs.append((meter.read_units, meter.requests, meter.write_units))
+    reads, requests, writes = (sum(pair) / 2 for pair in zip(*costs[-2:], strict=True))
     assert reads == pytest.approx(cost.QUIET_READS, rel=0.05)
     assert requests == pytest.approx(cost.SWEEP_REQUESTS - cost.FOLD_READS, rel=0.05)
     assert writes == cost.JUDGE_WRITES + 2 * cost.SHARDS

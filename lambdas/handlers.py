@@ -45,10 +45,10 @@ def entry(name: str, store: Store | None = None) -> RequestHandler:
     from tally.api.entry import RequestHandler
     from tally.api.operation import counters_of_function, operations_of, operations_of_function, routes_by_function
 
-    declared = operations_of(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
-    routes = routes_by_function(declared, COUNTERS).get(name)
+    in_file = operations_of(importlib.import_module(f"tally.operations.{name.partition('_')[0]}"))
+    routes = routes_by_function(in_file, COUNTERS).get(name)
     if routes is None:
         raise AttributeError(name)
-    served = {one.name for one in counters_of_function(name, routes, COUNTERS)}
-    own = operations_of_function(name, routes, declared, COUNTERS)
-    return RequestHandler(own, routes, COUNTERS, PAGES, store, served)
+    counter_names = {counter.name for counter in counters_of_function(name, routes, COUNTERS)}
+    served_operations = operations_of_function(name, routes, in_file, COUNTERS)
+    return RequestHandler(served_operations, routes, COUNTERS, PAGES, store, counter_names)

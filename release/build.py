@@ -64,14 +64,14 @@ def build(out: Path) -> Path:
     from tally.cdk.bundling import BundlingError, install_packages  # imported here: `make npm` works without the CDK
 
     with tempfile.TemporaryDirectory() as folder:
-        stage, built = Path(folder, "stage"), Path(folder, "made")
-        lay_out(git_files(), stage)
+        source, built = Path(folder, "source"), Path(folder, "built")
+        lay_out(git_files(), source)
         try:
-            install_packages(ROOT / "lambdas/requirements.txt", stage / "tally/cdk/packages")
+            install_packages(ROOT / "lambdas/requirements.txt", source / "tally/cdk/packages")
         except BundlingError as error:
             raise BuildError(str(error)) from None
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(built)]
-        run = subprocess.run([*command, str(stage)], capture_output=True, text=True, timeout=BUILD_S_MAX)
+        run = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=BUILD_S_MAX)
         if run.returncode:
             raise BuildError(f"uv could not build the wheel: {' '.join(run.stderr.split())}")
         [wheel] = built.glob("*.whl")
@@ -83,9 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build the wheel and print its path. For an error that a person can fix, print one line and exit with 1."""
     parser = argparse.ArgumentParser(prog="make wheel", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the wheel (dist)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        wheel = build(given.out)
+        wheel = build(options.out)
     except (BuildError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1

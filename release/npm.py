@@ -29,20 +29,20 @@ def package_json() -> dict[str, object]:
     package = json.loads((ROOT / CLIENT_FOLDER / "package.json").read_text(encoding="utf-8"))
     del package["private"]
     repository = os.environ.get(REPOSITORY_VARIABLE)
-    source = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
-    return {"name": package.pop("name"), "version": version(), **package, **source}
+    origin = {"repository": {"type": "git", "url": f"git+https://github.com/{repository}.git"}} if repository else {}
+    return {"name": package.pop("name"), "version": version(), **package, **origin}
 
 
 def pack(out: Path) -> Path:
     """Write the package into the folder `out`, and return its path. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
-        stage = Path(folder)
+        source = Path(folder)
         for path in (*(path for path in git_files() if path.startswith(CLIENT_FOLDER)), "LICENSE"):
-            shutil.copyfile(ROOT / path, stage / Path(path).name)
-        (stage / "package.json").write_text(json.dumps(package_json(), indent=2), encoding="utf-8")
+            shutil.copyfile(ROOT / path, source / Path(path).name)
+        (source / "package.json").write_text(json.dumps(package_json(), indent=2), encoding="utf-8")
         out.mkdir(parents=True, exist_ok=True)
         command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
-        run = subprocess.run(command, cwd=stage, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=60)
         if run.returncode:
             raise BuildError(f"npm could not pack the client: {' '.join(run.stderr.split())}")
         return out / run.stdout.strip()
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Pack the client and print its path. For an error that a person can fix, print one line and exit with 1."""
     parser = argparse.ArgumentParser(prog="make npm", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the package (dist)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        package = pack(given.out)
+        package = pack(options.out)
     except (BuildError, OSError, subprocess.TimeoutExpired) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1

@@ -63,45 +63,40 @@ def fields_of(cls: type) -> list[tuple[str, ast.expr | None, str]]:
     [node] = ast.parse(inspect.getsource(cls)).body
     assert isinstance(node, ast.ClassDef)
     names = {field.name for field in fields(cls)}
-    return [one for one in assignments(node.body) if one[0] in names]
+    return [assignment for assignment in assignments(node.body) if assignment[0] in names]
 
 
 def class_table(cls: type, module: ModuleType) -> str:
     """Returns the table of a declaration."""
-    rows = [(f"`{name}`", _default(value, module), text) for name, value, text in fields_of(cls)]
+    rows = [(f"`{name}`", _format_default(value, module), text) for name, value, text in fields_of(cls)]
     return table(("field", "default", "meaning"), rows)
 
 
-def _default(value: ast.expr | None, module: ModuleType) -> str:
+def _format_default(value: ast.expr | None, module: ModuleType) -> str:
     if value is None:
         return "required"
     if isinstance(value, ast.Call):
         return "`{}`"
     text = ast.unparse(value)
-    known = repr(getattr(module, text)) if isinstance(value, ast.Name) else text
-    return f"`{known if len(known) <= DEFAULT_CHARACTERS_MAX else text}`"
+    spelled_out = repr(getattr(module, text)) if isinstance(value, ast.Name) else text
+    return f"`{spelled_out if len(spelled_out) <= DEFAULT_CHARACTERS_MAX else text}`"
 
 
 def options_table() -> str:
     """Returns the table of the options of a deployment."""
     prod, dev = options.Options(stage=options.PROD_STAGE), options.Options()
+    context_names = {field.name: options._context_name(field) for field in fields(options.Options)}
     rows = []
-    texts = {name: text for name, _, text in fields_of(options.Options)}
-    for field in fields(options.Options):
-        in_prod, in_dev = (_default_text(getattr(one, field.name)) for one in (prod, dev))
-        differs = in_prod != in_dev and field.name != "stage"
+    for name, _, text in fields_of(options.Options):
+        in_prod, in_dev = (_format_value(getattr(values, name)) for values in (prod, dev))
+        differs = in_prod != in_dev and name != "stage"
         default = f"{in_prod}; in `dev` {in_dev}" if differs else in_dev
-        text = re.sub(r"`(\w+_\w+)`", lambda found: f"`{_context_name(found[1])}`", texts[field.name])
-        rows.append((f"`{_context_name(field.name)}`", default, text))
+        text = re.sub(r"`(\w+_\w+)`", lambda match: f"`{context_names.get(match[1], match[1])}`", text)
+        rows.append((f"`{context_names[name]}`", default, text))
     return table(("option", "default", "meaning"), rows)
 
 
-def _context_name(name: str) -> str:
-    [found] = [options._context_name(field) for field in fields(options.Options) if field.name == name] or [name]
-    return found
-
-
-def _default_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     value = getattr(value, "value", value)
     if value in ("", None, ()):
         return "none"
@@ -118,18 +113,18 @@ def metrics() -> list[tuple[str, str]]:
     return [(str(name), text) for name, text in texts if str(name)[:1].isupper() and name != observe.NAMESPACE]
 
 
-def problems(kind: type[errors.TallyError] = errors.TallyError) -> Iterator[type[errors.TallyError]]:
-    """Yields the kinds of problems that a caller may get."""
-    for each in kind.__subclasses__():
-        if each.__module__ == errors.__name__:
-            if "slug" in vars(each) and each not in NEVER_ANSWERED:
-                yield each
-            yield from problems(each)
+def problems(base: type[errors.TallyError] = errors.TallyError) -> Iterator[type[errors.TallyError]]:
+    """Yields the error classes of the problems that a caller may get."""
+    for error in base.__subclasses__():
+        if error.__module__ == errors.__name__:
+            if "slug" in vars(error) and error not in NEVER_ANSWERED:
+                yield error
+            yield from problems(error)
 
 
 def problems_table() -> str:
     """Returns the table of the problem types, by status."""
-    rows = [(str(each.status), f"`{each.slug}`", _docstring(each)) for each in problems()]
+    rows = [(str(error.status), f"`{error.slug}`", _docstring(error)) for error in problems()]
     return table(("status", "type", "when"), sorted(rows))
 
 
@@ -153,7 +148,7 @@ def undocumented() -> list[str]:
     """Returns the fields, options, metrics and problems that lack a docstring."""
     classes = [*(cls for cls, _, _ in CLASSES), options.Options]
     texts = {f"{cls.__name__}.{name}": text for cls in classes for name, _, text in fields_of(cls)}
-    texts |= dict(metrics()) | {each.__name__: _docstring(each) for each in problems()}
+    texts |= dict(metrics()) | {error.__name__: _docstring(error) for error in problems()}
     return [name for name, text in texts.items() if not text]
 
 

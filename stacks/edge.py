@@ -71,7 +71,7 @@ class Edge(Stack):
         )
         if options.cdn_client_certificate_arn:
             _set_client_certificate(distribution, options.cdn_client_certificate_arn)
-        _acknowledge(distribution)
+        _acknowledge_findings(distribution)
         EdgeAlarms(self, "Monitoring", distribution=distribution, options=options)
         check_quotas(self)
         if logs:
@@ -188,7 +188,7 @@ def _rule(
     name: str, priority: int, statement: waf.CfnWebACL.StatementProperty, status: HTTPStatus, headers: dict[str, str]
 ) -> waf.CfnWebACL.RuleProperty:
     """Returns a rule: requests that match `statement` get this status, and the custom body of the rule's name."""
-    refused = waf.CfnWebACL.CustomResponseProperty(
+    response = waf.CfnWebACL.CustomResponseProperty(
         response_code=status.value,
         custom_response_body_key=name,
         response_headers=[
@@ -200,7 +200,7 @@ def _rule(
         name=name,
         priority=priority,
         statement=statement,
-        action=waf.CfnWebACL.RuleActionProperty(block=waf.CfnWebACL.BlockActionProperty(custom_response=refused)),
+        action=waf.CfnWebACL.RuleActionProperty(block=waf.CfnWebACL.BlockActionProperty(custom_response=response)),
         visibility_config=_visibility_config(name),
     )
 
@@ -208,14 +208,14 @@ def _rule(
 def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
     """Returns a statement that matches long bodies, except on the paths of operations that take them, with a token."""
     field = waf.CfnWebACL.FieldToMatchProperty
-    plain = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
+    untransformed = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
     exempt_paths = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})
     too_long = waf.CfnWebACL.StatementProperty(
         size_constraint_statement=waf.CfnWebACL.SizeConstraintStatementProperty(
             comparison_operator="GT",
             size=BODY_BYTES_MAX,
             field_to_match=field(body=waf.CfnWebACL.BodyProperty(oversize_handling="MATCH")),
-            text_transformations=plain,
+            text_transformations=untransformed,
         )
     )
     on_other_paths = [
@@ -226,7 +226,7 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
                         field_to_match=field(uri_path={}),
                         positional_constraint="EXACTLY",
                         search_string=path,
-                        text_transformations=plain,
+                        text_transformations=untransformed,
                     )
                 )
             )
@@ -235,8 +235,8 @@ def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProp
     ]
     if not on_other_paths:
         return too_long
-    both = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *on_other_paths])
-    return waf.CfnWebACL.StatementProperty(and_statement=both)
+    too_long_there = waf.CfnWebACL.AndStatementProperty(statements=[too_long, *on_other_paths])
+    return waf.CfnWebACL.StatementProperty(and_statement=too_long_there)
 
 
 def _visibility_config(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
@@ -245,7 +245,7 @@ def _visibility_config(metric: str) -> waf.CfnWebACL.VisibilityConfigProperty:
     )
 
 
-def _acknowledge(distribution: cloudfront.Distribution) -> None:
+def _acknowledge_findings(distribution: cloudfront.Distribution) -> None:
     Validations.of(distribution).acknowledge(
         Acknowledgment(
             id="AwsSolutions-CFR1",

@@ -89,7 +89,7 @@ class Soak:
             setup = SoakSetup(self._folder, self._seed, self._minute_s, engine.endpoint)
             os.environ.update(setup.environment)
             processes.prepare_forkserver()
-            _write_start(setup)
+            _write_posts_and_stock(setup)
             monitor = Monitor(setup, setup.store())
             consumers = self._run_load(setup, monitor)
             stored = comparison.read_tables(setup)
@@ -130,7 +130,7 @@ class Soak:
                     monitor.check()
                     monitor.trim(shards)
                     bar.n = monitor.accepted.operations
-                    faults = sum(_faults(setup.folder).values())
+                    faults = sum(_read_fault_counts(setup.folder).values())
                     bar.set_postfix(problems=monitor.problem_count, faults=faults, kills=consumers.kills)
                 time.sleep(TICK_S)
         if any(process.exitcode for process in workers):
@@ -163,15 +163,15 @@ class Soak:
         took_s: float,
     ) -> int:
         _print_differences(problems)
-        accepted, kinds = monitor.accepted, _faults(self._folder)
-        print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in kinds.items())}")
+        accepted, faults = monitor.accepted, _read_fault_counts(self._folder)
+        print(f"faults: {', '.join(f'{count:,} {name.lower()}' for name, count in faults.items())}")
         checked = f"{monitor.judged_minutes:,} minutes of {self._minute_s} s judged, {monitor.checks:,} checks"
         speed = f"{took_s:,.0f} s, {self._operations / took_s:,.0f} operations a second"
         print(
             f"{checked}, {monitor.unconfirmed:,} drift rows before confirmation, {consumers.freezes} freezes, {speed}"
         )
         drifts = len(monitor.drifts) + len(stored.drifts)
-        print(_summary(accepted, stored, problems, sum(kinds.values()), consumers.kills, drifts))
+        print(_summary(accepted, stored, problems, sum(faults.values()), consumers.kills, drifts))
         return int(bool(problems))
 
 
@@ -201,21 +201,21 @@ def _summary(
     )
 
 
-def _write_start(setup: SoakSetup) -> None:
-    """Write the posts and the first stock, with a note of each, as of every other change."""
+def _write_posts_and_stock(setup: SoakSetup) -> None:
+    """Write the posts, and the first stock of each item. The stock has notes, as other changes have."""
     from . import intended_changes
 
     store = setup.store()
     for post in PARENTS[counters.LIKES]:
         posts.write_post(Call(store, "author"), counters.LIKES, post, "hello")
-    with (setup.folder / "notes-shelves.tsv").open("w") as file:
+    with (setup.folder / "notes-stock.tsv").open("w") as file:
         for item in MOVES["stock"].ids:
             entry = intended_changes.IntendedEntry(counters.STOCK, item, STOCK)
-            intended_changes.increment(store, entry, f"shelves-{item}").send()
-            file.write(notes.format_note(entry.note(notes.STOCKED, f"shelves-{item}")._replace(answered_s=time.time())))
+            intended_changes.increment(store, entry, f"stock-{item}").send()
+            file.write(notes.format_note(entry.note(notes.STOCKED, f"stock-{item}")._replace(answered_s=time.time())))
 
 
-def _faults(folder: Path) -> dict[str, int]:
+def _read_fault_counts(folder: Path) -> dict[str, int]:
     """Returns how many requests have met each fault."""
     path = folder / "faults.json"
     counts = json.loads(path.read_text()) if path.exists() else {}

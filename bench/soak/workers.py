@@ -126,7 +126,7 @@ def work(setup: SoakSetup, number: int, operations: int) -> None:
 
 
 class Client:
-    """A client, in a thread of its own."""
+    """A client that runs in its own thread."""
 
     def __init__(self, setup: SoakSetup, name: str, stores: Stores, write: Callable[[Note], None]) -> None:
         from . import intended_changes  # its handlers read the environment
@@ -135,7 +135,7 @@ class Client:
         self._stores, self._write = stores, write
         self._chance = random.Random(f"{setup.seed}/{name}")
         self._numbers = itertools.count()
-        self._begun = self._operations = 0
+        self._begun_operations = self._operations = 0
         self._waiting: list[tuple[float, int, IntendedChange, Body | None]] = []
         """For each waiting change: the time to send it (on the monotonic clock), a number to sort by, and the change. A
         repeated change also has its first answer, because it must get the same answer."""
@@ -146,18 +146,18 @@ class Client:
             for user in range(CHILDREN)
         ]
         self._hot_child_entries = [entry for entry in self._child_entries if entry.id == PARENTS[entry.counter][0]]
-        self._children: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
-        """Whether each child exists; None while a request that changes the child may still arrive."""
+        self._child_exists: dict[IntendedEntry, bool | None] = dict.fromkeys(self._child_entries, False)
+        """For each child whether it exists; None while a request that changes the child may still arrive."""
         self._changing_until: list[tuple[float, IntendedEntry, bool]] = []
         """When no late request can change the child any more, the child, and whether it then exists."""
 
     def run(self, operations: int) -> None:
-        """Make so many changes."""
+        """Make `operations` changes, and return when each has its final answer."""
         self._operations = operations
         try:
-            while self._begun < operations:
+            while self._begun_operations < operations:
                 if not self._send_due():
-                    self._begin_any(operations - self._begun)
+                    self._begin_any(operations - self._begun_operations)
             while self._waiting:
                 if not self._send_due():
                     self._advance_waiting()
@@ -203,7 +203,7 @@ class Client:
             self._begin(intent)
 
     def _begin(self, intent: IntendedChange) -> None:
-        self._begun += len(intent.entries)
+        self._begun_operations += len(intent.entries)
         self._send(intent)
 
     def _entry(self, move: Move) -> IntendedEntry:
@@ -218,7 +218,7 @@ class Client:
         """Make a series of increments, one after the other."""
         moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, INCREMENTS_MAX))
         for move in self._chance.choices(moves, [move.weight_in_series for move in moves], k=size):
-            if self._begun < self._operations:  # voids of the first increments are operations, too
+            if self._begun_operations < self._operations:  # voids of the first increments are operations, too
                 self._begin(self._increment(move))
 
     def _batch(self, operations_left: int) -> IntendedChange:
@@ -267,17 +267,17 @@ class Client:
         now_s = time.monotonic()
         for until_s, entry, exists in self._changing_until:
             if until_s <= now_s:
-                self._children[entry] = exists
+                self._child_exists[entry] = exists
         self._changing_until = [changing for changing in self._changing_until if changing[0] > now_s]
         entry = self._chance.choice(
             self._hot_child_entries if self._chance.random() < HOT_SHARE else self._child_entries
         )
-        exists_now = self._children[entry]
+        exists_now = self._child_exists[entry]
         if exists_now is None:
             return None
         put = not exists_now if self._chance.random() < 0.85 else exists_now
         key = self._key() if self._chance.random() < 0.5 else ""
-        self._children[entry] = None
+        self._child_exists[entry] = None
         return self._intended.put_or_remove(
             self._stores.faulty if key else self._stores.faulty_with_tokens, entry, key, put=put
         )
@@ -335,7 +335,7 @@ class Client:
         """
         (entry,) = intent.entries
         spilled = exists and not intent.key and body["visible"] == "soon" and intent.late_until_s > time.monotonic()
-        if spilled and self._begun < self._operations:
+        if spilled and self._begun_operations < self._operations:
             self._begin(self._intended.put_or_remove(self._stores.faulty_with_tokens, entry, "", put=False))
         else:
             self._changing_until.append((0.0 if intent.key else intent.late_until_s, entry, exists))
@@ -343,16 +343,16 @@ class Client:
     def _void_later(self, intent: IntendedChange, counted: Sequence[Note]) -> None:
         """Void a change, unless its counter only counts up. Late copies of the change may come before and after."""
         growing = any(note.counter in GROWING_COUNTERS for note in counted)
-        if not growing and self._begun + len(counted) <= self._operations:
-            self._begun += len(counted)
+        if not growing and self._begun_operations + len(counted) <= self._operations:
+            self._begun_operations += len(counted)
             void = self._intended.void(self._stores.faulty, intent, [note.id for note in counted])
             self._send_later(void, self._chance.uniform(0, TTL_S_MAX))
 
     def _settle_later(self, entry: IntendedEntry, hold_id: str) -> None:
         """Settle most holds, some of them too late. The other holds expire."""
         drawn = self._chance.random()
-        if drawn < SETTLED_SHARE and self._begun < self._operations:
-            self._begun += 1
+        if drawn < SETTLED_SHARE and self._begun_operations < self._operations:
+            self._begun_operations += 1
             intent = self._intended.settle(self._stores.faulty, entry, hold_id, commit=drawn < COMMITTED_SHARE)
             self._send_later(intent, self._chance.uniform(0, 0.75 * TTL_S_MAX))
 

@@ -9,6 +9,5 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(
-    str(ROOT / "lambdas")
-)  # the measured code; a test of mutations puts its mutated copy before this folder
+# The measured code; a test of mutations puts its mutated copy before this folder.
+sys.path.append(str(ROOT / "lambdas"))

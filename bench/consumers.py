@@ -167,9 +167,8 @@ def deliver_streams(
     with closing(wire_of(clients)) as wire:
         for table in tables:
             stream = Stream(wire, f"bench-{table}")
-            records = [with_time(record, made_s) for record in stream.read_new()][
-                skip_records if table == "counts" else 0 :
-            ]
+            new_records = list(stream.read_new())[skip_records if table == "counts" else 0 :]
+            records = [with_time(record, made_s) for record in new_records]
             deliver(clients, consumer, table, records, size=size, shard=stream.shard)
 
 
@@ -194,9 +193,8 @@ def one_minute() -> Iterator[tuple[Clients, WallClock]]:
 
 def write_units_of(clients: Clients, clock: WallClock, work: Callable[[], None]) -> float:
     """Returns the write units of some work, after the last minute is judged and the counters' schemas are stored."""
-    FingerprintCache(clients.store).note(
-        CounterIndex(counters.COUNTERS), counters.COUNTERS
-    )  # once in the life of a ledger
+    # Once in the life of a ledger.
+    FingerprintCache(clients.store).note(CounterIndex(counters.COUNTERS), counters.COUNTERS)
     note_judged(clients.store, SETTINGS.minute_of(clock.now_s) - 1)
     meter = Meter(clients.store.client)
     work()

@@ -81,9 +81,8 @@ LOADS = (
         for per_s, duration_s in ((50, 60.0), (200, 40.0), (1000, 20.0))
     ),
     Load(counters.PLAYS, 5000, 11, warm=True),
-    Load(
-        counters.PLAYS, 5000, 3
-    ),  # the last two loads are short, because they exceed the limits and need many environments
+    # The last two loads are short, because they exceed the limits and need many environments.
+    Load(counters.PLAYS, 5000, 3),
     Load(counters.LIKES, 5000, 3),
 )
 

@@ -29,9 +29,8 @@ NETWORK_S = 0.0015  # 0.75 ms for the request, 0.75 ms for the answer
 WRITE_MEDIAN_S, WRITE_P99_S = 0.004, 0.011  # a single write, or a cancelled transaction
 LOCK_S = (0.010, 0.030)  # how long a transaction locks its items
 PREPARE_WCU, COMMIT_WCU = 1.0, 1.0  # for each item of a transaction; every item is under 1 KB
-_SIGMA = (
-    math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
-)  # the normal distribution has its 99th percentile 2.326 deviations above the median
+# The normal distribution has its 99th percentile 2.326 deviations above the median.
+_SIGMA = math.log(WRITE_P99_S / WRITE_MEDIAN_S) / 2.326
 CONFLICT, THROTTLED = "TransactionConflict", "ThrottlingError"
 _ERRORS = {  # by code, for a request that is not a transaction
     CONFLICT: "TransactionConflictException",

@@ -139,8 +139,8 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
     with (
         _day(options, clock) as day,
         seed_randomness(clock, SEED),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):  # stdout has the metrics
+        contextlib.redirect_stdout(io.StringIO()),  # hides the metrics
+    ):
         due_s = read_s = float(began_s)
         for at_s, event in sorted(_events(day, views, began_s), key=lambda event: event[0]):
             while at_s >= due_s:

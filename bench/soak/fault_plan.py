@@ -11,10 +11,8 @@ from tests.faults import Fault, FaultKind, Plan
 
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
-SLOW_FAULTS, SLOW_FAULT_WEIGHT = (
-    (FaultKind.SILENCE, FaultKind.HANG_BEFORE),
-    0.3,
-)  # after either fault, the caller waits for READ_TIMEOUT_S
+SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after either fault, the caller waits for READ_TIMEOUT_S
+SLOW_FAULT_WEIGHT = 0.3
 LATE_SHARE = 0.3  # of the delayed requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
 LATE_S_MAX = 3.0  # the longest delay of a request or an answer, after which its client has sent another request
 HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # in its hot phase, most transactions of a key meet a conflict

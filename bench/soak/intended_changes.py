@@ -175,9 +175,8 @@ def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedCh
     def send() -> Answer:
         fields = {"counter": entry.counter, "id": entry.id, "amount": entry.amount, "ttl_s": ttl_s}
         body, replayed = _answer_of(holds.hold(Call(store), **fields, idempotency_key=key))
-        return {
-            name: value for name, value in body.items() if name != "state"
-        }, replayed  # a replay has the present state
+        # A replay has the present state.
+        return {name: value for name, value in body.items() if name != "state"}, replayed
 
     return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
 

@@ -47,9 +47,8 @@ class DeadLetters(Construct):
         resource = self.bucket.node.default_child
         assert isinstance(resource, s3.CfnBucket)
         self.logical_id = names.logical_id("DeadLetterBucket")
-        resource.override_logical_id(
-            self.logical_id
-        )  # under another logical id, CloudFormation would make a new, empty bucket
+        # Under another logical id, CloudFormation would make a new, empty bucket.
+        resource.override_logical_id(self.logical_id)
         Validations.of(self.bucket).acknowledge(
             Acknowledgment(
                 id="AwsSolutions-S1",

@@ -127,9 +127,8 @@ def _apply_request(request: _ChildRequest) -> Body:
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(request.counter, request.parent) from None
         if child is None:
-            new_shard = _make_shard(
-                request, shard
-            )  # the next turn uses this shard, because other shards may be missing, too
+            # The next turn uses this shard, because other shards may be missing, too.
+            new_shard = _make_shard(request, shard)
             continue
         new_shard = None
         if TOMBSTONE in child and request.puts:

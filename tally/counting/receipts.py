@@ -41,9 +41,8 @@ IMPORT = "import"
 IMPORTED: Item = {"imported": {"BOOL": True}}
 """The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
 value of the mark is that day: `{"N": "19846"}`."""
-PENDING_KEPT_S = (
-    8 * DAY_S
-)  # longer than checkpoints, so changes after the last checkpoint can be recounted from receipts
+# Receipts outlive checkpoints, so changes after the last checkpoint can be recounted from receipts.
+PENDING_KEPT_S = 8 * DAY_S
 
 
 class ReceiptDraft(NamedTuple):

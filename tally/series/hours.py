@@ -115,9 +115,8 @@ def _store_missing(store: Store, progress_: Progress) -> Progress:
     acknowledged. Each judged minute has the marks of its dead letters and losses."""
     letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first, because a dead letter may become a loss
     losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
-    lost_s = [
-        lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses
-    ]  # in a long loss, the amounts of its first hours are lost, too
+    # In a long loss, the amounts of its first hours are lost, too.
+    lost_s = [lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses]
     new = progress_.with_missing(min([letter_s, *lost_s]), store.settings.minute_of(clock.now_s()))
     return progress_ if new == progress_ else _store_progress(store, progress_, new)
 

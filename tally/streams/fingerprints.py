@@ -34,10 +34,11 @@ BOOKING_FIELDS = ("prefix", "sort_key", "attribute", "child", "period")
 """The fields that a record's effect depends on."""
 ITEMS = "items"
 _FIELDS = (*BOOKING_FIELDS, "timezone", "keep_periods", "pages")
+# By the shards of the present declaration.
 _SHARDS_DIFFER = {
     ONE: "has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1",
     MANY: "has counted in one shard: it needs visible='now', and max_shards=1 or what implies it",
-}  # by the shards of the present declaration
+}
 WHAT_TO_DO = (
     "take that back, or declare a new counter and import the numbers (docs/operate.md, Change what a counter is)"
 )

@@ -132,9 +132,8 @@ def _fit_query(case: Case) -> None:
     if "target" in query:
         of_pages = query.get("of") == "visit"
         targets = [_page_url(one) if of_pages else _cut(one, 200) for one in _texts(query["target"])]
-        query["target"] = (
-            targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
-        )  # one target, or one for each key
+        # One target, or one for each key.
+        query["target"] = targets if len(targets) == len(_texts(query.get("key"))) else targets[:1]
     if "name" in query:
         query["name"] = _cut(str(query["name"]), fields.USER_BYTES_MAX // 12)  # a character may have 12 bytes, encoded
     if _name(case) == "get_details":

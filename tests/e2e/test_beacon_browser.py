@@ -239,9 +239,8 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
 
         assert plays_of_pages_that_are_left(page, site, dev.url) == PLAYS_ON_LEAVING
         date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAYS_OF.format(dev.url))
-        assert (
-            abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
-        )  # the gateway exposes the header `date`
+        # The gateway exposes the header `date`.
+        assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
         wait_for(lambda: counted() >= (2, 0))
         page.wait_for_timeout(WAIT_FOR_DOUBLE_S * 1000)
         assert counted() == (2, 0)

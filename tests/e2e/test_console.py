@@ -724,9 +724,8 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
         None,
     ]
     assert not any(token in request.url for request in with_pool.requests)
-    assert (
-        "try" not in page.locator("nav#pages").inner_text().lower()
-    )  # only `make dev` has the page "Try it", because it writes
+    # Only `make dev` has the page "Try it", because it writes.
+    assert "try" not in page.locator("nav#pages").inner_text().lower()
 
 
 def test_pkce_refuses_an_answer_to_a_sign_in_that_another_tab_began(with_pool: Console, pool: Pool) -> None:

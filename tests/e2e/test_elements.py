@@ -73,9 +73,8 @@ def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -
     held[0].continue_()
     page.unroute("**/mine")
     page.wait_for_function(NOTHING_WAITS)
-    expect(pending(page, "tally-like")).to_have_text(
-        "+1 waiting"
-    )  # the like counted, and the number that the page shows does not include it
+    # The like counted, and the number that the page shows does not include it.
+    expect(pending(page, "tally-like")).to_have_text("+1 waiting")
     for route in reads:
         route.continue_()
     page.unroute("**/tallies?*")
@@ -303,10 +302,11 @@ def test_a_number_whose_later_read_fails_stays_and_other_numbers_update(page: Pa
 
 def test_a_failed_request_removes_no_number_of_another_request(page: Page) -> None:
     page.route("**/tallies?*lost*", lambda route: route.abort())
+    # More numbers than fit into one address.
     page.evaluate(
         """for (let n = 0; n < 60; n++) document.body.insertAdjacentHTML("beforeend",
             `<tally-count of="${n ? "many" : "lost"}${"x".repeat(110)}${n}"></tally-count>`)"""
-    )  # more numbers than fit into one address
+    )
     expect(page.locator("tally-count [part=count]").last).to_have_text("0")
     expect(page.locator("tally-count [part=count]").nth(1)).to_have_text("–")
 

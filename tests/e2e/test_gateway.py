@@ -60,9 +60,8 @@ def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
 
 
 def audience(dev: Dev) -> str:
-    return str(
-        jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0]
-    )  # the audience of people's tokens; then the audience of programs' tokens
+    # The audience of people's tokens; then the audience of programs' tokens.
+    return str(jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0])
 
 
 def test_a_request_without_a_token_gets_401(dev: Dev) -> None:

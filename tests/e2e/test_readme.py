@@ -23,13 +23,14 @@ DAY_S = 24 * 3600
 EDITS = re.compile(r"/dev/edit|\btally (check|repair|history) ")
 """The commands that edit a number by hand, check its drift and repair it."""
 TODAY_SHOWN, DAY_END_SHOWN = '"period":"2026-11-22"', '"resets_at":1795392000'
+# A later page uses the variables of earlier pages.
 PAGES = (
     "README.md",
     "docs/tutorial.md",
     "docs/transactions.md",
     "docs/limits.md",
     "docs/series.md",
-)  # a later page uses the variables of earlier pages
+)
 
 
 def session(text: str) -> list[tuple[str, str]]:

@@ -207,9 +207,8 @@ def test_the_command_needs_for_items_only_what_the_policy_of_operators_allows(
         monkeypatch.setattr(scan, "time", SimpleNamespace(time=time.time, sleep=team.sleep))
         team.old_orders(9)
         mark_judged(team.store)
-        client = dynamodb_client(
-            endpoint_url=engine.endpoint
-        )  # the command's own client, so that the consumer's requests are not recorded
+        # The command's own client, so that the consumer's requests are not recorded.
+        client = dynamodb_client(endpoint_url=engine.endpoint)
         recorder = TeamsRecorder(Store(client, team.store.settings), team.table)
         assert team("scan orders --yes", client)[0] == 0
         team.edit("a", 3)

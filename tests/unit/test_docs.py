@@ -48,9 +48,8 @@ def test_each_link_leads_to_a_file_and_a_heading_and_each_file_in_backquotes_exi
         linked = page.parent / target if target else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
-    for path in re.findall(
-        rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text
-    ):  # `tally/read` is a scope
+    # `tally/read` is a scope.
+    for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
 

@@ -110,34 +110,34 @@ def parse_batch(
     TALLIES_MAX.
     """
     changes = Batch(len(entries))
-    for place, entry in enumerate(entries):
-        at = f"changes[{place}]"
+    for index, entry in enumerate(entries):
+        place = f"changes[{index}]"
         unknown = sorted(entry.keys() - _NAMES)
         if unknown:
-            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {at}.", field=at)
-        counter = _counter(entry.get("counter"), f"{at}.counter", counters, soon=soon)
-        id_ = fields.identifier(entry.get("id"), f"{at}.id")
+            raise InvalidInputError(f"There is no field {unknown[0][:64]!r} in {place}.", field=place)
+        counter = _find_counter(entry.get("counter"), f"{place}.counter", counters, soon=soon)
+        id_ = fields.identifier(entry.get("id"), f"{place}.id")
         tally = Tally(counter, periods.tally_id(counter, id_, now_s))
-        amount = fields.amount(entry["amount"], f"{at}.amount") if "amount" in entry else None
-        by = fields.amount_or_step(counter, amount, f"{at}.amount")
+        amount = fields.amount(entry["amount"], f"{place}.amount") if "amount" in entry else None
+        by = fields.amount_or_step(counter, amount, f"{place}.amount")
         changes.sums[tally] = changes.sums.get(tally, 0) + by
-        changes.first_entry.setdefault(tally, place)
+        changes.first_entry.setdefault(tally, index)
     if len(changes.sums) > fields.TALLIES_MAX:
         raise PayloadTooLargeError(f"These are changes of more than {fields.TALLIES_MAX} tallies.", field="changes")
     return changes
 
 
-def _counter(name: object, at: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
+def _find_counter(name: object, place: str, counters: Mapping[str, Counter], *, soon: bool) -> Counter:
     counter = counters.get(name) if isinstance(name, str) else None
     if counter is None:
-        raise InvalidInputError(f"{at} must name a counter of this deployment.", field=at)
+        raise InvalidInputError(f"{place} must name a counter of this deployment.", field=place)
     if not counter.is_batchable:
         refusal = fields.counts_otherwise(counter, CHANGES)
         why = refusal.detail if refusal else f"{counter.name} is numbered, so it is not part of a batch."
-        raise InvalidInputError(f"{at}: {why}", field=at)
+        raise InvalidInputError(f"{place}: {why}", field=place)
     if soon and not counter.may_roll_up:
-        detail = f"{at}: {counter.name} has limits or a version, so its changes are visible now, and not soon."
-        raise InvalidInputError(detail, field=at)
+        detail = f"{place}: {counter.name} has limits or a version, so its changes are visible now, and not soon."
+        raise InvalidInputError(detail, field=place)
     return counter
 
 
@@ -189,7 +189,7 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
     What follows `send` decides which refusal wins: the docstring of transact.py has the order.
     """
-    at, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
+    minute, body = minute_now(call), {"counted": True, "changes": changes.entries, "tallies": len(changes.sums)}
     moved = {tally: amount for tally, amount in changes.sums.items() if not spilling.is_pending(tally)}
     waiting = {tally: amount for tally, amount in changes.sums.items() if spilling.is_pending(tally)}
     body |= VISIBLE_SOON if waiting else VISIBLE_NOW
@@ -197,11 +197,11 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
     if team.answer is not None:
         body["answer"] = team.answer
     make_receipt = draft.pending_receipt if waiting else draft.receipt
-    receipt = make_receipt(call, body, **tallies.batch_receipt_facts(moved, waiting, at))
+    receipt = make_receipt(call, body, **tallies.batch_receipt_facts(moved, waiting, minute))
     if not moved and not team.writes:
         put_receipt(call, receipt)
         return body
-    updates = spilling.updates(moved, at, may_use_debt=changes.may_use_debt)
+    updates = spilling.updates(moved, minute, may_use_debt=changes.may_use_debt)
     sent = send(call.store.client, [receipt, *updates, *team.writes], retries=call.retries)
     if sent.committed:
         spilling.close_breakers(moved)
@@ -232,8 +232,8 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
     for place, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
             is_whole = all(other.code == reason.code for other in all_of)
-            at = "writes" if is_whole else f"writes[{place}]"
-            raise WriteInvalidError(f"DynamoDB does not accept {at}: {reason.message}", field=at)
+            where = "writes" if is_whole else f"writes[{place}]"
+            raise WriteInvalidError(f"DynamoDB does not accept {where}: {reason.message}", field=where)
 
 
 def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:

@@ -10,6 +10,7 @@ pair key to the tally. The pair key names the removed item, so both halves of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -146,34 +147,27 @@ def _apply_request(request: _ChildRequest) -> Body:
 
 
 def _put(request: _ChildRequest, shard: int | None) -> Body:
-    """Commits child and tally together; while the tally is hot, the child alone. Raises ChangeRefusedError."""
-    at, body = minute_now(request.call), request.answer(True)
+    """Commits child and tally together. While the tally is hot, commits the child without the tally, and the rollup
+    adds it. Raises ChangeRefusedError."""
+    call, counter, parent = request.call, request.counter, request.parent
+    minute, body = minute_now(call), request.answer(True)
 
     def writes(shard: int) -> list[Write]:
-        return [_child_write(request, at), _tally_write(request, shard, 1, at)]
+        return [_child_write(request, minute), _tally_write(request, shard, 1, minute)]
 
+    may_spill = counter.may_spill and not request.replaces  # the rollup reads new items only
     try:
         receipt = request.receipt(body)
-        may_spill = request.counter.may_spill and not request.replaces  # the rollup reads new items only
-        of_parent = request.call, request.counter, request.parent
-        commit_change(*of_parent, writes, receipt, first_shard=shard, may_spill=may_spill)
+        commit_change(call, counter, parent, writes, receipt, first_shard=shard, may_spill=may_spill)
         return body
     except HotTallyError:
-        return _put_alone(request)
-
-
-def _put_alone(request: _ChildRequest) -> Body:
-    """Commits the child alone, or with its receipt; the rollup adds it to the tally. Raises ChangeRefusedError.
-
-    This write does not see whether the parent is missing or removed. So the parent is read first, for 1 RCU.
-    """
-    if not _accepts_children(request.call, request.counter, request.parent):
-        raise _refusal(request.counter, request.parent)
-    assert request.counter.may_spill, "the rollup would not add it"
-    assert not request.replaces, "the rollup reads new items only"
-    child, body = _child_write(request, minute_now(request.call), **PENDING_ROLLUP), request.answer(True, VISIBLE_SOON)
+        assert may_spill, "the rollup would not add it"
+    # The write of the child does not see whether the parent is missing or removed. This read costs 1 RCU.
+    if not _accepts_children(call, counter, parent):
+        raise _refusal(counter, parent)
+    child, body = _child_write(request, minute_now(call), **PENDING_ROLLUP), request.answer(True, VISIBLE_SOON)
     if request.draft is None:
-        put_alone(request.call, child)
+        put_alone(call, child)
     else:
         request.commit(child, body)
     observe.count(observe.SPILLED)
@@ -186,10 +180,10 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
     if not child or TOMBSTONE in child:
         raise ChangeRefusedError([{}], 0)
     removal = _removal_write(request, child)
-    at, nonce_prefix = minute_now(request.call), tallies.removal_nonce(removal_pair_of(child))
+    minute, nonce_prefix = minute_now(request.call), tallies.removal_nonce(removal_pair_of(child))
 
     def writes(shard: int) -> list[Write]:
-        return [removal, _tally_write(request, shard, -1, at, nonce_prefix=nonce_prefix)]
+        return [removal, _tally_write(request, shard, -1, minute, nonce_prefix=nonce_prefix)]
 
     body = request.answer(True)
     commit_change(request.call, request.counter, request.parent, writes, request.receipt(body), first_shard=shard)
@@ -217,9 +211,10 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     as_read = items.with_expected(exists, {name: child.get(name) for name in ("at", "nonce")})
     write = {**as_read, "TableName": request.child["TableName"]}
-    at, minute_s = minute_of(child), request.call.store.settings.minute_s
-    # CREATED_AT may be the start of a day, so `at` tells whether a late copy can still arrive.
-    if "rollup" not in child or at is None or (minute_now(request.call) - at - 1) * minute_s >= TOMBSTONE_KEPT_S:
+    minute, minute_s = minute_of(child), request.call.store.settings.minute_s
+    # CREATED_AT may be the start of a day, so the minute tells whether a late copy can still arrive.
+    age_s = math.inf if minute is None else (minute_now(request.call) - minute - 1) * minute_s
+    if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.child["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
     tombstone = {name: child[name] for name in ("at", "rollup")}  # the rollup may still have to add the child
@@ -243,11 +238,11 @@ def _answer_unchanged(request: _ChildRequest) -> Body:
     return unchanged
 
 
-def _child_write(request: _ChildRequest, at: int, **mark: Item) -> Write:
+def _child_write(request: _ChildRequest, minute: int, **mark: Item) -> Write:
     item = {
         **request.child["Key"],
         CREATED_AT: {"N": str(anonymous.since_s(request.id, int(clock.now_s())))},
-        "at": {"N": str(at)},
+        "at": {"N": str(minute)},
         "nonce": {"S": request.call.nonce},
         **mark,
     }
@@ -262,12 +257,12 @@ def _child_write(request: _ChildRequest, at: int, **mark: Item) -> Write:
     return {"Put": {**where, "Item": item, **write}}
 
 
-def _tally_write(request: _ChildRequest, shard: int, amount: int, at: int, *, nonce_prefix: str = "") -> Write:
+def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *, nonce_prefix: str = "") -> Write:
     """Returns the write that moves the tally. If the counter needs no parent, the write makes the tally."""
     assert amount == (1 if request.puts else -1)
     assert bool(nonce_prefix) != request.puts, "a removal names its pair"
     of_parent = request.call, request.counter, request.parent
-    move = tallies.add_write(*of_parent, shard, amount, at, nonce_prefix=nonce_prefix)
+    move = tallies.add_write(*of_parent, shard, amount, minute, nonce_prefix=nonce_prefix)
     condition = {"ConditionExpression": accepts_children_condition(request.counter)}
     return {"Update": {**move, **condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 

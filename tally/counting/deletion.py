@@ -197,20 +197,16 @@ class _ParentsSweep:
             left = [item for item in page if TOMBSTONE not in item]
             for first in range(0, len(left), chunk_size):
                 found_nothing = False
-                self._remove_children(tally, left[first : first + chunk_size])
+                call, chunk = self._call, left[first : first + chunk_size]
+                # Each child takes its part of the tally from a shard of its own.
+                parts = [removal_writes(call, *tally, child, shard) for shard, child in enumerate(chunk)]
+                commit_writes(call, [write for writes in parts for write in writes])
+                self.children += len(chunk)
                 yield
         if found_nothing:
             self._finish(row, tally)
         else:
             self._postpone(row, tally)
-
-    def _remove_children(self, tally: Tally, children: Sequence[Item]) -> None:
-        """Removes these children, each with its part of the tally on a shard of its own."""
-        assert len(children) <= tally.counter.max_shards, "each child needs a shard of its own"
-        call = self._call
-        parts = (removal_writes(call, *tally, child, shard) for shard, child in enumerate(children))
-        commit_writes(call, [write for writes in parts for write in writes])
-        self.children += len(children)
 
     def _postpone(self, row: Item, tally: Tally) -> None:
         """Lets a sweep look again when every late copy has come."""
@@ -245,10 +241,10 @@ class _ParentsSweep:
         not move."""
         assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
-        at = tallies.minute_now(call)
+        minute = tallies.minute_now(call)
         for shard, number in numbers.items():
             if number:
-                move = tallies.add_write(call, *tally, shard, -number, at)
+                move = tallies.add_write(call, *tally, shard, -number, minute)
                 move["ExpressionAttributeValues"] |= {":seen": {"N": str(number)}}
                 move["ConditionExpression"] = f"#number = :seen AND attribute_exists({TOMBSTONE})"
                 writes.append({"Update": move})

@@ -62,12 +62,12 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     def change(draft: ReceiptDraft) -> Body:
         if counter.retired:
             refuse_retired(call, counter, draft)
-        at = minute_now(call)
+        minute = minute_now(call)
         kept_s = hold_items.record_kept_s(call.store, counter)
         long_draft = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept_s))
-        receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, by, at))
+        receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, by, minute))
         facts: items.Values = {"latest": latest_s, "kept": kept_s, "receipt": draft.id}
-        writes = partial(_hold_writes, call, counter, id_, hold_id, by, at, facts)
+        writes = partial(_hold_writes, call, counter, id_, hold_id, by, minute, facts)
         tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
         return body
 
@@ -126,7 +126,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
 
 
 def _hold_writes(
-    call: Call, counter: Counter, id_: str, hold_id: str, by: int, at: int, facts: items.Values
+    call: Call, counter: Counter, id_: str, hold_id: str, by: int, minute: int, facts: items.Values
 ) -> list[Write]:
     first_expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
@@ -141,7 +141,7 @@ def _hold_writes(
     }
     key = hold_items.live_key(counter, id_, hold_id, first_expires_s)
     hold = items.put_write(call.store.settings.ledger_table, key, values)
-    return [{"Update": tallies.add_write(call, counter, id_, 0, by, at)}, hold]
+    return [{"Update": tallies.add_write(call, counter, id_, 0, by, minute)}, hold]
 
 
 def amount_to_move(hold: Item, kept_amount: int) -> int:
@@ -221,13 +221,13 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
     expect. `name`: the id of the hold and its new state, so each move of a hold has its own receipt."""
     if not amount:
         return []
-    at = minute_now(call)
-    move: Write = {"Update": tallies.add_write(call, counter, id_, 0, amount, at, debt=debt)}
+    minute = minute_now(call)
+    move: Write = {"Update": tallies.add_write(call, counter, id_, 0, amount, minute, debt=debt)}
     receipt = {
         "id": {"S": f"{KEY_PREFIX}#hold#{name}"},
         "nonce": {"S": call.nonce},
         "expiration": {"N": str(int(clock.now_s()) + SETTLED_KEPT_S)},
-        **tallies.receipt_facts(counter, id_, amount, at),
+        **tallies.receipt_facts(counter, id_, amount, minute),
     }
     return [move, {"Put": {"TableName": call.store.settings.receipts_table, "Item": receipt}}]
 

@@ -93,16 +93,16 @@ def count(call: Call, change: Increment) -> ChangeAnswer:
 
 
 def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -> Body:
-    counter, at = change.counter, minute_now(call)
+    counter, minute = change.counter, minute_now(call)
     body = {**change.body, **VISIBLE_NOW}
     if counter.unique:  # most visitors were counted before, and a read costs less than a transaction that fails
         raise_if_counted(call, draft)
 
     def writes(shard: int) -> list[Write]:
-        return [{"Update": tallies.add_write(call, counter, change.id, shard, change.amount, at, debt=debt)}]
+        return [{"Update": tallies.add_write(call, counter, change.id, shard, change.amount, minute, debt=debt)}]
 
     try:
-        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
+        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, minute))
         tallies.commit_within_limits(
             call, counter, change.id, change.amount, writes, receipt, may_spill=counter.may_spill, debt=debt
         )
@@ -115,10 +115,10 @@ def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -
 def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     """Writes the receipt alone; the rollup adds the change to the tally."""
     body = {**change.body, **VISIBLE_SOON}
-    at = minute_now(call)
+    minute = minute_now(call)
     if not call.caller:  # the consumers book the change on the minute of its record, and need only its day
-        at -= at % tallies.MINUTES_PER_DAY
-    facts = tallies.receipt_facts(change.counter, change.id, change.amount, at)
+        minute -= minute % tallies.MINUTES_PER_DAY
+    facts = tallies.receipt_facts(change.counter, change.id, change.amount, minute)
     put_receipt(call, draft.pending_receipt(call, body, **facts))
     return body
 
@@ -135,9 +135,9 @@ def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
             raise_if_counted(call, draft)  # after the read of the number, so a retry of the last number gets its answer
             raise tallies.limit_error(counter, within, change.id, seen.value, change.amount)
         last = not within.fits(number + change.amount)
-        body, at = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
-        write: Write = {"Update": tallies.assign_write(call, counter, change.id, seen, number, at, within)}
-        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, at))
+        body, minute = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
+        write: Write = {"Update": tallies.assign_write(call, counter, change.id, seen, number, minute, within)}
+        receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, minute))
         try:
             commit_change(call, counter, change.id, _same_writes(write), receipt)
             return body
@@ -190,17 +190,21 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
     """Commits the number with its receipt, on condition that the counter has `version`. Returns the receipt's body."""
     if counter.retired:
         refuse_retired(call, counter, draft)
-    seen, at = tallies.read_state(call, counter, id_), minute_now(call)
+    seen, minute = tallies.read_state(call, counter, id_), minute_now(call)
     if seen.version != version and (version or seen.has_number):
         raise_if_counted(call, draft)  # after the read of the state, so a retry gets its first answer
         raise _stale_version_error(seen)
-    if counter.numbered and seen.version:
-        _refuse_reissue(counter, seen.value, value)
+    is_upward = (counter.delta or 0) > 0
+    if counter.numbered and seen.version and (value < seen.value if is_upward else value > seen.value):
+        # The counter would give a number out a second time.
+        direction, side = ("up", "more") if is_upward else ("down", "less")
+        detail = f"{counter.name} has given out its numbers {direction} to {seen.value}. Nothing was counted."
+        raise LimitReachedError(f"{detail} Set {seen.value} or {side}.", field="value")
     within = limits.read_limits(call, counter, id_).with_debt(debt)
     _refuse_beyond(counter, value, within)
     body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
-    write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, at, within)}
-    receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, at))
+    write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, minute, within)}
+    receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, minute))
     try:
         commit_change(call, counter, id_, _same_writes(write), receipt)
     except ChangeRefusedError as refused:
@@ -212,15 +216,6 @@ def _refuse_beyond(counter: Counter, value: int, within: Limits) -> None:
     if not within.fits(value):
         detail = f"{value} is not within the limits of {counter.name}. Nothing was counted."
         raise LimitReachedError(detail, field="value")
-
-
-def _refuse_reissue(counter: Counter, number: int, value: int) -> None:
-    """Raises LimitReachedError if a numbered counter that is set to `value` would give a number out again."""
-    up = (counter.delta or 0) > 0
-    if value < number if up else value > number:
-        direction, side = ("up", "more") if up else ("down", "less")
-        detail = f"{counter.name} has given out its numbers {direction} to {number}. Nothing was counted."
-        raise LimitReachedError(f"{detail} Set {number} or {side}.", field="value")
 
 
 def _same_writes(write: Write) -> Callable[[int], list[Write]]:

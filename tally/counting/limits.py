@@ -142,16 +142,19 @@ def limits_from_items(
     override may change between or after the two reads. The change also writes into the item of the period, so a write
     that expects the item as it was read fails.
     """
-    limits_of: dict[tuple[Counter, str], Limits] = {}
+    limits_of, cache = dict[tuple[Counter, str], Limits](), call.store.limit_cache
     uncopied: list[tuple[Counter, str]] = []
     for (counter, id_), item in items_read.items():
         copy = item.get(OVERRIDE)
         if not counter.limit_overrides:
             limits_of[counter, id_] = declared_limits(counter)
         elif counter.period is None or (copy and not str(copy["S"]).startswith(STALE_COPY_PREFIX)):
-            limits_of[counter, id_] = _cache_limits(call, counter, id_, item)
+            if len(cache) >= CACHED_TALLIES_MAX:
+                cache.clear()
+            limits_of[counter, id_] = parse_limits(counter, item)._replace(copy_id=copy)
+            cache[counter.name, id_] = limits_of[counter, id_]
         else:
-            call.store.limit_cache.pop((counter.name, id_), None)
+            cache.pop((counter.name, id_), None)
             uncopied.append((counter, id_))
     ids = [key(counter, periods.answer_members(id_)["id"]) for counter, id_ in uncopied]
     for tally, override in zip(uncopied, _read_items(call, ids) if ids else [], strict=True):
@@ -217,12 +220,3 @@ def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
         None if counter.ceiling is None else items.int_attribute(override, OVERRIDE_CEILING, counter.ceiling),
         override,
     )
-
-
-def _cache_limits(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits in the item of a tally, and caches them for the next write of this process."""
-    cache, limits_ = call.store.limit_cache, parse_limits(counter, item)._replace(copy_id=item.get(OVERRIDE))
-    if len(cache) >= CACHED_TALLIES_MAX:
-        cache.clear()
-    cache[counter.name, id_] = limits_
-    return limits_

@@ -10,8 +10,6 @@ of a later period reads the override, too.
 
 from __future__ import annotations
 
-from functools import partial
-
 from ..counter import Counter
 from ..dynamo import clock, items
 from ..dynamo.client import Call
@@ -45,8 +43,8 @@ def put_override(
     body = {"counter": counter.name, "id": id_, "limit": limit_now, "override": is_set}
 
     def change(draft: ReceiptDraft) -> Body:
-        writes = partial(_override_writes, call, counter, id_, override)
-        commit_change(call, counter, id_, lambda _: writes(), draft.receipt(call, body))
+        receipt = draft.receipt(call, body)
+        commit_change(call, counter, id_, lambda _: _override_writes(call, counter, id_, override), receipt)
         return body
 
     receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"limit": limit}, counter.receipt_days)

@@ -38,13 +38,13 @@ class SpillPlan:
         """Returns whether the rollup adds the tally's change."""
         return tally in self.spilled or tally.counter.is_rolled_up
 
-    def updates(self, sums: Mapping[Tally, int], at: int, *, may_use_debt: bool) -> list[Write]:
+    def updates(self, sums: Mapping[Tally, int], minute: int, *, may_use_debt: bool) -> list[Write]:
         """Returns the writes that move the tallies by their sums, each on a shard of this attempt, and within its debt
         if the call `may_use_debt`."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
-            {"Update": tallies.add_write(call, *tally, shard, amount, at, debt=may_use_debt * tally.counter.debt)}
+            {"Update": tallies.add_write(call, *tally, shard, amount, minute, debt=may_use_debt * tally.counter.debt)}
             for (tally, amount), shard in zip(sums.items(), shards, strict=True)
         ]
 
@@ -68,17 +68,12 @@ class SpillPlan:
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
         failed = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
-        spilled = self._tallies_to_spill(failed, throttled) - self.spilled
+        last, spilled = self.retries.attempts >= SPILL_RETRIES_MAX, set[Tally]()
+        if throttled or (last and failed):
+            hot = set(self.may_spill).intersection(failed)
+            for tally in hot:
+                self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
+            spilled = (set(self.may_spill) if last else hot) - self.spilled
         self.spilled |= spilled
         if not (throttled and spilled):  # otherwise the next attempt needs less throughput
             sleep_or_raise_busy(self.retries)
-
-    def _tallies_to_spill(self, failed: Collection[Tally], throttled: bool) -> set[Tally]:
-        """Returns the tallies that spill now, and trips the breakers of the hot tallies."""
-        last = self.retries.attempts >= SPILL_RETRIES_MAX
-        if not (throttled or (last and failed)):
-            return set()
-        hot = set(self.may_spill).intersection(failed)
-        for tally in hot:
-            self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
-        return set(self.may_spill) if last else hot

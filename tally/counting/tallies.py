@@ -139,17 +139,25 @@ def minute_now(call: Call) -> int:
 
 
 def add_write(
-    call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, *, nonce_prefix: str = "", debt: int = 0
+    call: Call,
+    counter: Counter,
+    id_: str,
+    shard: int,
+    amount: int,
+    minute: int,
+    *,
+    nonce_prefix: str = "",
+    debt: int = 0,
 ) -> Write:
     """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond the limits by `debt`.
 
-    It writes the minute `at`, and a nonce that distinguishes the write from a manual edit. The nonce begins with
+    It writes the minute, and a nonce that distinguishes the write from a manual edit. The nonce begins with
     `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, `removal_nonce(pair)`, or nothing. The nonce of a repair
     has the amount, too. If there is no shard, the write makes it. If a limit refuses the write, DynamoDB returns the
     old item.
     """
     by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
-    write = _move_write(call, counter, id_, shard, amount, at, by)
+    write = _move_write(call, counter, id_, shard, amount, minute, by)
     return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
 
@@ -187,7 +195,7 @@ def commit_within_limits(
         sleep_or_raise_busy(retries)
 
 
-def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, at: int, by: str = "") -> Write:
+def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, by: str = "") -> Write:
     """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
     another start, because the declaration may have changed."""
     assert by in ("", ROLLUP_NONCE_PREFIX) or (by[0] in f"-{REPAIR_NONCE_PREFIX}" and by[-1] == "."), "unknown nonce"
@@ -197,7 +205,7 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
         "Key": key(counter, id_, shard),
         "UpdateExpression": "SET #at = :at, nonce = :nonce ADD #number :amount",
         "ExpressionAttributeNames": {"#at": "at", "#number": counter.attribute},
-        "ExpressionAttributeValues": {":at": {"N": str(at)}, ":nonce": {"S": nonce}, ":amount": {"N": str(amount)}},
+        "ExpressionAttributeValues": {":at": {"N": str(minute)}, ":nonce": {"S": nonce}, ":amount": {"N": str(amount)}},
     }
     if counter.has_version:
         write["UpdateExpression"] = (
@@ -263,15 +271,17 @@ def limit_error_after(
     return limit_error(counter, within, id_, value, amount, debt, same_period=same_period)
 
 
-def receipt_facts(counter: Counter, id_: str, amount: int, at: int) -> dict[str, Item]:
+def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[str, Item]:
     """Returns the attributes of a receipt that describe its change to the consumers of the receipts' stream."""
-    return {"counter": {"S": counter.name}, "target": {"S": id_}, "amount": {"N": str(amount)}, "at": {"N": str(at)}}
+    return {
+        "counter": {"S": counter.name}, "target": {"S": id_}, "amount": {"N": str(amount)}, "at": {"N": str(minute)},
+    }  # fmt: skip
 
 
-def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], at: int) -> dict[str, Item]:
+def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], minute: int) -> dict[str, Item]:
     """Returns the attributes of a receipt of many changes: amounts by counter and id. `waiting`: the amounts that the
     rollup adds."""
-    attributes: dict[str, Item] = {"at": {"N": str(at)}}
+    attributes: dict[str, Item] = {"at": {"N": str(minute)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
             attributes[name] = {"M": {
@@ -289,12 +299,12 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     return amounts
 
 
-def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, at: int, within: Limits) -> Write:
+def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, minute: int, within: Limits) -> Write:
     """Returns the update that moves an unsharded counter to `value`, on condition that its version is as in `seen`. The
     version changes with the number and with the override, so the limits are still `within`."""
     assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
-    write = _move_write(call, counter, id_, 0, value - seen.value, at)
+    write = _move_write(call, counter, id_, 0, value - seen.value, minute)
     if seen.version:
         write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
     condition = "version = :seen" if seen.version else "attribute_not_exists(version)"

@@ -46,9 +46,8 @@ def void(call: Call, receipt_key: ReceiptKey) -> Voided:
     table = call.store.settings.receipts_table
     mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
     back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
-    days = (
-        int(receipt["expiration"]["N"]) - int(now_s)
-    ) // DAY_S + 1  # the void's receipt lives as long as the receipt of the change
+    # The void's receipt lives as long as the receipt of the change.
+    days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1
     try:
         answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:
@@ -64,13 +63,13 @@ def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float
         for name, ids in receipt.get(part, {"M": {}})["M"].items()
         for id_, amount in ids["M"].items()
     ]  # fmt: skip
-    return {_tally(counters.get(name), name, id_, now_s): int(amount["N"]) for name, id_, amount in changes}
-
-
-def _tally(counter: Counter | None, name: str, id_: str, now_s: float) -> Tally:
-    if counter is None or not counter.is_batchable:
-        raise InvalidInputError(f"As {name} is declared now, its changes cannot be voided.", field="key")
-    if not periods.is_kept(counter, id_, now_s):
-        period = periods.answer_members(id_).get("period")
-        raise NotFoundError(f"{name} does not keep {period} any longer.", field="key")
-    return Tally(counter, id_)
+    amounts: dict[Tally, int] = {}
+    for name, id_, amount in changes:
+        counter = counters.get(name)
+        if counter is None or not counter.is_batchable:
+            raise InvalidInputError(f"As {name} is declared now, its changes cannot be voided.", field="key")
+        if not periods.is_kept(counter, id_, now_s):
+            period = periods.answer_members(id_).get("period")
+            raise NotFoundError(f"{name} does not keep {period} any longer.", field="key")
+        amounts[Tally(counter, id_)] = int(amount["N"])
+    return amounts

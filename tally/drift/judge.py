@@ -112,7 +112,7 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
     for half in cache.halves[minute]:
         amount = _unpaired_amount(store, half, minute, cache)
         _sum_up(net[half[0]], [half[1]], [0], [amount])
-    cache.halves = {at: halves_at for at, halves_at in cache.halves.items() if at >= minute}
+    cache.halves = {cached: halves for cached, halves in cache.halves.items() if cached >= minute}
     return net
 
 
@@ -120,17 +120,19 @@ def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cach
     """Returns the part of a half that no half of a neighbouring minute cancels out. Begins at the first of the
     neighbouring minutes with this half: a like that a user puts and deletes in turn has halves in many minutes."""
 
-    def halves_of(at: int) -> Halves:
-        if at not in cache.halves:
-            stored = segments.read_segments(store, at, **segments.ONLY_HALVES)
-            cache.halves[at] = _sum_halves(found for segment in stored for found in segments.removal_halves(segment))
-        return cache.halves[at]
+    def halves_of(near_minute: int) -> Halves:
+        if near_minute not in cache.halves:
+            stored = segments.read_segments(store, near_minute, **segments.ONLY_HALVES)
+            cache.halves[near_minute] = _sum_halves(
+                found for segment in stored for found in segments.removal_halves(segment)
+            )
+        return cache.halves[near_minute]
 
     first, left = minute, 0
     while half in halves_of(first - 1):
         first -= 1
-    for at in range(first, minute + 1):
-        left = rows.cancel_out(halves_of(at)[half], left)
+    for near_minute in range(first, minute + 1):
+        left = rows.cancel_out(halves_of(near_minute)[half], left)
     return rows.cancel_out(left, halves_of(minute + 1).get(half, 0))
 
 

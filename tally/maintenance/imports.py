@@ -213,19 +213,19 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
 def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
     """Returns a Put for each child, if it does not exist, and an Update for each parent's tally, if the parent
     exists."""
-    table, at = call.store.settings.counts_table, minute_now(call)
+    table, minute = call.store.settings.counts_table, minute_now(call)
     unless_present = {"ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"}
     puts = list[Write]()
     for row in todo:
         where = key(counter.partition_start + row.id, counter.child_range[0] + row.child)
-        numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(at)}}
+        numbers = {CREATED_AT: {"N": str(row.at_s)}, "at": {"N": str(minute)}}
         item = {**where, **numbers, **IMPORTED, "nonce": {"S": call.nonce}}
         puts.append({"Put": {"TableName": table, "Item": item, **unless_present}})
     amounts = {id_: sum(row.id == id_ for row in todo) for id_ in parents}
     assert sum(amounts.values()) == len(puts)
     parent_exists = {"ConditionExpression": accepts_children_condition(counter)}
     moves: list[Write] = [
-        {"Update": {**tallies.add_write(call, counter, id_, 0, amount, at), **parent_exists}}
+        {"Update": {**tallies.add_write(call, counter, id_, 0, amount, minute), **parent_exists}}
         for id_, amount in amounts.items()
     ]
     return puts + moves

@@ -251,10 +251,8 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     expected, transaction = _expectations(finding), list[Write]()
     if amount:
         shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # not shard 0: that would create a post
-        at = store.settings.minute_of(now_s)
-        add = tallies.add_write(
-            Call(store), counter, target, shard, amount, at, nonce_prefix=tallies.REPAIR_NONCE_PREFIX, debt=counter.debt
-        )
+        move = Call(store), counter, target, shard, amount, store.settings.minute_of(now_s)
+        add = tallies.add_write(*move, nonce_prefix=tallies.REPAIR_NONCE_PREFIX, debt=counter.debt)
         add = tallies.with_day_notes(add, finding.days) if finding.days else add
         of_shard = {**expected.pop(shard, {})}
         if shard in finding.shards:

@@ -139,10 +139,10 @@ def repair_restored(
 def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
     """Removes the expiration of minutes that the series have not summed up, because that moment may be long ago."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
-    at = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
-    through = items.int_attribute(at, "through", minute(restored_s))
+    progress = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
+    through = items.int_attribute(progress, "through", minute(restored_s))
     first = max(through, minute(restored_s - segments.SEGMENT_KEPT_S)) + 1
-    partitions = [keys.running_partition(items.int_attribute(at, "hour"), through)]
+    partitions = [keys.running_partition(items.int_attribute(progress, "hour"), through)]
     for at_minute in range(first, minute(restored_s) + watermark.COMMIT_GRACE + 1):
         partitions += segments.partitions(at_minute)
     for item in chain.from_iterable(queries.partition_items(store, table, partition) for partition in partitions):

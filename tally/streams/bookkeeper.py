@@ -69,16 +69,22 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
         for name, id_, amount in amounts_of(image)
         if name in declared.by_name and periods.is_valid_tally_id(declared.by_name[name], id_)
     ]
-    day = _day_of_import(image, record)
-    return rollup.receipt_effects(declared, booked, record, image, day) if booked else ()
+    return rollup.receipt_effects(declared, booked, record, image, _import_day(image, record)) if booked else ()
 
 
-def _day_of_import(receipt: Image, record: Record) -> int:
-    """Returns the day of imported numbers: the day in the receipt, or the day of its record; -1: not imported."""
-    if not receipt.keys() >= IMPORTED.keys():
+def _import_day(image: Image, record: Record) -> int:
+    """Returns the day that an imported receipt names, or in which an imported child was made; otherwise the day of the
+    record; -1: not imported."""
+    if not image.keys() >= IMPORTED.keys():
         return -1
-    [imported] = (receipt[name] for name in IMPORTED)
-    day = int(imported["N"]) if "N" in imported else -1
+    [mark] = (image[name] for name in IMPORTED)
+    if "N" in mark:
+        day = int(mark["N"])
+    else:
+        try:
+            day = int(image[CREATED_AT]["N"]) // DAY_S
+        except MALFORMED_ERRORS:
+            day = -1
     return day if 0 <= day < CREATED_S_MAX // DAY_S else int(created_s(record)) // DAY_S
 
 
@@ -147,22 +153,11 @@ def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Co
         return ()
     amount, pair, day = -1, "", -1
     if is_child:
-        amount, day = 1, _imported_day(change["NewImage"], record)
+        amount, day = 1, _import_day(change["NewImage"], record)
         minute = booking_minute_of(change["NewImage"], minute)
     else:
         pair = removal_pair_of(change["OldImage"])
     return tuple(Effect(counter.name, id_, minute, amount, pair=pair, day=day) for counter in counters)
-
-
-def _imported_day(child: Image, record: Record) -> int:
-    """Returns the day in which an imported child was made, or the day of its record; -1: it was not imported."""
-    if not child.keys() >= IMPORTED.keys():
-        return -1
-    try:
-        made_s = int(child[CREATED_AT]["N"])
-    except MALFORMED_ERRORS:
-        made_s = -1
-    return (made_s if 0 <= made_s < CREATED_S_MAX else int(created_s(record))) // DAY_S
 
 
 @dataclass

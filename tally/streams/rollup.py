@@ -120,15 +120,13 @@ class TallyRun(Run):
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
         new = 0
         for effect in effects:
-            sum_ = self.sums.get((effect.counter, effect.id))
-            new += sum_ is None
-            if sum_ is not None and (sum_.minute != effect.minute or self._skips_a_day(effect)):
+            tally = effect.counter, effect.id
+            sum_ = self.sums.get(tally)
+            if sum_ is None:
+                new += 1
+            elif sum_.minute != effect.minute or any(abs(day - effect.day) > 1 for day in self.days[tally]):
                 return False
         return len(self.sums) + len(self.dead_letters) + new <= ITEMS_MAX
-
-    def _skips_a_day(self, effect: Effect) -> bool:
-        """Returns whether the day of an effect is more than one day from a day that the run has for its tally."""
-        return any(abs(day - effect.day) > 1 for day in self.days[effect.counter, effect.id])
 
     def add(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

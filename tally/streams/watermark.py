@@ -13,27 +13,24 @@ time in every shard of `counts`, it has booked the rollup's writes. The sweep th
 from __future__ import annotations
 
 import json
-import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .. import observe
 from ..dynamo import clock, items, keys, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
 from ..dynamo.shards import StreamShards
-from ..dynamo.transactions import ConditionFailedError, Write, commit_writes, try_commit
-from ..errors import ConfigurationError, TallyError
-from ..items import HEARTBEAT_PREFIX
+from ..dynamo.transactions import ConditionFailedError, commit_writes, try_commit
+from ..errors import ConfigurationError
 from ..settings import Settings
 from . import loss
+from .heartbeats import heartbeat_write, send_heartbeats
 from .lineage import (
     BOOKKEEPER,
     CLOCK_SKEW,
     COUNTS,
-    RECEIPTS,
     ROLLUP,
     STREAM_RETENTION_S,
     VISIBILITY_DELAY,
@@ -44,10 +41,6 @@ from .lineage import COMMIT_GRACE as COMMIT_GRACE
 from .lineage import CONFIRM_AFTER as CONFIRM_AFTER
 from .loss import NOTHING_LOST_S, Loss
 
-RANDOM_HEARTBEATS = (
-    8  # with random keys, for each stream with quiet leaves; if all miss a leaf, the sweep reads the leaf
-)
-HEARTBEAT_KEPT_S = STREAM_RETENTION_S  # as long as a stream keeps its records
 CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
 _MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "rollup_booked_s", "resume_minute")
@@ -156,7 +149,7 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     if "began_s" in watermark_.item:
         return watermark_
     now_s = clock.now_s()
-    began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - HEARTBEAT_KEPT_S)))
+    began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - STREAM_RETENTION_S)))
     values: items.Values = {"format": keys.FORMAT, "began_s": began_s}
     began = items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began_s": None})
     with suppress(ConditionFailedError):  # another consumer, or the sweep, was first
@@ -319,44 +312,6 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
         if not table or item["table"]["S"] == table:
             return int(item["SK"]["S"].removeprefix(start).partition("#")[0])
     return NOTHING_LOST_S
-
-
-def send_heartbeats(
-    streams: StreamsSnapshot, make_write: Callable[[str, str], Write], consumer: str = BOOKKEEPER
-) -> None:
-    """Writes a heartbeat for each leaf. Each heartbeat is a write of its own, so one failure does not stop the rest.
-
-    `make_write`: makes the write, by table and name. `consumer`: the consumer that gets the heartbeats.
-    """
-    for table, leaves in streams.leaves.items():
-        parents, guesses = set(), 0
-        for leaf in leaves:
-            own, parent = streams.heartbeat_keys(table, leaf, consumer)
-            if own and _try_send(streams.store, make_write, table, own):
-                streams.heartbeat_reached.add((table, leaf))
-                continue
-            if parent and not own:
-                parents.add(parent)
-            if own or streams.is_quiet(table, leaf, consumer):
-                guesses = RANDOM_HEARTBEATS
-        for name in sorted(parents.union(secrets.token_hex(8) for _ in range(guesses))):
-            _try_send(streams.store, make_write, table, name)
-
-
-def _try_send(store: Store, make_write: Callable[[str, str], Write], table: str, name: str) -> bool:
-    try:
-        return try_commit(store, [make_write(table, name)])
-    except TallyError as error:
-        observe.logger.warning("a heartbeat failed", exc_info=error, extra={"table": table, "key": name})
-        return False
-
-
-def heartbeat_write(settings: Settings, table: str, name: str, now_s: float) -> Write:
-    """Returns the write of one heartbeat."""
-    values = {"at": int(now_s), "expiration": int(now_s) + HEARTBEAT_KEPT_S}
-    if table == RECEIPTS:
-        return items.put_write(settings.receipts_table, {"id": {"S": f"{keys.RECEIPT_HEARTBEAT_PREFIX}{name}"}}, values)
-    return items.put_write(settings.counts_table, keys.key(f"{HEARTBEAT_PREFIX}{name}", "HEARTBEAT"), values)
 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:

@@ -21,7 +21,7 @@ from ..dynamo.shards import StreamShards
 from ..dynamo.transactions import try_commit
 from ..errors import ConfigurationError
 from ..items import HEARTBEAT_PREFIX, key_types
-from ..streams import lineage, watermark
+from ..streams import heartbeats, lineage, watermark
 from ..streams.lineage import COMMIT_GRACE, ITEMS, STREAM_RETENTION_S
 from . import scan_state
 from .consumer import counters_of_table
@@ -56,7 +56,7 @@ def note_progress(
     sends_heartbeats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
     streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not sends_heartbeats)
     if sends_heartbeats:
-        watermark.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
+        heartbeats.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
     if shards.is_disabled(table):  # asked last: if the stream is on now, it was on before
         _report_lost(store, of_table, table, "the stream is disabled", seen_s)
         return

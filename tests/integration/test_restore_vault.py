@@ -20,7 +20,7 @@ from tally.cli import restore, vault
 from tally.cli.restore import TEMPLATE_SETTINGS
 from tally.drift import rows
 from tally.dynamo.client import Store
-from tally.streams import watermark
+from tally.streams import heartbeats, lineage, watermark
 from tests.conftest import create_tables
 from tests.integration.command.numbers import Run, note_fingerprint
 from tests.integration.test_restore import SESSION, settings_of, stop_first_wait, store, store_visits, visits
@@ -67,8 +67,8 @@ def fill(tables: Store) -> None:
     store_visits(tables, watermark_written_s=COPIED_S + 130)
     drift = {"drift": {"N": "5"}, "upto": {"N": "1"}, "counter": {"S": "plays"}, "target": {"S": "9f3a"}}
     tables.client.put_item(TableName=names.ledger_table, Item=rows.row_key("plays", "9f3a") | drift)
-    for table, at_s in ((watermark.COUNTS, COPIED_S), (watermark.RECEIPTS, COPIED_S + 60)):
-        write = watermark.heartbeat_write(names, table, "a", at_s)["Put"]
+    for table, at_s in ((lineage.COUNTS, COPIED_S), (lineage.RECEIPTS, COPIED_S + 60)):
+        write = heartbeats.heartbeat_write(names, table, "a", at_s)["Put"]
         tables.client.put_item(TableName=write["TableName"], Item=write["Item"])
 
 

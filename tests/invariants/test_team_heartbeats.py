@@ -12,7 +12,7 @@ from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.dynamo.shards import StreamShards
 from tally.items import HEARTBEAT_PREFIX, Items
-from tally.streams import watermark
+from tally.streams import heartbeats
 from tally.team import scan_state
 from tests.invariants.team_table import LATER_S, Team
 from tests.patience import wait_for
@@ -56,7 +56,7 @@ def test_a_heartbeat_that_fails_proves_nothing(store: Store, engine: Engine, mon
     shop = shop_team(store, engine, replace(ORDER_ITEMS, heartbeats=True))
     shop.put("a", "ORDER#1")
     shop.drain()
-    monkeypatch.setattr(watermark, "_try_send", lambda *_: False)
+    monkeypatch.setattr(heartbeats, "_try_send", lambda *_: False)
     assert lag_s(shop) > LATER_S - 5
 
 

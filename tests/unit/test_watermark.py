@@ -16,7 +16,7 @@ from tally.dynamo import keys, queries
 from tally.dynamo.client import Call, Store
 from tally.dynamo.shards import ShardTree
 from tally.errors import ConfigurationError, StoreBusyError
-from tally.streams import lineage, watermark
+from tally.streams import heartbeats, lineage, watermark
 from tally.streams.lineage import StreamsSnapshot
 from tally.streams.watermark import Watermark
 from tests.tiers import in_long
@@ -268,7 +268,7 @@ def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monk
     stack.checkpoint("same", 200, table="receipts", heartbeat="")
     stack.sweep(NOW_S)
     assert stack.heartbeats("counts") == {"k"}
-    assert len(stack.heartbeats("receipts")) == watermark.RANDOM_HEARTBEATS
+    assert len(stack.heartbeats("receipts")) == heartbeats.RANDOM_HEARTBEATS
     stack.checkpoint("same", 200, table="counts", heartbeat="")
     monkeypatch.setattr(stack.streams, "records_after", lambda table, *_: [[RECORD] * (table == "counts")])
     snapshot = stack.snapshot()
@@ -298,7 +298,7 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
     stack.sweep(NOW_S)
     assert len(throttled_keys) == 1
     assert {"k1", "k2"} < stack.heartbeats("counts")
-    assert len(stack.heartbeats("counts")) == 2 + watermark.RANDOM_HEARTBEATS
+    assert len(stack.heartbeats("counts")) == 2 + heartbeats.RANDOM_HEARTBEATS
     assert stack.streams.requested == [("c0", "9")] * quiet, "only that leaf is read"
     assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC
 
 from tally.counter import Counter
-from tally.counting import limits, periods
+from tally.counting import limits, periods, tallies
 from tally.drift import recount, rows
 from tally.dynamo.client import Call
 
@@ -21,7 +21,7 @@ def print_number(args: argparse.Namespace, stack: Stack) -> int:
     counter: Counter = args.counter
     stack.check_counted(counter)
     call = Call(stack.store)
-    shards = recount.shards_of(call, counter, args.id)
+    shards = tallies.read_numbered_shards(call, counter, args.id)
     row = rows.read_row(stack.store, counter.name, args.id)
     numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.stored_sum(counter, shards)

@@ -16,7 +16,6 @@ from ..errors import CallerError, ChangeRefusedError, HoldSettledError, InvalidI
 from . import hold_items, holds, periods, tallies
 from .hold_items import EXPIRED, HELD, MOVED
 from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, raise_if_counted, retired_error
-from .settling import period_not_kept_error
 
 
 def change_hold(
@@ -67,7 +66,7 @@ def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError
     if counter.retired:
         return retired_error(counter)
     if not periods.is_kept(counter, tally, now_s):
-        return period_not_kept_error(counter, tally)
+        return periods.not_kept_error(counter, tally, "hold")
     latest_s = int(hold["latest"]["N"])
     if expires_s is not None and expires_s > latest_s:
         why = f"A hold ends seven days after it was placed. Set ttl_s to {latest_s - int(now_s)} or less."

@@ -181,7 +181,7 @@ class _ParentsSweep:
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
         tally = Tally(self.counters[name], row["target"]["S"])
-        shards = self._shards(tally)
+        shards = tallies.read_numbered_shards(self._call, *tally)
         if TOMBSTONE not in shards.get(0, {}):
             logger.warning("not a removed parent", extra={"row": row["SK"]})
             commit_writes(self._call, [self._delete_row_write(row)])
@@ -216,7 +216,7 @@ class _ParentsSweep:
     def _finish(self, row: Item, tally: Tally) -> None:
         """If the tally is 0, removes its shards and the row. If not, the tally drifts, or the rollup is behind: a later
         sweep tries again."""
-        shards = self._shards(tally)
+        shards = tallies.read_numbered_shards(self._call, *tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
             logger.warning("removed parent has a tally", extra={"row": row["SK"], "tally": sum(numbers.values())})
@@ -253,10 +253,6 @@ class _ParentsSweep:
     def _delete_row_write(self, row: Item) -> Write:
         ledger = {"TableName": self.store.settings.ledger_table, "Key": {"PK": row["PK"], "SK": row["SK"]}}
         return {"Delete": {**ledger, "ConditionExpression": "attribute_exists(PK)"}}
-
-    def _shards(self, tally: Tally) -> dict[int, Item]:
-        numbered = ((tally.counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(self._call, *tally))
-        return {shard: item for shard, item in numbered if shard is not None}
 
     @property
     def _call(self) -> Call:

@@ -166,10 +166,8 @@ def transition(
     settled = items.put_write(table, hold_items.settled_key(owner, hold_id), _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
         held_item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
-        removal = items.with_expected(
-            held_item | _time_condition(state, must_be_unexpired), hold_items.expect_as_read(hold)
-        )
-        writes: list[Write] = [{"Delete": removal}, settled]
+        removal = held_item | _time_condition(state, must_be_unexpired)
+        writes: list[Write] = [{"Delete": items.with_expected(removal, hold_items.expect_as_read(hold))}, settled]
     else:
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}

@@ -44,8 +44,13 @@ def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None
     if not is_valid_tally_id(counter, tally):
         raise InvalidInputError(f"period must be a {counter.period} of {counter.name}, like {current}.", field="period")
     if not is_kept(counter, tally, now_s):
-        raise NotFoundError(f"{counter.name} does not keep {period} any longer.", field="period")
+        raise not_kept_error(counter, tally, "period")
     return tally
+
+
+def not_kept_error(counter: Counter, tally: str, field: str) -> NotFoundError:
+    """Makes the error for a tally that is no longer kept. `field`: the input that names the tally."""
+    return NotFoundError(f"{counter.name} does not keep {tally.partition(_SEPARATOR)[2]} any longer.", field=field)
 
 
 def answer_members(tally: str) -> dict[str, str]:

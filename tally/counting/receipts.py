@@ -129,9 +129,8 @@ def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
     mark = IMPORTED if receipt_key.operation == IMPORT else {}
     if receipt_key.imported_day is not None:
         mark = {name: {"N": str(receipt_key.imported_day)} for name in mark}
-    return ReceiptDraft(
-        id_, payload_hash, ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller)), mark
-    )
+    expires_s = ends_s(life_s + clock.CLOCK_DIFFERENCE_S_MAX, has_user=bool(call.caller))
+    return ReceiptDraft(id_, payload_hash, expires_s, mark)
 
 
 def ends_s(life_s: int, *, has_user: bool) -> int:

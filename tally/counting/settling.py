@@ -9,7 +9,7 @@ from ..counter import Counter
 from ..dynamo import clock, items
 from ..dynamo.client import Call
 from ..dynamo.keys import Item
-from ..errors import HoldSettledError, NotFoundError, StoreBusyError
+from ..errors import HoldSettledError, StoreBusyError
 from . import hold_items, holds, periods
 from .hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from .receipts import Body, retired_error
@@ -64,12 +64,6 @@ def _refuse(counter: Counter, hold: Item, state: str, *, must_be_unexpired: bool
     if late and hold_items.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold expired too long ago to be committed.")
     if (late or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
-        raise period_not_kept_error(counter, tally)
+        raise periods.not_kept_error(counter, tally, "hold")
     if state == VOIDED and counter.retired:
         raise retired_error(counter)
-
-
-def period_not_kept_error(counter: Counter, tally: str) -> NotFoundError:
-    """Makes the error for a hold of a period that is not kept."""
-    period = periods.answer_members(tally).get("period")
-    return NotFoundError(f"{counter.name} does not keep {period} any longer.", field="hold")

@@ -64,6 +64,12 @@ def read_shards(call: Call, counter: Counter, id_: str) -> list[Item]:
     return list(partition_items(call.store, table, partition, *counter.shard_range))
 
 
+def read_numbered_shards(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
+    """Returns the items of a tally by shard number, without other items between the shards, such as `META#3x`."""
+    numbered = ((counter.shard_of(item["SK"]["S"]), item) for item in read_shards(call, counter, id_))
+    return {shard: item for shard, item in numbered if shard is not None}
+
+
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
     """Returns the tallies of `id_` for counters that share a prefix, in order, by one Query over all their shards."""
     ranges = [counter.shard_range for counter in counters]

@@ -69,7 +69,6 @@ def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float
         if counter is None or not counter.is_batchable:
             raise InvalidInputError(f"As {name} is declared now, its changes cannot be voided.", field="key")
         if not periods.is_kept(counter, id_, now_s):
-            period = periods.answer_members(id_).get("period")
-            raise NotFoundError(f"{name} does not keep {period} any longer.", field="key")
+            raise periods.not_kept_error(counter, id_, "key")
         amounts[Tally(counter, id_)] = int(amount["N"])
     return amounts

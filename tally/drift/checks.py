@@ -19,7 +19,7 @@ from .. import observe
 from ..counter import Counter
 from ..counting import hold_items
 from ..dynamo import clock, queries
-from ..dynamo.client import Call, Store
+from ..dynamo.client import Call, Store, aws_client
 from ..errors import TallyError
 from ..settings import Settings
 from ..streams import dead_letters, fingerprints, watermark
@@ -273,9 +273,4 @@ def _subscribers(settings: Settings) -> Check:
 
 @functools.cache
 def _client(service: str) -> Any:
-    """Makes a client with its first check, because it would add 50 ms to a cold start."""
-    import boto3
-    from botocore.config import Config
-
-    config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2, "mode": "standard"})
-    return boto3.client(service, config=config)  # type: ignore[call-overload]
+    return aws_client(service, read_timeout_s=2, attempts=2)

@@ -8,7 +8,7 @@ from ..counter import Counter
 from ..counting import periods, tallies
 from ..dynamo.client import Call
 from ..streams import watermark
-from . import history, recount, rows
+from . import history, rows
 
 REPAIRS_MAX = 100
 
@@ -22,7 +22,7 @@ def details(call: Call, counter: Counter, tally: str) -> dict[str, Any]:
     store = call.store
     watermark_ = watermark.read(store)
     row = rows.read_row(store, counter.name, tally)
-    shards = recount.shards_of(call, counter, tally)
+    shards = tallies.read_numbered_shards(call, counter, tally)
     drift = row.body(watermark_) if row.drift else None
     return {
         "counter": counter.name,

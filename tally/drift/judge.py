@@ -162,8 +162,8 @@ def _add_to_rows(store: Store, changes: Sequence[tuple[str, str, int]], minute: 
             if len(writes) >= TRANSACTION_ROWS_MIN:
                 commit_writes(Call(store), writes)
                 return
-        done = map_in_threads(lambda write: try_commit(store, [write]), writes)
-        changes = [change for (change, _), written in zip(due, done, strict=True) if not written]
+        committed = map_in_threads(lambda write: try_commit(store, [write]), writes)
+        changes = [change for (change, _), written in zip(due, committed, strict=True) if not written]
         if not changes:
             return
     raise StoreBusyError("Some drift rows keep changing.")

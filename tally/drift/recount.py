@@ -57,7 +57,7 @@ def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
 def count_children(store: Store, counter: Counter, id_: str, added_s: float | None) -> Recount:
     """Counts once. `added_s`: the rollup has added every child that was made before this time; None: not known."""
     children = pending = 0
-    before = shards_of(Call(store), counter, id_)
+    before = tallies.read_numbered_shards(Call(store), counter, id_)
     names = {"#r": "rollup", "#at": "at"}
     read: Item = {"ProjectionExpression": f"#r, #at, {TOMBSTONE}", "ExpressionAttributeNames": names}
     partition = counter.partition_start + id_
@@ -66,7 +66,7 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
         if item.get("rollup", {}).get("BOOL"):  # perhaps the rollup has not added this child
             minute = minute_of(item)
             pending += added_s is None or minute is None or (minute + 1) * store.settings.minute_s > added_s
-    after = shards_of(Call(store), counter, id_)
+    after = tallies.read_numbered_shards(Call(store), counter, id_)
     lowest, highest = sorted((stored_sum(counter, before), stored_sum(counter, after)))
     unproven_reason = TALLY_MOVED if before != after else ROLLUP_PENDING if pending else ""
     low, high = children - pending - highest, children - lowest
@@ -79,12 +79,6 @@ def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
     shard may have only an override."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
-
-
-def shards_of(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """Returns the tally's items by shard number, without other items between the shards, such as `META#3x`."""
-    shards = ((counter.shard_of(item["SK"]["S"]), item) for item in tallies.read_shards(call, counter, id_))
-    return {shard: item for shard, item in shards if shard is not None}
 
 
 def scan_parents(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:

@@ -88,11 +88,7 @@ class StoreMeter:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # errors do not correct the clock
-            CLOCK.correct_by(_date(response_dict), sent_s)
-
-
-def _date(answer: dict[str, Any]) -> str:
-    return str(answer["headers"].get("date", ""))
+            CLOCK.correct_by(str(response_dict["headers"].get("date", "")), sent_s)
 
 
 STORE_METER = StoreMeter()
@@ -122,6 +118,14 @@ def dynamodb_client(**overrides: Any) -> DynamoDBClient:
         client: DynamoDBClient = boto3.client("dynamodb", config=CLIENT_CONFIG, **overrides)
     STORE_METER.attach(client)
     return client
+
+
+def aws_client(service: str, *, read_timeout_s: int, attempts: int) -> Any:
+    """Makes the client of another service. Call it when the service is first needed: a client adds 50 ms to a cold
+    start."""
+    retries: Any = {"total_max_attempts": attempts, "mode": "standard"}
+    config = Config(connect_timeout=1, read_timeout=read_timeout_s, retries=retries)
+    return boto3.client(service, config=config)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ..counter import Counter
 from ..counting import periods, tallies
 from ..counting.receipts import PENDING_KEPT_S
-from ..drift import history, recount, rows
+from ..drift import history, rows
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
 from ..dynamo.keys import Item
@@ -112,7 +112,7 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
     if not periods.is_kept(counter, target, clock.now_s() + EXPIRY_MARGIN_S):
         days = {}
     row = rows.read_row(store, counter.name, target)
-    shards = recount.shards_of(Call(store), counter, target)
+    shards = tallies.read_numbered_shards(Call(store), counter, target)
     lost: dict[int, int] = {}
     for day in sorted(days):
         noted = sum(items.int_attribute(item, tallies.day_note(day)) for item in shards.values())

@@ -104,7 +104,7 @@ class Reconciler:
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
         if counter.numbered and difference * (counter.delta or 0) < 0:
             difference = 0  # the number stays, because a repair would give out numbers twice
-        shards = recount.shards_of(Call(self.store), counter, target)
+        shards = tallies.read_numbered_shards(Call(self.store), counter, target)
         return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 
     def count(self, counter: Counter, target: str) -> Recount:

@@ -195,7 +195,11 @@ def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     if kind in (int, Decimal):
         return _number(value, type_, where)
     if kind in (set, frozenset):
-        return kind(_members(value, inner, where))
+        members = [coerce(member, inner[0] if inner else Any, where) for member in value]
+        if not members or any(isinstance(member, bool) for member in members):
+            what = "a set of bool" if members else "an empty set"
+            raise ValueError(f"{where} is {what}, which DynamoDB cannot store")
+        return kind(members)
     if kind is list:
         type_ = inner[0] if inner else Any
         return [coerce(member, type_, f"{where}[{n}]", depth + 1) for n, member in enumerate(value)]
@@ -217,13 +221,6 @@ def _number(value: int | Decimal, type_: Any, where: str) -> int | Decimal:
     if type_ is int:
         raise ValueError(f"{where} must be int, and is {number}")
     return number
-
-
-def _members(value: Any, inner: tuple[Any, ...], where: str) -> list[Any]:
-    members = [coerce(member, inner[0] if inner else Any, where) for member in value]
-    if not members or any(isinstance(member, bool) for member in members):
-        raise ValueError(f"{where} is {'a set of bool' if members else 'an empty set'}, which DynamoDB cannot store")
-    return members
 
 
 def _is_storable(type_: Any) -> bool:

@@ -52,10 +52,8 @@ class Handler:
         """Raises ConfigurationError if no bucket is set, because a poison record would block the records after it."""
         self.consumer = consumer
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
-        self.declared, self.fingerprints = (
-            CounterIndex(counters, self.store.settings.minute_s),
-            FingerprintCache(self.store),
-        )
+        self.declared = CounterIndex(counters, self.store.settings.minute_s)
+        self.fingerprints = FingerprintCache(self.store)
         if objects is None and not self.store.settings.dead_letter_bucket:
             raise ConfigurationError("TALLY_DEAD_LETTER_BUCKET is not set: set it to the bucket's name")
         self.objects = objects or DeadLetterBucket(self.store.settings.dead_letter_bucket)
@@ -168,9 +166,8 @@ class Batch:
                 return self._warn("out of time", run.first)
             after = Checkpoint(run.last, int(run.newest_record_s or 0), run.heartbeat, run.newest_for_rollup)
             try:
-                commit_writes(
-                    self.call, [*run.writes(self.call, declared), *self._checkpoint_writes(run, checkpoint, after)]
-                )
+                writes = run.writes(self.call, declared)
+                commit_writes(self.call, [*writes, *self._checkpoint_writes(run, checkpoint, after)])
             except WriteRejectedError as rejected:
                 if run.records == 1 and run.dead_letters:
                     raise StoreRefusedError(f"The ledger rejects a checkpoint: {rejected.detail}") from rejected

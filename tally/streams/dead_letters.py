@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import Call, Store
+from ..dynamo.client import Call, Store, aws_client
 from ..dynamo.keys import Item
 from ..dynamo.transactions import ConditionFailedError, Write, WriteRejectedError, commit_writes
 from ..errors import StoreBusyError, StoreUnreachableError
@@ -36,16 +36,6 @@ REDRIVEN = "redrive"
 REDRIVES_MAX = 3  # a redrive fails only if its commit hangs until its minute is judged, minutes later
 
 
-def _s3_client() -> Any:
-    """Makes the client with the first dead letter, because it would add 50 ms to a cold start."""
-    import boto3
-    from botocore.config import Config
-
-    # S3 answers in 100 ms; if it takes longer, Lambda delivers the batch again.
-    config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 3, "mode": "standard"})
-    return boto3.client("s3", config=config)
-
-
 class DeadLetterExpiredError(PoisonRecordError):
     """The object of a dead letter is not in the bucket: it expired, or somebody removed it."""
 
@@ -55,7 +45,8 @@ class DeadLetterBucket:
     """The bucket. If S3 fails, each method raises StoreUnreachableError, and the caller tries again without a loss."""
 
     bucket: str
-    make_client: Callable[[], Any] = _s3_client
+    # S3 answers in 100 ms; if it takes longer, Lambda delivers the batch again.
+    make_client: Callable[[], Any] = lambda: aws_client("s3", read_timeout_s=5, attempts=3)
 
     @cached_property
     def _client(self) -> Any:
@@ -164,8 +155,8 @@ def redrive(
 ) -> tuple[RedriveOutcome, str]:
     """Applies a dead letter once, and returns the outcome, and the reason if the dead letter stays.
 
-    The effects are booked on the current minute, by DynamoDB's clock. If it raises
-    StoreUnreachableError or StoreBusyError, the caller can redrive the dead letter again.
+    The effects are booked on the current minute, by DynamoDB's clock. After StoreUnreachableError or StoreBusyError,
+    the caller can redrive the dead letter again.
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):
@@ -176,9 +167,8 @@ def redrive(
         outcome = RedriveOutcome.APPLIED
         try:
             writes = _writes(call, consumers, declared, objects.get(marker.object), place, resume_minute)
-            commit_writes(
-                call, [_marker_removal_write(call, marker), _open_minute_check_write(call, minute, watermark_), *writes]
-            )
+            checks = _marker_removal_write(call, marker), _open_minute_check_write(call, minute, watermark_)
+            commit_writes(call, [*checks, *writes])
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
             stored = queries.get(call.store.client, settings.ledger_table, marker.key)
             has_expired = isinstance(error, DeadLetterExpiredError)

@@ -22,7 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from .. import observe
 from ..dynamo import clock, items, keys, queries
-from ..dynamo.client import Store, map_in_threads
+from ..dynamo.client import Store, aws_client, map_in_threads
 from ..dynamo.keys import Item
 from ..dynamo.queries import SORT_KEY_MAX
 from ..dynamo.transactions import Write, try_commit
@@ -65,21 +65,12 @@ def _as_json(detail: Mapping[str, Any]) -> str:
     return json.dumps(detail, separators=(",", ":"))
 
 
-def _events_client() -> Any:
-    """Makes the client with the first event, because it would slow down a cold start."""
-    import boto3
-    from botocore.config import Config
-
-    config = Config(connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 2, "mode": "standard"})
-    return boto3.client("events", config=config)
-
-
 @dataclass
 class Bus:
     """The event bus, by name or ARN."""
 
     name: str
-    make_client: Callable[[], Any] = _events_client
+    make_client: Callable[[], Any] = lambda: aws_client("events", read_timeout_s=3, attempts=2)
 
     @cached_property
     def _client(self) -> Any:
@@ -135,9 +126,9 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
     `oldest_event_s`: the age of the oldest event that is left.
     """
     before_ms = int((now_s - store.settings.minute_s) * 1000)  # the bookkeeper may be sending younger events
-    done = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
+    sent = send(store, bus, _unsent(store, f"{before_ms:014}"), until_s)
     oldest = min((event.at_ms for event in _unsent(store, SORT_KEY_MAX, Limit=1)), default=now_s * 1000)
-    return {**done, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
+    return {**sent, "oldest_event_s": max(0, int(now_s - oldest / 1000))}
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:

@@ -274,8 +274,11 @@ def _item_changes(
         before, now = map(counter.items.team_number, images)
         if old == new and before == now:
             continue
-        scan, made_s = open_scans[name], created_s(record)
-        example = _example(counter, record) if new and new.is_reserved and new != old else ""
+        scan, made_s, example = open_scans[name], created_s(record), ""
+        if new and new.is_reserved and new != old:  # the item cannot be counted
+            partition_key, item_keys = counter.items.partition_key, record["dynamodb"]["Keys"]
+            order = sorted(item_keys, key=lambda name: name != partition_key)
+            example = faults.example(counter.items, record["dynamodb"].get("NewImage") or item_keys, order)
         numbers: dict[str, Any] = {"team_number": now, "team_number_before": before}
         change = ItemChange(counter, declared.minute_made(record), old, new, **numbers, made_s=made_s, example=example)
         slack_s = CLOCK_SLACK * declared.minute_s
@@ -308,14 +311,6 @@ def _contributions(counter: Counter, record: Record) -> tuple[Contribution | Non
     if any(has and not change.get(image) for image, has in images):
         raise PoisonRecordError(f"a {name} without its image: the stream must have NEW_AND_OLD_IMAGES")
     return tuple(declaration.contribution(change[image]) if has else None for image, has in images)  # type: ignore[return-value]
-
-
-def _example(counter: Counter, record: Record) -> str:
-    """Returns the item that cannot be counted, and why."""
-    assert counter.items is not None
-    keys = record["dynamodb"]["Keys"]
-    order = sorted(keys, key=lambda name: name != counter.items.partition_key)  # type: ignore[union-attr]
-    return faults.example(counter.items, record["dynamodb"].get("NewImage") or keys, order)
 
 
 def _split_by_sign(amount: int) -> tuple[int, int]:

@@ -22,8 +22,7 @@ EXAMPLE_CHARACTERS_MAX = 300
 
 
 class FaultCount(NamedTuple):
-    """How many items of a counter have one fault. `example`: the newest item, which may be
-    corrected since."""
+    """How many items of a counter have one fault. `example`: the newest item, which may be corrected now."""
 
     kind: str
     items: int

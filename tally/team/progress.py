@@ -39,20 +39,12 @@ def note_progress(
     settings, of_table = store.settings, counters_of_table(counters, table)
     ledger, key, stream = settings.ledger_table, scan_state.passed_key(table), settings.team_tables[table].stream
     before = queries.get(store.client, ledger, key)
-    before_s, is_new_stream = (
-        items.int_attribute(before, "passed"),
-        before.get("stream", {"S": stream}) != {"S": stream},
-    )
-    seen_s = max(before_s, items.int_attribute(before, "seen"))
+    before_s, seen_s = (items.int_attribute(before, name) for name in ("passed", "seen"))
+    seen_s, is_new_stream = max(before_s, seen_s), before.get("stream", {"S": stream}) != {"S": stream}
     kept_since_s = now_s - STREAM_RETENTION_S + COMMIT_GRACE * settings.minute_s
     if is_new_stream or (0 < seen_s < kept_since_s and not settings.local_port):
-        _report_lost(
-            store,
-            of_table,
-            table,
-            "the table has a new stream" if is_new_stream else "the consumer is more than a day behind",
-            seen_s,
-        )
+        why = "the table has a new stream" if is_new_stream else "the consumer lags by more than a day"
+        _report_lost(store, of_table, table, why, seen_s)
     sends_heartbeats = any(counter.items is not None and counter.items.heartbeats for counter in of_table.values())
     streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not sends_heartbeats)
     if sends_heartbeats:

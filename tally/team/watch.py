@@ -64,11 +64,8 @@ def team_number(store: Store, counter: Counter, group: str) -> int | None:
 
 
 def unproven_reason(store: Store, counter: Counter, group: str) -> str:
-    """Returns why nobody can know now whether the number of a group is right; empty if
-    the number is known to be right or wrong.
-
-    Earlier checks prove nothing about later changes.
-    """
+    """Returns why nobody can know now whether the number of a group is right; empty if the number is known to be right
+    or wrong. Earlier checks prove nothing about later changes."""
     watch, declaration = counter.watch, counter.items
     assert watch is not None
     assert declaration is not None
@@ -157,10 +154,8 @@ def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str)
     """
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < BOUNDS_WINDOW_S:
-        low_of_all, high_of_all = (
-            max(low, items.int_attribute(listed, "low")),
-            min(high, items.int_attribute(listed, "high")),
-        )
-        if low_of_all <= high_of_all:
-            return low_of_all, high_of_all, since
+        highest_low = max(low, items.int_attribute(listed, "low"))
+        lowest_high = min(high, items.int_attribute(listed, "high"))
+        if highest_low <= lowest_high:
+            return highest_low, lowest_high, since
     return low, high, int(now_s)

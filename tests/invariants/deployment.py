@@ -149,7 +149,7 @@ class Deployment(SimulatedWorld):
         assert self.drifts() == {}
 
     def tally(self, counter: Counter = LIKES, target: str = "p") -> int:
-        return recount.stored_sum(counter, recount.shards_of(Call(self.store), counter, target))
+        return recount.stored_sum(counter, tallies.read_numbered_shards(Call(self.store), counter, target))
 
 
 @contextmanager

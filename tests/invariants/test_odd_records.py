@@ -125,7 +125,7 @@ def test_reads_recounts_and_the_bookkeeper_ignore_an_item_whose_key_is_not_of_a_
         for stored in (item, shard):
             stream.raw.put_item(TableName=call.store.settings.counts_table, Item=stored)
         assert tallies.read(call, counters.PLAYS, f"v{number}") == 2
-        assert recount.stored_sum(counters.PLAYS, recount.shards_of(call, counters.PLAYS, f"v{number}")) == 2
+        assert recount.stored_sum(counters.PLAYS, tallies.read_numbered_shards(call, counters.PLAYS, f"v{number}")) == 2
         inserted = record(1 + number, "INSERT", Keys=keys, NewImage=item)
         assert stream.deliver("bookkeeper", "counts", SHARD, [inserted]) is None
     assert stream.segments() == []

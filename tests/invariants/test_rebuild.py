@@ -8,7 +8,7 @@ import pytest
 
 import counters
 from tally.counting import batch, tallies
-from tally.drift import history, recount
+from tally.drift import history
 from tally.dynamo.client import Call
 from tally.maintenance import rebuild
 from tally.maintenance.rebuild import Accepted, Window
@@ -291,7 +291,7 @@ def test_the_next_write_removes_the_notes_of_old_days(world: Deployment) -> None
     for days_ago, amount in ((0, 1), (3, 1), (8, 1), (9, 1), (11, 1), (0, 4)):
         add = tallies.add_write(Call(world.store), PLAYS, "v", 0, 1, 0)
         world.store.client.update_item(**tallies.with_day_notes(add, {day - days_ago: amount}))
-    shard = recount.shards_of(Call(world.store), PLAYS, "v")[0]
+    shard = tallies.read_numbered_shards(Call(world.store), PLAYS, "v")[0]
     notes = {name: int(value["N"]) for name, value in shard.items() if name.startswith("day#")}
     assert notes == {tallies.day_note(day): 5, tallies.day_note(day - 3): 1, tallies.day_note(day - 8): 1}
 

@@ -352,7 +352,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
             repair_restored(world, replace(copy, client=dying))
         repair_restored(world, copy)
         numbers = [
-            recount.stored_sum(counter, recount.shards_of(Call(copy), counter, target))
+            recount.stored_sum(counter, tallies.read_numbered_shards(Call(copy), counter, target))
             for counter, target in ((LIKES, "p"), (PLAYS, "v"), (VISITS, PAGE))
         ]
         assert numbers == [2, 2, 3]

@@ -107,22 +107,22 @@ class Pages:
         name, *parameters = _BEFORE_SEMICOLON.split(segment)
         others = [self._parameter(one) for one in parameters if not self._dropped_in_path.fullmatch(_name(one))]
         inner_start = found.start() if (found := _INNER_SEPARATOR.search(name)) else len(name)
-        kept = name[:inner_start] + self._without_inner_credentials(name[inner_start:]) + "".join(others)
-        return "" if kept in (".", "..") else kept
+        rest = name[:inner_start] + self._without_inner_credentials(name[inner_start:]) + "".join(others)
+        return "" if rest in (".", "..") else rest
 
     def _query(self, query: str) -> str:
         if not query:
             return ""
         parameters = [_BEFORE_SEMICOLON.split(parameter) for parameter in query.split("&")]
         paired = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
-        kept = []
+        remaining = []
         for first, *others in parameters:
             parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired)]
             if not self._is_dropped(first, paired):
-                kept.append("".join([self._parameter(first), *parts]))
+                remaining.append("".join([self._parameter(first), *parts]))
             elif parts:
-                kept.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
-        return "&".join(kept)
+                remaining.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
+        return "&".join(remaining)
 
     def _dropped_pairs(self, names: set[str]) -> set[str]:
         """Returns the names of each pair that is complete, such as `code` and `state`. They are dropped."""
@@ -142,14 +142,15 @@ class Pages:
         first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
         paired = self._dropped_pairs({_inner_name(part) for _, part in parts})
-        kept, first_separator = "", None
+        rest, first_separator = "", None
         for separator, part in parts:
             name = _inner_name(part)
             if name in paired or self._dropped_in_value.fullmatch(name):
                 first_separator = separator if first_separator is None else first_separator
             else:
-                kept, first_separator = f"{kept}{separator if first_separator is None else first_separator}{part}", None
-        return kept
+                rest += (separator if first_separator is None else first_separator) + part
+                first_separator = None
+        return rest
 
     def _is_dropped(self, part: str, paired: set[str]) -> bool:
         name = _name(part)

@@ -35,7 +35,11 @@ def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -
         for row in rows.all_rows(store)
         if row.last_minute < watermark_.resume_minute
     )
-    writes = ([rows.forget_write(store, row, kept, now_s)] for row, kept in drifts if kept != row.drift or row.changes)
+    writes = (
+        [rows.forget_write(store, row, remaining, now_s)]
+        for row, remaining in drifts
+        if remaining != row.drift or row.changes
+    )
     while chunk := list(islice(writes, ROWS_AT_ONCE)):
         if store.clock() >= until_s or not all(map_in_threads(lambda write: try_commit(store, write), chunk)):
             return replace(watermark_, journal_complete_s=0)

@@ -113,13 +113,13 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
     return items.update_write(table, name, values, remove=removed, expected=row.expected)
 
 
-def forget_write(store: Store, row: DriftRow, kept: int, now_s: float) -> Write:
-    """Returns the write that keeps the amount `kept` of a drift, as confirmed. The other halves of the rest are never
-    judged."""
-    assert min(row.drift, 0) <= kept <= max(row.drift, 0), "a part of the drift is kept"
-    values = {"drift": kept} if kept else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
+def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
+    """Returns the write that sets a drift to its part `remaining`, as confirmed. The judge never gets the other halves
+    of the rest."""
+    assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
+    values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
-    removed = ["changes"] if kept else ["changes", "since"]
+    removed = ["changes"] if remaining else ["changes", "since"]
     return items.update_write(table, name, values, remove=removed, expected=row.expected)
 
 

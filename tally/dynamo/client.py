@@ -88,7 +88,11 @@ class StoreMeter:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
         if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # errors do not correct the clock
-            CLOCK.correct_by(str(response_dict["headers"].get("date", "")), sent_s)
+            CLOCK.correct_by(_date(response_dict), sent_s)
+
+
+def _date(answer: dict[str, Any]) -> str:
+    return str(answer["headers"].get("date", ""))
 
 
 STORE_METER = StoreMeter()

@@ -107,8 +107,8 @@ def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
     """Returns the tallies that moved most, and the distance of the next tally from 0; 0: there is no next tally."""
     moved.sort(key=lambda ranked: ranked.rank)
     sizes = accumulate(len(ranked.id) for ranked in moved[:most])
-    kept = sum(size <= BYTES_MAX for size in sizes)
-    return moved[:kept], abs(moved[kept].value) if kept < len(moved) else 0
+    listed = sum(size <= BYTES_MAX for size in sizes)
+    return moved[:listed], abs(moved[listed].value) if listed < len(moved) else 0
 
 
 def write_lists(store: Store, hour: int, through: int, lists: TopListBuilder, moved: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
 
     Returns how many groups were compared, and how many numbers were wrong.
     """
-    done = {"groups_checked": 0, "groups_wrong": 0}
+    results = {"groups_checked": 0, "groups_wrong": 0}
     for counter in counters.values():
         if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
             continue  # if an attribute names the groups, a check of one group scans the table
@@ -41,11 +41,9 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
         except TallyError as error:
             observe.logger.warning("a spot check failed", exc_info=error, extra={"counter": counter.name})
             continue
-        done = {
-            "groups_checked": done["groups_checked"] + len(are_wrong),
-            "groups_wrong": done["groups_wrong"] + sum(are_wrong),
-        }
-    return done
+        results["groups_checked"] += len(are_wrong)
+        results["groups_wrong"] += sum(are_wrong)
+    return results
 
 
 def _check(recount: Recount) -> Iterator[bool]:

@@ -126,8 +126,7 @@ def user(value: object, field: str) -> str:
 
 
 def child(value: object, field: str) -> str:
-    """Returns the name of a child, percent-encoded like a user's: anything but `.` and `..`, which clients take out of
-    a path."""
+    """Returns the name of a child, percent-encoded like a user's. Clients remove `.` and `..` from a path."""
     if value in (".", ".."):
         raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
     return user(value, field)
@@ -185,8 +184,7 @@ def counted_id(
 
 
 def cursor(value: object, field: str) -> str:
-    """Returns the percent-encoded user after whom a listing continues, from the opaque form that `encode_cursor`
-    makes."""
+    """Returns the percent-encoded user after whom a listing continues, from what `encode_cursor` has made."""
     opaque = string(value, field)
     try:
         quoted = base64.b64decode(opaque.encode("ascii") + b"=" * (-len(opaque) % 4), altchars=b"-_", validate=True)
@@ -266,8 +264,7 @@ def refusal_of_series(counter: Counter, field: str = "counter") -> InvalidInputE
 
 
 def refusal_of_public_read(counter: Counter, **members: str) -> ForbiddenError | None:
-    """Returns the error for a counter that not everybody may read, else None. `members`: members of the problem
-    document."""
+    """Returns the error for a counter that not everybody may read, else None. `members`: of the problem document."""
     if counter.public:
         return None
     return ForbiddenError(f"Only callers with the scope tally/read may read {counter.name}.", **members)

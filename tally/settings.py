@@ -57,8 +57,7 @@ class Settings(NamedTuple):
     console: Mapping[str, Any] = json.loads(CONSOLE_DEFAULT)
     """The content of `/console/config.json`; the default for functions that do not serve it."""
     console_client: str = ""
-    """The client of the user pool with which people sign in to the console; empty if the deployment has its own
-    issuer."""
+    """The user pool's client with which people sign in to the console; empty if the deployment has its own issuer."""
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
     spot_check_units: int = 0

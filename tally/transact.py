@@ -58,8 +58,7 @@ class Committed(NamedTuple):
     """The result of a commit, or of its replay."""
 
     answer: Any
-    """The `answer` of the call that committed, as JSON has it: of this call, or of an earlier call with the same
-    key."""
+    """The `answer`, as JSON has it, of the call that committed: this call, or an earlier call with the same key."""
     replayed: bool
     """Whether an earlier call with the same key committed. Then this call wrote nothing."""
     visible: str
@@ -70,8 +69,7 @@ class Transactions:
     """Commits changes of counters together with a team's own writes. Make it once; threads may share it."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter], caller: str) -> None:
-        """`counters`: the counters that it may change, by name. `caller`: the owner of the keys, such as the service's
-        name."""
+        """`counters`: by name, what it may change. `caller`: the owner of the keys, such as the service's name."""
         self._store, self._counters, self._caller = store, counters, fields.user(caller, "caller")
 
     @classmethod

@@ -25,8 +25,7 @@ def child_name(counter: Counter, id_: str, secret: str) -> str:
 def since_s(child: str, at_s: int) -> int:
     """Returns the time that a child's item stores: `at_s`, or for a browser the start of the day (UTC) of `at_s`.
 
-    The access log has the address and the second of each request. Together with an item that has the second, the log
-    would tell whose item it is.
+    The access log has the address and the second of each request, so the second of an item would tell whose item it is.
     """
     return at_s - at_s % DAY_S if child.startswith(CHILD_NAME_PREFIX) else at_s
 

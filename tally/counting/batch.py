@@ -58,8 +58,7 @@ _NAMES = frozenset({"counter", "id", "amount"})
 
 @dataclass(frozen=True)
 class TeamWrites:
-    """Writes that a team adds to the transaction of a batch, and the values that the batch's receipt stores for
-    them."""
+    """Writes that a team adds to the transaction of a batch, and what the receipt of the batch stores about them."""
 
     writes: Sequence[Write] = ()
     """Writes of the team's items, which return the old item if their condition fails."""
@@ -103,11 +102,9 @@ class Batch:
 def parse_batch(
     entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
 ) -> Batch:
-    """Checks and folds the changes. Changes of counters with periods are of the current period. `soon`: the rollup adds
-    all changes.
+    """Checks and folds the changes, which are of the current period. `soon`: the rollup adds all changes.
 
-    Raises InvalidInputError, which names the entry at fault, and PayloadTooLargeError for more tallies than
-    TALLIES_MAX.
+    Raises InvalidInputError, which names the entry at fault. Raises PayloadTooLargeError beyond TALLIES_MAX tallies.
     """
     changes = Batch(len(entries))
     for index, entry in enumerate(entries):
@@ -153,8 +150,7 @@ def count(
 ) -> ChangeAnswer:
     """Makes all of the changes once, or no change.
 
-    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: the day of an
-    import.
+    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: of an import.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
     show all changes now. Raises LimitReachedError, which names an entry and the amount that is left, and leaves no
@@ -219,11 +215,8 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raises for the first of the team's writes that is at fault. Is called before `_release_expired`, because a
-    released hold would not help.
-
-    Raises WriteRefusedError for a condition that failed, WriteInvalidError for a write that DynamoDB rejects.
-    """
+    """Raises WriteRefusedError for the first condition of the team that failed, or WriteInvalidError for the first
+    write that DynamoDB rejects. Is called before `_release_expired`, because a released hold would not help."""
     for place, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
             raise WriteRefusedError(

@@ -29,13 +29,11 @@ def change_hold(
     operation: str,
     key: str,
 ) -> ChangeAnswer:
-    """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. Answers as
-    holds.place does.
+    """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. Answers as holds.place.
 
     If less is left than the hold is to grow by, releases expired holds. If that is not enough, raises LimitReachedError
     and leaves the hold as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond
-    the latest end, NotFoundError for an unknown hold or a period that is not kept, CounterRetiredError, KeyReusedError,
-    StoreBusyError.
+    the latest end, NotFoundError for an unknown hold or a period that is not kept, and the errors of holds.place.
     """
     assert amount is None or amount > 0, "the operation checks it"
     expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s

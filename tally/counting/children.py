@@ -40,8 +40,7 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""The attribute that says when a child was put, in epoch seconds; for a browser the start of its day. Likes were the
-first children."""
+"""When a child was put, in epoch seconds; for a browser the start of its day. Likes were the first children."""
 TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
 ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 
@@ -72,8 +71,7 @@ class _ChildRequest:
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """Returns the receipt with this body, if the call has a key. The bookkeeper books the child's item, not this
-        receipt."""
+        """Returns the receipt, if the call has a key. The bookkeeper books the child's item, not the receipt."""
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
@@ -191,8 +189,7 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """Returns the writes that remove a child of a removed parent, on a marked shard. `child`: the item as it was
-    read."""
+    """Returns the writes that remove a child of a removed parent, on a marked shard. `child`: as it was read."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     request = _ChildRequest(call, counter, parent, id_, puts=False, body={})
     nonce_prefix = tallies.removal_nonce(removal_pair_of(child))
@@ -268,8 +265,7 @@ def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *
 
 
 def accepts_children_condition(counter: Counter) -> str:
-    """Returns the condition on which a shard takes a child: the parent is not removed, and exists if the counter needs
-    a parent."""
+    """Returns the condition for a child: its parent is not removed, and exists if the counter needs a parent."""
     exists = "attribute_exists(PK) AND " if counter.parent_required else ""
     return f"{exists}attribute_not_exists({TOMBSTONE})"
 
@@ -300,8 +296,7 @@ def _make_shard(request: _ChildRequest, shard: int) -> int | None:
 
 
 def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
-    """Returns whether the parent is not removed. Raises NotFoundError if the counter needs the parent and there is
-    none."""
+    """Returns whether the parent is not removed. Raises NotFoundError if the counter needs a parent that is missing."""
     first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
     return _is_accepting(counter, parent, first)
 
@@ -332,8 +327,7 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 
 
 def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
-    """Returns whether the child exists: 2 RCU, one for the parent. If the counter needs a parent that is missing,
-    raises NotFoundError."""
+    """Returns whether the child exists: 2 RCU, one for the parent. Raises NotFoundError for a missing parent."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
@@ -364,11 +358,9 @@ class ListedChild(NamedTuple):
 def list_children(
     call: Call, counter: Counter, parent: str, limit: int, after: str | None
 ) -> tuple[list[ListedChild], str | None]:
-    """Returns the children of a parent in the order of their encoded ids, and the cursor of the next page; None on the
-    last page.
+    """Returns the children of a parent in the order of their encoded ids, and the cursor of the next page, if any.
 
-    `after`: the percent-encoded child after which the page begins. If the counter needs a parent that is missing,
-    raises NotFoundError.
+    `after`: the percent-encoded child after which the page begins. Raises NotFoundError for a missing parent.
     """
     partition, (first, last) = counter.partition_start + parent, counter.child_range
     after_key = None if after is None else first + after

@@ -98,8 +98,7 @@ def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing:
 
 
 def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
-    """Marks shards of a removed parent, one at a time, because a transaction of all shards would conflict with every
-    change of a child.
+    """Marks shards of a removed parent, one at a time: one transaction would conflict with every change of a child.
 
     A mark makes a missing shard. So the marks stop after MARKS_S_MAX: a shard that is made after the end of the removal
     would refuse children of a new parent.
@@ -129,8 +128,7 @@ class SweptParents(NamedTuple):
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
     """Continues with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
 
-    Parents take turns, a transaction each. A parent that cannot be removed delays no other parent. The sweep logs such
-    a parent, and each sweep tries it.
+    Parents take turns, a transaction each. If a parent cannot be removed, each sweep logs it, and tries the others.
     """
     run = _ParentsSweep(store, counters, until_s)
     finished = False
@@ -214,7 +212,7 @@ class _ParentsSweep:
         commit_writes(self._call, [self._delete_row_write(row), later])
 
     def _finish(self, row: Item, tally: Tally) -> None:
-        """If the tally is 0, removes its shards and the row. If not, the tally drifts, or the rollup is behind: a later
+        """If the tally is 0, removes its shards and the row. If not, the tally drifts, or the rollup lags: a later
         sweep tries again."""
         shards = tallies.read_numbered_shards(self._call, *tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
@@ -237,8 +235,7 @@ class _ParentsSweep:
         self.parents += 1
 
     def _zero_shards_writes(self, tally: Tally, numbers: dict[int, int]) -> list[Write]:
-        """Returns the writes that bring every shard to 0, booked on one minute. The sum over the shards is 0, and does
-        not move."""
+        """Returns the writes that bring every shard to 0, booked on one minute. The sum over the shards stays 0."""
         assert not sum(numbers.values())
         call, writes = self._call, list[Write]()
         minute = tallies.minute_now(call)

@@ -120,12 +120,10 @@ def expires_s(hold: Item) -> int:
 
 
 def record_kept_s(store: Store, counter: Counter) -> int:
-    """Returns for how many seconds after its latest end a hold that is placed now is known, with its keys and its
-    record."""
+    """Returns for how many seconds after its latest end the keys and the record of a new hold are kept."""
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: the latest end of
-    the hold."""
+    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: its latest end."""
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX

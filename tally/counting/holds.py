@@ -83,8 +83,7 @@ def answer_members(counter: Counter, id_: str, hold_id: str, amount: int, expire
 
 
 def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> ChangeAnswer:
-    """Returns the answer about a hold with its present `state`. In a replay, the state may differ from the first
-    answer."""
+    """Returns the answer about a hold with its present `state`, which in a replay may differ from the first answer."""
     state = HELD
     if answer.replayed:
         state = hold_items.current_state(hold_items.find(call, counter, id_, answer.body["hold"]))
@@ -92,8 +91,7 @@ def with_state(call: Call, counter: Counter, id_: str, answer: ChangeAnswer) -> 
 
 
 def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change: Callable[[], T]) -> T:
-    """Makes the change by `amount`. While the limit refuses the change, releases expired holds and makes the change
-    again."""
+    """Makes the change by `amount`. While the limit refuses the change, releases expired holds and repeats it."""
     while True:
         try:
             return change()

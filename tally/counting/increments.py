@@ -47,8 +47,7 @@ class Increment(NamedTuple):
 
     counter: Counter
     id: str
-    """The stored id of the tally, with the period. It is chosen once, so that no attempt moves the tally of another
-    period."""
+    """The stored id of the tally, with the period, chosen once, so that no attempt moves another period."""
 
     amount: int
     operation: str
@@ -124,8 +123,7 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
 
 
 def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Commits the next number on condition that the counter has not moved. If the counter has moved, takes the number
-    after the present number."""
+    """Commits the next number on condition that the counter has not moved. If it has moved, tries the next number."""
     counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     within = limits.cached_limits(call, counter, change.id)

@@ -55,8 +55,7 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
 
 
 def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
-    """Deletes the caller's post, and returns whether this call deleted it. The text is deleted at once, and the sweep
-    deletes the likes.
+    """Deletes the caller's post with its text, and returns whether this call deleted it. The sweep deletes the likes.
 
     A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and the errors
     of deletion.remove_parent.

@@ -25,8 +25,7 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     """Returns `value` of at most 100 different tallies, and the members about their limits, each strongly consistent.
 
     Costs 1 RCU for each tally, whatever its shards, and 1 more if a period has no copy of its override. The values are
-    not a snapshot of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error
-    maps to.
+    not of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error maps to.
     """
     single = [tally for tally in wanted if tally.counter.has_version]
     spread = [tally for tally in wanted if not tally.counter.has_version]

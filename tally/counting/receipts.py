@@ -91,8 +91,7 @@ class ChangeAnswer(NamedTuple):
 
 
 class ReceiptKey(NamedTuple):
-    """The name of a receipt (operation, target, key, and the caller of the call), and the payload, which a retry must
-    repeat."""
+    """The name of a receipt (with the caller of the call), and the payload, which a retry must repeat."""
 
     operation: str
     target: str
@@ -136,9 +135,8 @@ def draft_receipt(call: Call, receipt_key: ReceiptKey) -> ReceiptDraft:
 def ends_s(life_s: int, *, has_user: bool) -> int:
     """Returns when an item expires that lives for `life_s` at least.
 
-    `has_user`: whether the change has a user. Without a user, the item lives to the end of a day of UTC. The access log
-    has the address and the second of each request. Together with an item that has the second, the log would tell whose
-    item it is.
+    `has_user`: whether the change has a user. Without a user, the item lives to the end of a day of UTC, so that the
+    access log, which has the address and the second of each request, does not tell whose item it is.
     """
     at_s = int(clock.now_s()) + life_s
     return at_s if has_user else end_of_day_s(at_s)
@@ -150,11 +148,9 @@ def end_of_day_s(at_s: int) -> int:
 
 
 def answer_of_receipt(call: Call, item: Item, draft: ReceiptDraft) -> ChangeAnswer:
-    """Returns the answer in the receipt that a change found. If this call wrote the receipt, and the response was lost,
-    the answer is not a replay.
+    """Returns the answer in the receipt that a change found. If this call wrote the receipt, it is not a replay.
 
-    Raises KeyReusedError if the key was used with another payload, NotCommittedError if Tally did not write the
-    receipt.
+    Raises KeyReusedError if the key was used with another payload, and the error of `_parse_receipt`.
     """
     record, body = _parse_receipt(call, item)
     if item.get("nonce") == {"S": call.nonce}:

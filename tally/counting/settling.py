@@ -1,5 +1,4 @@
-"""Settles holds: commits a hold at the amount that was used, releases it, or voids its commit. holds.py has the states;
-a hold enters each state once."""
+"""Settles holds: commits a hold at the amount that was used, releases the hold, or voids its commit (holds.py)."""
 
 from __future__ import annotations
 

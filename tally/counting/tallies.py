@@ -21,8 +21,7 @@ from .limits import Limits
 ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
 """The start of the nonce of a tally item that the rollup or a repair moved."""
 TOMBSTONE = "gone"
-"""The attribute that marks the tally of a removed parent, and the item that the removal of a child leaves if the child
-was written alone."""
+"""The mark of the tally of a removed parent, and of what the removal of a child leaves that was written alone."""
 START_ATTRIBUTE = "start"
 """The attribute of a tally item that has the start of its number; missing if that was 0."""
 MINUTES_PER_DAY = 24 * 60
@@ -38,8 +37,7 @@ class Tally(NamedTuple):
 
     @property
     def partition(self) -> str:
-        """The partition key that all shards of the tally share, such as `VID#9f3a`. Spread and breaker know a tally by
-        this key."""
+        """The partition key of all shards, such as `VID#9f3a`. Spread and breaker know a tally by this key."""
         return self.counter.partition_start + self.id
 
 
@@ -53,8 +51,7 @@ class State(NamedTuple):
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
-    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query if the items of the
-    tally fit into 1 MB."""
+    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query for each 1 MB."""
     return sum_of_shards(counter, read_shards(call, counter, id_))
 
 
@@ -83,12 +80,10 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 
 
 def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
-    """Returns the sum over all shards, also of shards that an earlier declaration used; `start` if no shard has a
-    number.
+    """Returns the sum over all shards, also those of an earlier declaration; `start` if no shard has a number.
 
-    The sum is not a snapshot: changes that race with the read may be missing.
-
-    A tally that counts children is never shown below zero. The tally of a removed parent is 0.
+    The sum is not a snapshot: changes that race with the read may be missing. A tally that counts children is never
+    shown below zero. The tally of a removed parent is 0.
     """
     shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
     numbers = [stored_number(counter, item, 0) for item in shards if counter.attribute in item]
@@ -113,8 +108,7 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
-    """Returns number and version in an item of an unsharded counter; `start` and 0 if the item is empty. The number of
-    a removed parent is 0."""
+    """Returns number and version in an item of an unsharded counter. Empty: `start` and 0. Removed parent: number 0."""
     number = 0 if TOMBSTONE in item else stored_number(counter, item, counter.start)
     return State(number, int(item.get("version", {"N": "0"})["N"]), counter.attribute in item)
 
@@ -158,9 +152,8 @@ def add_write(
     """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond the limits by `debt`.
 
     It writes the minute, and a nonce that distinguishes the write from a manual edit. The nonce begins with
-    `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, `removal_nonce(pair)`, or nothing. The nonce of a repair
-    has the amount, too. If there is no shard, the write makes it. If a limit refuses the write, DynamoDB returns the
-    old item.
+    `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX (and the amount), `removal_nonce(pair)`, or nothing. The
+    write makes a missing shard. If a limit refuses the write, DynamoDB returns the old item.
     """
     by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
     write = _move_write(call, counter, id_, shard, amount, minute, by)
@@ -182,9 +175,8 @@ def commit_within_limits(
 ) -> None:
     """Commits `writes(shard)` as transactions.commit_change does. If stale limits refused them, commits them again.
 
-    `index`: the place, among `writes`, of the write that moves the tally by `amount`. `debt`, `same_period`: see
-    `limit_error`. Raises LimitReachedError, ChangeRefusedError if another write was refused, and the errors of
-    commit_change.
+    `index`: the place, among `writes`, of the write that moves the tally by `amount`. `debt`, `same_period`: as in
+    `limit_error`. Raises LimitReachedError, and the errors of commit_change.
     """
     retries = None
     while True:
@@ -226,10 +218,9 @@ def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int,
 
 
 def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
-    """Returns an update of `add_write` that also notes how much the rollup added for the receipts of each day, and
-    removes old notes.
+    """Returns an update of `add_write` that also notes what the rollup added for each day, and removes old notes.
 
-    `days`: amounts by day, in days of MINUTES_PER_DAY since 1970.
+    `days`: amounts by the day of the receipt, in days of MINUTES_PER_DAY since 1970.
     """
     last = max(days)
     assert last - DAY_NOTES_KEPT < min(days), "the write would remove a note that it sets"
@@ -239,8 +230,7 @@ def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
 
 
 def day_note(day: int) -> str:
-    """Returns the attribute of a tally item that says what the rollup added for the receipts of a day. No counter has
-    that attribute."""
+    """Returns the attribute that says what the rollup added for the receipts of a day. No counter has it."""
     return f"day#{day}"
 
 
@@ -269,8 +259,7 @@ def limit_error(
 def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int, *, same_period: bool
 ) -> LimitReachedError | None:
-    """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cached limits were
-    stale."""
+    """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cache was stale."""
     within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
@@ -285,8 +274,7 @@ def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], minute: int) -> dict[str, Item]:
-    """Returns the attributes of a receipt of many changes: amounts by counter and id. `waiting`: the amounts that the
-    rollup adds."""
+    """Returns the attributes of a receipt of many changes. `waiting`: the amounts that the rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(minute)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
@@ -333,12 +321,10 @@ def key(counter: Counter, id_: str, shard: int) -> Item:
 
 
 def removal_nonce(pair: str) -> str:
-    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves of the
-    removal share."""
+    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves share."""
     return f"-{pair}."
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
-    """Returns whether a repair moved a tally item by `moved`, and gave the item this nonce. False if somebody wrote an
-    old image of the item."""
+    """Returns whether a repair wrote this nonce and moved a tally by `moved`; False for an old image by hand."""
     return nonce.startswith(f"{REPAIR_NONCE_PREFIX}{moved}.")

@@ -38,8 +38,7 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
 
 
 def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> ChangeAnswer:
-    """Counts a visitor of a page today, by what the request says of the visitor. 1 WCU. Raises the errors of
-    increments.count.
+    """Counts a visitor of a page today, by what the request says of the visitor. 1 WCU. Raises as increments.count.
 
     The pseudonym is a hash under the salt of the day. When the salt is deleted, nobody can tell who the visitor was, or
     whether a visitor of another day is the same.

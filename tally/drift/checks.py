@@ -137,8 +137,7 @@ def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 
 def alarms_check(states: Mapping[str, str]) -> Check:
-    """Checks the alarms of the stack. `states`: by name. Each stack has alarms, so the result is unknown if there is no
-    alarm."""
+    """Checks the alarms of the stack. `states`: by name. Each stack has alarms; without one, the result is unknown."""
     if not states:
         return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
     in_alarm = sorted(name for name, state in states.items() if state == "ALARM")
@@ -257,8 +256,7 @@ def _run_topic_check(check: Callable[[Settings], Check], settings: Settings) -> 
 
 
 def _alarms(settings: Settings) -> Check:
-    """Checks the alarms that publish to the stack's topic. The role may list alarms whose names begin like the
-    stack."""
+    """Checks the alarms that publish to the stack's topic. The role may list alarms that are named after the stack."""
     pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
     of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
     # The alarms of a stage `shop-2` begin with `Tally-shop-`, too.

@@ -33,8 +33,7 @@ Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, 
 class SegmentCache:
     """Segments that a run has read.
 
-    `halves`: the halves of removals, by minute. `segments`, `bytes`: how many segments of the newest minute, and their
-    compressed bytes.
+    `halves`: of removals, by minute. `segments`, `bytes`: how many of the newest minute, and their compressed bytes.
     """
 
     halves: dict[int, Halves] = field(default_factory=dict)

@@ -82,8 +82,7 @@ def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
 
 
 def scan_parents(store: Store, counters: Mapping[str, Counter]) -> Iterator[Family]:
-    """Yields every tally that counts children. A scan of the counts table returns the items of one partition
-    together."""
+    """Yields every tally that counts children. A scan of the counts table returns the items of a partition together."""
     scanned = (item for page in queries.scan_pages(store, store.settings.counts_table) for item in page)
     for partition, family in groupby(scanned, lambda item: str(item["PK"]["S"])):
         prefix, _, target = partition.partition("#")

@@ -22,11 +22,10 @@ ROWS_AT_ONCE = 100  # between two checks of the time
 
 
 def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> Watermark:
-    """Deletes the drift that proves nothing, skips the closed minutes before `resume_minute`, and returns the
-    watermark.
+    """Deletes the drift that proves nothing, and skips the closed minutes before `resume_minute`.
 
-    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the result has no closed
-    minute, and the next sweep continues. If another sweep has judged more, its result stays.
+    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the returned watermark has
+    no closed minute, and the next sweep continues. If another sweep has judged more, its result stays.
     """
     # A discarded letter, too: while the letter waited, sweeps judged minutes that lack one half of its change.
     may_lack_letter = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)

@@ -114,8 +114,7 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
 
 
 def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
-    """Returns the write that sets a drift to its part `remaining`, as confirmed. The judge never gets the other halves
-    of the rest."""
+    """Returns the write that sets a drift to its part `remaining`, as confirmed. Nobody judges the rest's halves."""
     assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -172,8 +171,7 @@ def summary(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
-    If the time runs out (`until_s`, on the store's clock), the rest is not read. Each number is then a minimum, and a
-    counter at 0 is left out.
+    If the time runs out (`until_s`, on the store's clock), each number is a minimum, and a counter at 0 is left out.
     """
     totals = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)

@@ -125,8 +125,7 @@ def dynamodb_client(**overrides: Any) -> DynamoDBClient:
 
 
 def aws_client(service: str, *, read_timeout_s: int, attempts: int) -> Any:
-    """Makes the client of another service. Call it when the service is first needed: a client adds 50 ms to a cold
-    start."""
+    """Makes the client of another service. Callers make it when they first need it, because it takes 50 ms."""
     retries: Any = {"total_max_attempts": attempts, "mode": "standard"}
     config = Config(connect_timeout=1, read_timeout=read_timeout_s, retries=retries)
     return boto3.client(service, config=config)  # type: ignore[call-overload]

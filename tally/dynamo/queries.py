@@ -20,8 +20,7 @@ SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # sort keys of the ledger are printable A
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units; 0 if the read does
-    not ask for the units."""
+    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units, if asked for."""
 
     has_more: bool = False
     units: float = 0.0
@@ -156,8 +155,7 @@ def _page(answer: dict[str, Any]) -> Page:
 
 
 def _send_read(send: Callable[..., Any], member: str, *, consistent: bool = True, **parameters: Any) -> dict[str, Any]:
-    """Sends one read, and returns its answer, which has this member. Raises what botocore's error maps to,
-    StoreUnreachableError."""
+    """Sends one read. Raises what botocore's error maps to, or StoreUnreachableError if `member` is missing."""
     if consistent:
         parameters["ConsistentRead"] = True
     try:

@@ -1,7 +1,6 @@
 """Lists the shards of the tables' streams, and reads the records after a sequence number.
 
-Lambda reads the streams for the consumers. The sweep lists the shards here, to know the shards that a consumer must
-pass.
+Lambda reads the streams for the consumers. The sweep lists the shards, to know what a consumer must pass.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class StreamShards:
     def list_shards(self, table: str) -> ShardTree:
         """Returns every shard that DynamoDB lists of a table's stream. Raises what botocore's error maps to.
 
-        If there are more than PAGES_MAX pages, raises StoreRefusedError, because a part of the shards proves
-        nothing."""
+        Raises StoreRefusedError beyond PAGES_MAX pages, because a part of the shards proves nothing."""
         tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):

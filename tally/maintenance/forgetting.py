@@ -42,8 +42,7 @@ class TraceKind(Enum):
 class Trace(NamedTuple):
     """One thing that a user left.
 
-    `id`: of the post, of the child's parent, or of the hold. `item`: the hold as it was read. `counter`: of the child
-    or the post; None for a hold.
+    `id`: of the post, the child's parent, or the hold. `item`: the hold as it was read. `counter`: None for a hold.
     """
 
     kind: TraceKind
@@ -93,9 +92,8 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
     """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
 
-    If a hold's counter is not declared, raises ConfigurationError. If the tally has no room for the hold's amount,
-    raises LimitReachedError. If somebody removed a child's parent manually, raises NotFoundError. Raises what the
-    changes raise.
+    Raises ConfigurationError if a hold's counter is not declared, NotFoundError if somebody removed a child's parent
+    manually, and what the changes raise, such as LimitReachedError for a hold that does not fit into the tally.
     """
     if trace.counter is None:
         name, owner = trace.item["counter"]["S"], periods.answer_members(trace.item["target"]["S"])["id"]

@@ -97,8 +97,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 
 
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
-    """Yields the rows in chunks, in order, each of one day. A row of a conditional counter has a chunk of its own, so a
-    refusal stops no other row."""
+    """Yields the rows in chunks, each of one day. A row of a conditional counter is a chunk, so it is refused alone."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, of_day in groupby(rows, attrgetter("day")):
@@ -211,8 +210,7 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
 
 
 def _import_writes(call: Call, counter: Counter, todo: Sequence[ChildRow], parents: Sequence[str]) -> list[Write]:
-    """Returns a Put for each child, if it does not exist, and an Update for each parent's tally, if the parent
-    exists."""
+    """Returns a Put for each child that does not exist, and an Update for the tally of each parent that exists."""
     table, minute = call.store.settings.counts_table, minute_now(call)
     unless_present = {"ConditionExpression": f"attribute_not_exists(SK) OR attribute_exists({TOMBSTONE})"}
     puts = list[Write]()

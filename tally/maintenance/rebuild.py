@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ from ..counting.receipts import PENDING_KEPT_S
 from ..drift import history, rows
 from ..dynamo import clock, items, queries
 from ..dynamo.client import Call, Store
-from ..dynamo.keys import Item
 from ..streams import loss, record
 from ..streams.lineage import BOOKKEEPER
 from ..streams.record import TRUE_ATTRIBUTE, PoisonRecordError
@@ -52,8 +52,7 @@ def rebuildable(counter: Counter) -> bool:
 
 
 def notes_began_s(watermark_: Watermark) -> int:
-    """Returns since when tallies note what the rollup adds: since the ledger began, or the ledger of the backup
-    began."""
+    """Returns since when tallies note what the rollup adds: since the ledger, or that of the backup, began."""
     return items.int_attribute(watermark_.item, "notes_began_s", items.int_attribute(watermark_.item, "began_s"))
 
 
@@ -85,7 +84,10 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
     )
     for page in pages:
         for receipt in page:
-            for name, target, amount in _readable(receipt):
+            amounts: list[tuple[str, str, int]] = []
+            with suppress(PoisonRecordError, *record.MALFORMED_ERRORS):  # the rollup adds nothing for a dead letter
+                amounts = record.amounts_of(receipt, only_spilled=True)
+            for name, target, amount in amounts:
                 counter = counters.get(name)
                 if counter is not None and rebuildable(counter):
                     of_tally = sums.setdefault((name, target), defaultdict(DayReceipts))
@@ -93,14 +95,6 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
                     before = of_tally[day]
                     of_tally[day] = DayReceipts(before.amount + amount, before.down + min(amount, 0))
         yield len(page)
-
-
-def _readable(receipt: Item) -> list[tuple[str, str, int]]:
-    """Returns what the rollup adds for a receipt; nothing if the receipt is a dead letter."""
-    try:
-        return record.amounts_of(receipt, only_spilled=True)
-    except (PoisonRecordError, *record.MALFORMED_ERRORS):
-        return []
 
 
 def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:

@@ -217,8 +217,7 @@ class Reconciler:
         return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
     def _require_judged(self, required_minute: int) -> Watermark:
-        """Returns the watermark. If this minute is not judged, or the ledger is not settled, raises
-        RepairNotReadyError."""
+        """Returns the watermark. Raises RepairNotReadyError if this minute is not judged, or as `_require_settled`."""
         watermark_ = self._require_settled()
         if watermark_.judged < max(0, required_minute):
             minutes_ago = self.store.settings.minute_of(self.clock()) - watermark_.judged
@@ -241,8 +240,7 @@ class Reconciler:
 
 
 def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: float) -> list[Write]:
-    """Returns the writes of one repair, one transaction: the tally, its drift row, the history, and checks of its
-    shards.
+    """Returns the writes of one repair: the tally, its drift row, the history, and checks of its shards.
 
     A repair by the ledger takes back the confirmed drift. A repair by lost receipts makes the drift smaller, because
     the ledger may know the same receipts as drift. A repair by a count sets the drift to 0.

@@ -110,8 +110,7 @@ class Action:
         return cls("DELETE", _path(path), members)
 
     def overlaps(self, other: Action) -> bool:
-        """Returns whether the paths are equal, one contains the other, or they use one value both as a list and as a
-        map."""
+        """Returns whether the paths are equal, one contains the other, or they take one value for a list and a map."""
         for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
             if mine != theirs:
                 return type(mine) is not type(theirs)
@@ -158,8 +157,7 @@ class _Aliases:
         return f"{path}{' = ' if action.verb == 'SET' else ' '}{self.text(action.operand)}"
 
     def text(self, part: Any) -> str:
-        """Returns the text of a condition, an operand, a path or a value. Raises InvalidInputError for a value that
-        cannot be stored."""
+        """Returns the text of a condition, operand, path or value. Raises InvalidInputError if it cannot be stored."""
         if isinstance(part, ConditionBase):
             built = part.get_expression()
             texts = (self._compared(part, value) for value in built["values"])

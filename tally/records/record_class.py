@@ -73,8 +73,8 @@ class Attribute:
         return self.type is Any or NoneType in get_args(self.type)
 
     def encode(self, value: object) -> Item:
-        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a key of a bad
-        length."""
+        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a key that is too long
+        or empty."""
         wire = encode(value, self.type, self.name)
         if self.key:
             (content,) = wire.values()

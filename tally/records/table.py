@@ -169,8 +169,7 @@ class Records(Generic[R]):
     ) -> Write:
         """Returns the write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
 
-        Raises what update_item raises before it sends the write. If there is nothing to write, DynamoDB rejects a
-        transaction with this entry.
+        Raises what update_item raises before it sends the write. DynamoDB rejects an entry that writes nothing.
         """
         values, all_actions, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
         all_actions += actions
@@ -187,8 +186,7 @@ class Records(Generic[R]):
     def from_item(self, item: Mapping[str, Any]) -> R:
         """Returns the record of an item, for example of an error or a cancelled transaction.
 
-        Ignores attributes that the class does not declare. Remembers the counters as they were read. Raises
-        RecordMismatchError.
+        Ignores undeclared attributes, and remembers the counters as they were read. Raises RecordMismatchError.
         """
         values = {}
         for name, a in self._attributes.items():  # an unset attribute is None, not its default

@@ -227,8 +227,7 @@ def _running_segment_write(settings: Settings, hour: int, through: int, entries:
 
 
 def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int, Progress]:
-    """Writes an hour that is over into the items of its day until the time runs out. Returns how many items it wrote,
-    and the progress."""
+    """Writes an hour that is over into its day until the time runs out. Returns the items written, and the progress."""
     written, hour = 0, progress_.hour
     assert progress_.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
     left = (entry for entry in running_amounts(store, hour, progress_.through) if entry.digest > progress_.after)

@@ -74,8 +74,7 @@ class Progress:
         return json.dumps([[max(first, first_kept), days] for first, days, end in spans if end > first_kept])
 
     def as_of(self, settings: Settings) -> int | None:
-        """Returns the time up to which the series have every accepted change, epoch seconds; None if there are no
-        series.
+        """Returns the time up to which the series have every accepted change, epoch seconds; None: no series.
 
         A change may be booked on the minute after its own, so the newest minute is left out.
         """
@@ -83,8 +82,7 @@ class Progress:
         return max(0, complete_s) if self.through >= self.since >= 0 else None
 
     def with_missing(self, lost_s: int, minute: int) -> Progress:
-        """Returns the progress after a sweep found, in `minute`, that `lost_s` is the oldest record that no segment
-        has."""
+        """Returns the progress after a sweep found, in `minute`, that no segment has the record of `lost_s`."""
         redriven_until = minute + 1 if lost_s > self.lost_s else self.redriven_until
         missing_since_s = lost_s if self.through >= redriven_until else min(lost_s, self.missing_since_s)
         return replace(self, lost_s=lost_s, redriven_until=redriven_until, missing_since_s=missing_since_s)

@@ -97,8 +97,7 @@ class ImportedHour(NamedTuple):
 def read_imports(
     store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """Yields the imports of a tally into the days of UTC that a range touches. `running`: amounts of the present
-    hour."""
+    """Yields the imports of a tally into the days of UTC that a range touches. `running`: of the present hour."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
@@ -143,8 +142,7 @@ def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Ite
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
-    """Returns the range that a caller asks for. If `to_s` is None, it ends now. If `from_s` is None, it has 24 hours or
-    30 days.
+    """Returns the range that a caller asks for. `to_s` None: it ends now. `from_s` None: it has 24 hours or 30 days.
 
     Raises InvalidInputError if the range is empty or has too many points, if the time zone is not known, or if a day
     does not begin with an hour of UTC.

@@ -55,8 +55,7 @@ _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns what an accepted change expects. A receipt has no effect if it expires, or names no change.
 
-    If the rollup makes a record a dead letter for lack of a declaration, the bookkeeper does so, too. A redrive by the
-    rollup alone would make drift.
+    If the counter is not declared, the record is a dead letter of the rollup, too: one redrive alone would make drift.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
@@ -73,8 +72,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _import_day(image: Image, record: Record) -> int:
-    """Returns the day that an imported receipt names, or in which an imported child was made; otherwise the day of the
-    record; -1: not imported."""
+    """Returns the day of an imported receipt or child; the record's day if it is not valid; -1: not imported."""
     if not image.keys() >= IMPORTED.keys():
         return -1
     [mark] = (image[name] for name in IMPORTED)

@@ -107,16 +107,19 @@ class Batch:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Applies the records after the checkpoint. Returns the sequence number of the first record that is left;
-        None if no record is left."""
+        """Applies the records after the checkpoint. Returns the sequence number of the first that is left, or None."""
         store, numbered = self.call.store, fold.by_sequence(records)
-        first = next(iter(numbered.values()))
+        first, closed = next(iter(numbered.values())), -1  # -1: each minute takes entries
         failed: str = first["dynamodb"]["SequenceNumber"]
+        made_s: float | None = None
+        with suppress(PoisonRecordError):
+            made_s = created_s(first)
         try:
             all_counted = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
                 # The order matters: a minute may close at any time, and `_prefetch` must follow the checkpoint.
-                closed = self._last_closed_minute(first)
+                if self.consumer.needs_watermark:
+                    closed = watermark.ensure_begun(self.call, made_s).last_closed_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
                 self._prefetch(numbered.values())
                 place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)
@@ -136,15 +139,6 @@ class Batch:
     def _prefetch(self, records: Iterable[Record]) -> None:
         """Reads what the effects of these records depend on. `apply` calls it after it has read the checkpoint, so no
         record up to the checkpoint depends on anything newer."""
-
-    def _last_closed_minute(self, first: Record) -> int:
-        """Returns the last minute that takes no entries any more; -1: each minute takes entries."""
-        if not self.consumer.needs_watermark:
-            return -1
-        made_s: float | None = None
-        with suppress(PoisonRecordError):
-            made_s = created_s(first)
-        return watermark.ensure_begun(self.call, made_s).last_closed_minute(self.call.store.settings)
 
     def _apply(
         self, records: Sequence[Record], all_counted: CounterIndex, place: BatchContext, checkpoint: Checkpoint

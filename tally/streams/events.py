@@ -96,8 +96,8 @@ class Bus:
 def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dict[str, int]:
     """Sends events until `until_s`, on the store's clock. Returns how many were sent, and how many the bus refused.
 
-    The bus may refuse one event and take the others. Raises what botocore's errors map to, if the ledger cannot note
-    which events were sent.
+    The bus may refuse one event and take the others. If the ledger cannot note them, raises what botocore's errors
+    map to.
     """
     left, sent, refused = iter(events), 0, list[str]()
     while store.clock() < until_s and (chunk := list(islice(left, ENTRIES_MAX))):
@@ -112,8 +112,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
 
 
 def _mark_sent(store: Store, event: Event) -> None:
-    """Notes that the bus has an event, for 2 WCU. If the process dies between the two writes, the sweep sends the event
-    a second time."""
+    """Notes that the bus has an event, for 2 WCU. After a crash between the writes, the sweep sends the event again."""
     table = store.settings.ledger_table
     values: items.Values = {"detail": _as_json(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
     if try_commit(store, [items.put_write(table, event.key(SENT), values)]):

@@ -90,8 +90,7 @@ def undeclared_counters(stored: Mapping[str, Fingerprint], counters: Mapping[str
 
 
 def check(stored: Mapping[str, Fingerprint], counters: Mapping[str, Counter], *, only_misbooking: bool = False) -> None:
-    """Raises ConfigurationError if a declaration does not fit. `only_misbooking`: only if it would book records
-    wrongly."""
+    """Raises ConfigurationError if a declaration does not fit; `only_misbooking`: if it would book records wrongly."""
     why = [str(one) for one in mismatches(stored, counters) if one.misbooks or not only_misbooking]
     if why:
         raise ConfigurationError(f"{'; '.join(why)}: {WHAT_TO_DO}")
@@ -168,8 +167,7 @@ class FingerprintCache:
         return self._all_counted
 
     def note(self, present: CounterIndex, names: Iterable[str]) -> None:
-        """Notes the fingerprints of counters that count. Raises ConfigurationError if another process noted a
-        fingerprint that does not fit."""
+        """Notes the fingerprints of counters that count. Raises ConfigurationError if another process noted others."""
         for name in sorted({*names} & present.by_name.keys()):
             old, new = self._stored.get(name), fingerprint_of(present.by_name[name])
             if old is not None and _periods_kept(new) >= _periods_kept(old):

@@ -37,8 +37,7 @@ ITEMS_MAX = 99  # a transaction takes 100 items; one of them is the checkpoint
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns the amounts of a spilled receipt, on its booking minute.
 
-    If a receipt replaces an expired receipt (MODIFY), it is new. Raises PoisonRecordError if the declaration changed
-    since the receipt was written.
+    A receipt in place of an expired receipt (MODIFY) is new. Raises PoisonRecordError if the declaration changed since.
     """
     image = accepted_receipt(record)
     if image is None or image.get("rollup") != TRUE_ATTRIBUTE:

@@ -86,8 +86,7 @@ class Watermark:
 
     @property
     def warm_up_until(self) -> int:
-        """The end of the warm-up: up to this minute, the halves of a change from before the ledger may be booked on
-        different minutes."""
+        """Up to this minute, the halves of a change from before the ledger may be booked on different minutes."""
         return items.int_attribute(self.item, "warm_up_until", -1)
 
     @property
@@ -141,9 +140,8 @@ def read(store: Store) -> Watermark:
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     """Returns the watermark, and begins the ledger with the first record. `made_s`: the record's time, or None.
 
-    If a consumer booked a record first, one half of a change might be on a minute that is never judged. A conflict does
-    not show that the ledger has begun, so the write is retried. Raises StoreBusyError when conflicts outlast the
-    retries.
+    If a consumer booked a record first, one half of a change might be on a minute that is never judged. Raises
+    StoreBusyError when conflicts, which do not show that the ledger has begun, outlast the retries.
     """
     watermark_ = read(call.store)
     if "began_s" in watermark_.item:
@@ -197,8 +195,7 @@ _cached: tuple[str, float, int | None] | None = None
 def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> StreamsSnapshot:
     """Reads how far the consumers have come, sends the heartbeats, and notes what is proven.
 
-    `before`: the watermark of an earlier sweep, not too fresh. The judge starts when the minute of the first sweep is
-    closed.
+    `before`: the watermark of an earlier sweep, not too fresh. The judge starts after the minute of the first sweep.
     """
     item, since_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)

@@ -132,8 +132,6 @@ class ScanPlan:
 
 
 def half_of_provisioned_reads(recount: Recount) -> int:
-    """Returns half of the read units a second that the team's table has provisioned; 0: on demand. The team needs the
-    other half.
-    """
+    """Returns half of the table's provisioned read units a second; 0: on demand. The team needs the other half."""
     provisioned = recount.table_description.get("ProvisionedThroughput", {})
     return int(provisioned.get("ReadCapacityUnits", 0)) // 2

@@ -159,8 +159,7 @@ class ScanReader:
             yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
     def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
-        """Adds the items of a page that neither the stream nor the scan has counted. Returns how many items it added,
-        and the write units."""
+        """Adds items that neither the stream nor the scan has counted. Returns how many, and the write units."""
         name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
         values = ((self._if_covered(declaration.contribution(item)), item) for item in page)
         left = [

@@ -47,19 +47,8 @@ class Backup(Construct):
         copied_tables = [tables.by_name[table].table_arn for table in TABLES]
         vault = backup.CfnBackupVault(self, "Vault", backup_vault_name=names.vault)
         vault.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)  # a rolled-back deploy deletes the vault
-        copy_action = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
-            destination_backup_vault_arn=vault_arn, lifecycle=_delete_after(REMOTE_RETENTION_DAYS)
-        )
-        rule = backup.CfnBackupPlan.BackupRuleResourceTypeProperty(
-            rule_name="daily",
-            schedule_expression=DAILY,
-            start_window_minutes=START_WINDOW_MIN,
-            target_backup_vault=vault.ref,
-            lifecycle=_delete_after(LOCAL_RETENTION_DAYS),
-            copy_actions=[copy_action],
-        )
         contents = backup.CfnBackupPlan.BackupPlanResourceTypeProperty(
-            backup_plan_name=names.vault, backup_plan_rule=[rule]
+            backup_plan_name=names.vault, backup_plan_rule=[_daily_rule(vault, vault_arn)]
         )
         plan = backup.CfnBackupPlan(self, "Plan", backup_plan=contents)
         role = iam.Role(
@@ -117,6 +106,22 @@ class Backup(Construct):
                 conditions={"ArnEquals": {"aws:SourceArn": rule.rule_arn}},
             )
         )
+
+
+def _daily_rule(
+    vault: backup.CfnBackupVault, remote_vault_arn: str
+) -> backup.CfnBackupPlan.BackupRuleResourceTypeProperty:
+    copy_action = backup.CfnBackupPlan.CopyActionResourceTypeProperty(
+        destination_backup_vault_arn=remote_vault_arn, lifecycle=_delete_after(REMOTE_RETENTION_DAYS)
+    )
+    return backup.CfnBackupPlan.BackupRuleResourceTypeProperty(
+        rule_name="daily",
+        schedule_expression=DAILY,
+        start_window_minutes=START_WINDOW_MIN,
+        target_backup_vault=vault.ref,
+        lifecycle=_delete_after(LOCAL_RETENTION_DAYS),
+        copy_actions=[copy_action],
+    )
 
 
 def _delete_after(days: int) -> backup.CfnBackupPlan.LifecycleResourceTypeProperty:

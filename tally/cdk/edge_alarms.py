@@ -8,7 +8,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
 from . import alarms
-from .metrics import FIVE_MINUTES
+from .metrics import FIVE_MINUTES, metric
 from .names import Names
 from .options import Options
 
@@ -31,7 +31,7 @@ class EdgeAlarms(Construct):
         def of_distribution(name: str, statistic: str) -> cloudwatch.Metric:
             # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/programming-cloudwatch-metrics.html
             dimensions = {"DistributionId": distribution.distribution_id, "Region": "Global"}
-            return _metric("AWS/CloudFront", name, dimensions, statistic)
+            return metric("AWS/CloudFront", name, dimensions, statistic, period=FIVE_MINUTES, label=name)
 
         refused = cloudwatch.MathExpression(
             expression=f"IF(requests > {REQUESTS_MIN}, FILL(refused, 0), 0)",
@@ -43,23 +43,13 @@ class EdgeAlarms(Construct):
             label="refused",
         )
         # https://docs.aws.amazon.com/waf/latest/developerguide/waf-metrics.html: no region for CloudFront.
-        acl = {"WebACL": names.stack, "Rule": CLIENT_RATE}
-        for id_, metric, kind in (
+        acl, name = {"WebACL": names.stack, "Rule": CLIENT_RATE}, "BlockedRequests"
+        blocked = metric("AWS/WAFV2", name, acl, "Sum", period=FIVE_MINUTES, label=name)
+        for id_, watched, kind in (
             ("Failing", of_distribution("5xxErrorRate", "Average"), alarms.EDGE_FAILING),
             ("Refusing", refused, alarms.EDGE_REFUSING),
-            ("Blocking", _metric("AWS/WAFV2", "BlockedRequests", acl, "Sum"), alarms.EDGE_BLOCKING),
+            ("Blocking", blocked, alarms.EDGE_BLOCKING),
         ):
-            alarms.create_alarm(self, id_, names=names, metric=metric, alarm=kind, topic=topic)
+            alarms.create_alarm(self, id_, names=names, metric=watched, alarm=kind, topic=topic)
         about = "Subscribe to this topic: it gets every alarm of the front door"
         CfnOutput(self, "TopicArn", value=topic.topic_arn, description=about).override_logical_id("AlarmTopicArn")
-
-
-def _metric(namespace: str, name: str, dimensions: dict[str, str], statistic: str) -> cloudwatch.Metric:
-    return cloudwatch.Metric(
-        namespace=namespace,
-        metric_name=name,
-        dimensions_map=dimensions,
-        statistic=statistic,
-        period=FIVE_MINUTES,
-        label=name,
-    )

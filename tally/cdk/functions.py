@@ -73,32 +73,13 @@ class Functions(Construct):
         options: Options,
     ) -> None:
         super().__init__(scope, id)
-        self._names = names
         self._tables = tables
         self._team_tables = team_tables
         self._dead_letters, self._event_bus = dead_letters, event_bus
         self._options = options
         self._code = bundle.code(bundled=Stack.of(self).bundling_required)
         self.version = bundle.digest()[:12]
-        self.surroundings = Surroundings(
-            service=names.base,
-            version=self.version,
-            tables={table: made.table_name for table, made in tables.by_name.items()},
-            streams={
-                table: str(tables.by_name[table].table_stream_arn)
-                for table, schema in deployment.TABLES.items()
-                if schema.has_stream
-            },
-            dead_letters=dead_letters.bucket.bucket_name,
-            page_hosts=",".join(options.page_hosts),
-            likers_visible=options.likers_visible,
-            receipt_ttl_hours=options.receipt_ttl_hours,
-            series_days=options.series_days,
-            team_tables=team_tables.names_and_streams,
-            spot_check_units=options.spot_check_units,
-            event_bus=event_bus.arn if event_bus else "",
-            has_cdn=options.cdn,
-        )
+        self.surroundings = self._make_surroundings(names.base)
         self._needs = declarations.needs
         serving = declarations.routes_by_function
         self._concurrency_limits = concurrency_limits(serving, options)
@@ -115,6 +96,25 @@ class Functions(Construct):
         """Give a function the variables that depend on a resource made after it."""
         for name, value in variables.items():
             self._functions[module].add_environment(name, value)
+
+    def _make_surroundings(self, service: str) -> Surroundings:
+        options, tables = self._options, self._tables.by_name
+        with_stream = [table for table, schema in deployment.TABLES.items() if schema.has_stream]
+        return Surroundings(
+            service=service,
+            version=self.version,
+            tables={table: made.table_name for table, made in tables.items()},
+            streams={table: str(tables[table].table_stream_arn) for table in with_stream},
+            dead_letters=self._dead_letters.bucket.bucket_name,
+            page_hosts=",".join(options.page_hosts),
+            likers_visible=options.likers_visible,
+            receipt_ttl_hours=options.receipt_ttl_hours,
+            series_days=options.series_days,
+            team_tables=self._team_tables.names_and_streams,
+            spot_check_units=options.spot_check_units,
+            event_bus=self._event_bus.arn if self._event_bus else "",
+            has_cdn=options.cdn,
+        )
 
     def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
         """Adds a function whose callers wait.

@@ -60,14 +60,22 @@ class TallyMetrics:
     def _metric(
         self, name: str, dimensions: Mapping[str, str], statistic: str, period: Duration, label: str
     ) -> cloudwatch.Metric:
-        return cloudwatch.Metric(
-            namespace=observe.NAMESPACE,
-            metric_name=name,
-            dimensions_map={"service": self.names.base, **dimensions},
-            statistic=statistic,
-            period=period,
-            label=label,
-        )
+        dimensions = {"service": self.names.base, **dimensions}
+        return metric(observe.NAMESPACE, name, dimensions, statistic, period=period, label=label)
+
+
+def metric(
+    namespace: str, name: str, dimensions: Mapping[str, str], statistic: str, *, period: Duration, label: str
+) -> cloudwatch.Metric:
+    """Returns a metric. `dimensions`: each value, by the name of its dimension."""
+    return cloudwatch.Metric(
+        namespace=namespace,
+        metric_name=name,
+        dimensions_map=dimensions,
+        statistic=statistic,
+        period=period,
+        label=label,
+    )
 
 
 def aws_metric(
@@ -80,14 +88,7 @@ def aws_metric(
         namespace, dimension, value = "AWS/DynamoDB", "TableName", resource.table_name
     else:
         namespace, dimension, value = "AWS/ApiGateway", "ApiId", resource.api_id
-    return cloudwatch.Metric(
-        namespace=namespace,
-        metric_name=name,
-        dimensions_map={dimension: value},
-        statistic=statistic,
-        period=period,
-        label=label,
-    )
+    return metric(namespace, name, {dimension: value}, statistic, period=period, label=label)
 
 
 def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudwatch.MathExpression:
@@ -103,9 +104,7 @@ def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudw
         "ExecutedVersion": alias.version.version,
     }
     lambdas = {
-        label: cloudwatch.Metric(
-            namespace="AWS/Lambda", metric_name=name, dimensions_map=of, statistic="Sum", period=MINUTE, label=label
-        )
+        label: metric("AWS/Lambda", name, of, "Sum", period=MINUTE, label=label)
         for label, name in (("errors", "Errors"), ("calls", "Invocations"))
     }
     all_failed = "FILL(failed, 0) + FILL(errors, 0)"

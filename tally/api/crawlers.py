@@ -17,10 +17,8 @@ _APPS = re.compile(r"\b(WhatsApp|Viber|Feedly|NewsBlur|MetaIAB Facebook|AP3A\.24
 
 @lru_cache(AGENTS_KEPT_MAX)
 def is_crawler(user_agent: str) -> bool:
-    """Returns whether a crawler sent this header. Every browser names itself, so an empty header is a crawler's.
-
-    A crawler that pretends to be a browser counts as a browser, and so does the browser within an app.
-    """
+    """Returns whether a crawler sent this header. An empty header is a crawler's, because every browser names itself. A
+    crawler that pretends to be a browser counts as a browser, and so does the browser within an app."""
     if not user_agent:
         return True
     if _BROWSER.match(user_agent):

@@ -213,10 +213,8 @@ def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
 
 
 def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
-    """Writes the log line of one answer, sampled if it is a success. Meters replays, refusals and failures.
-
-    The bookkeeper meters the counted changes: a line for each batch of a stream costs less than one for each request.
-    """
+    """Logs one answer, sampled if it is a success. Meters replays, refusals and failures. The bookkeeper meters the
+    counted changes: a line for each batch of a stream costs less than one for each request."""
     attempts, took_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed

@@ -39,10 +39,8 @@ _QUOTED_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RF
 
 
 def is_request(event: object) -> TypeGuard[Event]:
-    """Returns whether API Gateway sent the event.
-
-    Anyone who may invoke the function can send any event, so this checks the type of each member that Tally reads.
-    """
+    """Returns whether API Gateway sent the event. Checks the type of each member that Tally reads, because anyone who
+    may invoke the function can send any event."""
     if not isinstance(event, Mapping) or "routeKey" not in event:
         return False
     context, headers, path = event.get("requestContext"), event.get("headers", {}), event.get("pathParameters")
@@ -79,11 +77,8 @@ def verified_caller(event: Event, route: Route, console_client: str) -> object:
 
 
 def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, object]:
-    """Returns the fields of the request, unchecked, by name. `cdn`: CloudFront is in front of the API.
-
-    Raises InvalidInputError for a malformed or unexpected body, query or field, PayloadTooLargeError and
-    UnsupportedMediaTypeError.
-    """
+    """Returns the fields of the request, unchecked, by name. `cdn`: CloudFront is in front of the API. Raises
+    InvalidInputError, PayloadTooLargeError and UnsupportedMediaTypeError."""
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     has_query_to_parse = event.get("rawQueryString") and not route.operation.takes_any_query
     sent: dict[Source, Mapping[str, object]] = {
@@ -138,10 +133,8 @@ def _unquote(key: str) -> str:
 
 
 def _parse_query(event: Event, route: Route) -> dict[str, object]:
-    """Parses the raw query string. A field with many values is a list.
-
-    API Gateway's own parsing joins repeated parameters with commas.
-    """
+    """Parses the raw query string, because API Gateway joins repeated parameters with commas. A field with many values
+    is a list."""
     values: dict[str, object] = {}
     lists: dict[str, list[str]] = {field.http_name: [] for field in route.fields if field.kind.list_max}
     pairs_max = PARAMETERS_MAX + sum(field.kind.list_max for field in route.fields)

@@ -103,8 +103,7 @@ def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
 
 
 def to_change_child(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to put or delete a child, which may read the parent and create a shard beside the parent
-    (tally/counting/children.py)."""
+    """Returns the needs to put or delete a child, which may read the parent and create a shard beside it."""
     with_children = list(counters)
     change = on_counts(with_children, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
     of_posts = [counter for counter in with_children if counter.parent_required]
@@ -125,16 +124,14 @@ def to_read_scan(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_as_of(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read `as_of`, which a number has if its changes are visible soon. A number of items also
-    needs its scan."""
+    """Returns the needs to read `as_of` of numbers that are visible soon. A number of items also needs its scan."""
     soon = [counter for counter in counters if counter.visible == "soon"]
     watermark = READ_WATERMARK if any(counter.items is None for counter in soon) else NOTHING
     return watermark | to_read_scan(soon)
 
 
 def to_make_events(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to make events of threshold crossings. For sums of shards, a consumer also stores the last
-    level."""
+    """Returns the needs to make events. For sums of shards, a consumer also stores the last level."""
     notifying = [counter for counter in counters if counter.notifies]
     sums = [counter for counter in notifying if not counter.has_version]
     written = {"EVENT#": ("PutItem",)} if notifying else {}
@@ -148,7 +145,6 @@ def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
 
 
 def to_consume(consumer: str) -> Needs:
-    """Returns the needs of a consumer: it reads schema fingerprints, and writes checkpoints and markers of dead
-    letters."""
+    """Returns the needs of a consumer: schema fingerprints, checkpoints, and markers of dead letters."""
     written = {f"CHECKPOINT#{consumer}#": ("GetItem", "UpdateItem"), "DEADLETTER": ("PutItem",)}
     return on_ledger(written) | READ_FINGERPRINTS

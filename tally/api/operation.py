@@ -247,10 +247,8 @@ class Operation(OperationFacts):
         return self.has_counter_in_path and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
-        """Returns its routes: the general route, one for each counter that opens it to more callers, and short routes.
-
-        If it works on no declared counter, there are no routes.
-        """
+        """Returns the general route, one for each counter that opens it to more callers, and short routes. If the
+        operation works on no declared counter, there are no routes."""
         served = self.served_counters(counters.values())
         general = Route(self, self.method, self.path, self.access, self.throttle)
         routes = [] if all(map(self.is_opened_by, served)) else [general]
@@ -358,11 +356,8 @@ def operations_of(module: ModuleType) -> list[Operation]:
 
 
 def routes_by_function(operations: Iterable[Operation], counters: Mapping[str, Counter]) -> dict[str, list[Route]]:
-    """Returns the routes of each Lambda function, by the function's name.
-
-    If strangers may change some counters of a module that changes numbers, the module is two functions. One function
-    serves strangers, and its role lets it change those counters only.
-    """
+    """Returns the routes of each Lambda function, by the function's name. If strangers may change some counters of a
+    module that changes numbers, the module has a second function, whose role lets it change only those counters."""
     routes = [route for operation in operations for route in operation.routes(counters)]
     of_services = [route.operation for route in routes if route.access is Access.WRITE]
     modules_of_services = {operation.module for operation in of_services if operation.changes_numbers}

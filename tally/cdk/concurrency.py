@@ -18,11 +18,8 @@ CONCURRENCY_MIN = 10  # a page of the console asks for as many files at once
 
 
 def concurrency_limits(functions: Mapping[str, Sequence[Route]], options: Options) -> dict[str, int]:
-    """Returns the ceiling of each function that has a route for anyone, by the function's name.
-
-    A ceiling fits the function's busiest route at its full throttle. If the options give a number for all functions,
-    each function gets its share.
-    """
+    """Returns the ceiling of each function that has a route for anyone, by the function's name: what its busiest route
+    needs at its full throttle, or its share of the number in the options."""
     total = options.strangers_concurrency
     if total == 0 or (total is None and not options.keeps_data):
         return {}

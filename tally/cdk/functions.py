@@ -117,11 +117,8 @@ class Functions(Construct):
         )
 
     def _add_serving_function(self, module: str, routes: Sequence[Route]) -> lambda_.Alias:
-        """Adds a function whose callers wait.
-
-        A busy function starts from a snapshot, because a cold start takes a second. A function without a table is not
-        busy: it serves the beacon's script, which browsers keep.
-        """
+        """Adds a function whose callers wait. A busy function starts from a snapshot, because a cold start takes a
+        second. A function without a table is not busy: it serves the beacon's script, which browsers keep."""
         options, share = self._options, self._options.log_sampling
         # Powertools logs everything in this share of the invocations, and otherwise only warnings and errors.
         sampling = {"POWERTOOLS_LOG_LEVEL": "WARNING"} if share < 1 else {}
@@ -237,10 +234,7 @@ class Functions(Construct):
 
 
 class FunctionRole(iam.Role):
-    """The role of one function, with its permissions inline.
-
-    CDK would put the permissions into a policy beside the role: one more of the stack's 500 resources.
-    """
+    """The role of one function, with inline permissions, because a policy is one more of the stack's 500 resources."""
 
     def __init__(self, scope: Construct, id: str, *, description: str) -> None:
         self._allowed = iam.PolicyDocument()

@@ -36,11 +36,8 @@ class TallyMetrics:
         return {counter: self._metric(name, {observe.COUNTER: counter}, statistic, MINUTE, counter) for counter in of}
 
     def each_counter(self, name: str) -> cloudwatch.MathExpression:
-        """Returns the maximum of each counter with this metric, for one alarm. AWS names the counter in each mail.
-
-        An alarm takes no SEARCH and at most ten metrics, but it takes one query of up to 500 lines. A query with
-        several lines needs ORDER BY.
-        """
+        """Returns the maximum of each counter with this metric, for one alarm, whose mails name the counter. An alarm
+        takes at most ten metrics, but one query of up to 500 lines. A query with several lines needs ORDER BY."""
         return cloudwatch.MathExpression(
             expression=f'SELECT MAX({name}) FROM SCHEMA("{observe.NAMESPACE}", {observe.COUNTER}, service)'
             f" WHERE service = '{self.names.base}' GROUP BY {observe.COUNTER} ORDER BY MAX() DESC",
@@ -128,10 +125,8 @@ def write_units(tables: Mapping[str, dynamodb.Table]) -> cloudwatch.MathExpressi
 
 
 def throttled_writes(name: str, table: dynamodb.Table) -> cloudwatch.MathExpression:
-    """Returns the writes that DynamoDB throttled in a minute; 0 if it sends no data.
-
-    An alarm on a metric of DynamoDB may ignore missing data, whatever its setting. Without FILL it would stay on.
-    """
+    """Returns the writes that DynamoDB throttled in a minute; 0 without data. FILL: an alarm on a metric of DynamoDB
+    may ignore missing data, whatever its setting, and would stay on."""
     return cloudwatch.MathExpression(
         expression=f"FILL({name}, 0)",
         using_metrics={name: aws_metric(table, "WriteThrottleEvents", label=name)},

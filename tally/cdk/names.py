@@ -50,10 +50,8 @@ class Names:
 
     @property
     def base(self) -> str:
-        """The beginning of all names: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region.
-
-        It is also the name of the API, and the dimension `service` of metrics and log lines.
-        """
+        """The beginning of all names: `Tally-prod`, or `Tally-prod-Shop`. It is unique in an account and region, and it
+        is also the name of the API, and the dimension `service` of metrics and log lines."""
         return "-".join((self.stack, *self.path))
 
     @property
@@ -80,10 +78,8 @@ class Names:
 
     @property
     def vault(self) -> str:
-        """The vault of copies, and their plan: `Tally-prod-1a2b3c4d`. AWS Backup takes 50 characters.
-
-        A vault outlives its stack, so a stack that is created again needs another name.
-        """
+        """The vault of copies, and their plan: `Tally-prod-1a2b3c4d`. A vault outlives its stack, so a stack that is
+        created again needs another name."""
         return self._base_with_stack_id
 
     @property

@@ -25,10 +25,8 @@ from .tables import Tables
 def runbook_statements(
     failed_events: sqs.Queue, streams: Streams, sweep: lambda_.Alias, topic: sns.Topic
 ) -> list[iam.PolicyStatement]:
-    """Returns the statements for the steps of docs/runbook.md that do not use the command `tally`.
-
-    To invoke a function with a failed event, an operator also needs `InvokePolicy`.
-    """
+    """Returns the statements for the steps of docs/runbook.md that do not use the command `tally`. To invoke a function
+    with a failed event, an operator also needs `InvokePolicy`."""
     consumers = [arn for one in streams.consumers for arn in (one.function_arn, one.lambda_.function_arn)]
     return [
         iam.PolicyStatement(

@@ -147,10 +147,7 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def cdk_command(*, shown: bool = False) -> list[str]:
-    """Returns the command `cdk`: of the checkout, else from the PATH, else the pinned version by npx.
-
-    `shown`: as a user types the command in the folder. If Node or the CDK is missing, raises CommandError.
-    """
+    """Returns the command `cdk` of the checkout, the PATH, or npx. `shown`: as a user types it. Raises CommandError."""
     if lambdas():
         if not (folder() / CDK).exists() or find_spec("aws_cdk") is None:
             raise CommandError("the CDK is missing: run `make setup-cdk`")

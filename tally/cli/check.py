@@ -175,8 +175,7 @@ def _suspects(args: argparse.Namespace, stack: Stack) -> list[Number]:
 
 
 def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None:
-    """Returns the numbers that are lower than their receipts; None if the command does not check this part, or if the
-    stack is too new."""
+    """Returns the numbers below their receipts; None if this part is not checked, or if the stack is too new."""
     if RECEIPTS not in args.parts:
         return None
     for counter, _ in args.named:
@@ -209,8 +208,7 @@ def say_dead_letters(args: argparse.Namespace, markers: list[DeadLetterMarker]) 
 
 
 def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
-    """Returns why team numbers cannot be compared. For each counter whose team numbers are compared, prints a note with
-    the count of these numbers."""
+    """Returns why team numbers cannot be compared. Prints a note for each counter whose team numbers are compared."""
     counters = [args.counter] if args.counter else list(stack.counters.values())
     watching = [counter for counter in counters if counter.watch and DRIFT in args.parts]
     if args.named:

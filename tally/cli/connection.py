@@ -92,10 +92,7 @@ def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Sta
 
 
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
-    """Returns a stack of the account and region of the credentials. If it cannot be read, raises CommandError.
-
-    `stack`: the name, or `Shop/Polls` for the construct `Polls` in a stack with two Tallys.
-    """
+    """Returns the stack of this name; `Shop/Polls`: the Tally `Polls` in a stack with two. Raises CommandError."""
     try:
         name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
         if not boto3.Session().region_name:  # botocore would put the empty region into an address

@@ -106,8 +106,7 @@ def deploy(args: argparse.Namespace) -> int:
 
 
 def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarations]:
-    """Checks what the deploy needs, and prints its target, options and warnings. Returns the account, and the
-    declarations of the app."""
+    """Checks what the deploy needs, prints its target, and returns the account and the declarations of the app."""
     context = account.read_context(args.context)
     options = Options.from_context(context)
     if options.cdn and not lambdas():
@@ -146,10 +145,8 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
-    """If AWS would refuse the reservations of the stack during the deploy, raises CommandError.
-
-    `has_functions`: the stack has functions, and their reservations count as free.
-    """
+    """If AWS would refuse the reservations of the stack during the deploy, raises CommandError. `has_functions`: the
+    stack has functions, and their reservations count as free."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []
@@ -197,10 +194,8 @@ def warnings(options: Options, declared: Declarations, target: Account) -> Itera
 def _delete_failed_stacks(
     args: argparse.Namespace, target: Account, failed: Sequence[AssemblyStack]
 ) -> list[str] | None:
-    """Deletes stacks whose first deploy failed: CloudFormation cannot update them. Prints the reasons, and asks.
-
-    Returns the names of the tables that exist, which the next deploy adopts; None if the user said no.
-    """
+    """Asks, and deletes stacks whose first deploy failed, because CloudFormation cannot update them. Returns the names
+    of the tables that exist, which the next deploy adopts; None if the user said no."""
     tables = target.existing_tables(table for stack in failed for table in stack.tables)
     for stack in failed:
         print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")

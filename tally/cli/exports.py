@@ -130,8 +130,7 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with its number. Leaves out removed parents, and the groups of RESERVED_GROUP_PREFIX, which count
-    only faults."""
+    """Yields each id with its number, without removed parents, and without the groups that count only faults."""
     for id_, in_partition in _collections(store, counter):
         if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue

@@ -90,10 +90,8 @@ def format_rows(number: int) -> str:
 
 
 def read(lines: Iterable[str], file_format: str, layout: Layout, counter: Counter) -> Iterator[Any]:
-    """Yields the rows, with ids as the counter stores them, and a RefusedRow for a row that cannot be read.
-
-    If the first line of a CSV does not name the columns, raises CommandError.
-    """
+    """Yields the rows, and a RefusedRow for a row that cannot be read. If a CSV does not name its columns, raises
+    CommandError."""
     needed = layout.columns(counter)
 
     def is_row(values: Sequence[str]) -> bool:
@@ -179,10 +177,8 @@ def _whole(value: object) -> int | None:
 
 
 def seconds(value: object) -> int:
-    """Returns the epoch seconds of a time: ISO 8601, a date of eight digits, or a number of seconds since 1970.
-
-    A time without a zone is UTC. Raises InvalidInputError, also for a number that is probably not in seconds.
-    """
+    """Returns the epoch seconds of a time: ISO 8601 (without a zone UTC), a date of eight digits, or seconds since
+    1970. Raises InvalidInputError, also for a number that is probably not in seconds."""
     number = _whole(value)
     if number is not None and len(str(number)) != DATE_DIGITS:
         if not SECONDS_MIN <= number <= SECONDS_MAX:
@@ -237,8 +233,7 @@ def _from_csv(
 
 
 class _LineBuffer:
-    """The lines of a file. The lines of a wrong row can be read twice. `number`: the number of the next line. `taken`:
-    the lines of the last row."""
+    """Lines that can be read twice. `number`: of the next line. `taken`: the lines of the last row."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)

@@ -102,8 +102,7 @@ class RowSource:
 
 
 def import_file(args: argparse.Namespace, stack: Stack) -> int:
-    """Checks a file, and imports it with --yes; else prints what it would import, and the earlier runs. Returns 1 if a
-    row was refused, 2 if rows cannot be read."""
+    """Imports a file with --yes, and else only checks it. Returns 1 if a row was refused, 2 if rows cannot be read."""
     counter: Counter = args.children or args.counter
     if wrong := imports.refusal_of_import(counter, children=bool(args.children)):
         raise CommandError(wrong)

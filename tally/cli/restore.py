@@ -188,10 +188,7 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
 def _repair_tallies(
     args: argparse.Namespace, counters: Counters, store: Store, to_s: int, moments_differ: bool = False
 ) -> None:
-    """Repairs the numbers of the new tables. If a table has a stream, an earlier run has repaired them.
-
-    `moments_differ`: the tables are of different moments.
-    """
+    """Repairs the numbers of new tables without a stream: if a table has a stream, an earlier run has repaired them."""
     names = (store.settings.counts_table, store.settings.receipts_table)
     tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):

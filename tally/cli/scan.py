@@ -162,10 +162,8 @@ def _compare(recount: Recount) -> None:
 
 
 def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
-    """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all.
-
-    Raises ScanAbandonedError, UncountableError, CommandError.
-    """
+    """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all. Raises
+    ScanAbandonedError, UncountableError, CommandError."""
     fingerprints.check(fingerprints.read_all(stack.store), stack.counters)
     recount = _resume_or_begin(args, stack.store, groups, again=again)
     if not recount.scan.ended_s:

@@ -13,10 +13,8 @@ A test compares them with the units and prices of bench/cost.py.
 
 
 def worst_day(declared: Declarations, share: float) -> float:
-    """Returns the US dollars of a day on which strangers use every public route to its limit.
-
-    `share`: the factor on each throttle. Every read of many numbers reads the maximum.
-    """
+    """Returns the US dollars of a day on which strangers use every public route to its limit. A read of many numbers
+    reads the maximum. `share`: the factor on each throttle."""
     total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:

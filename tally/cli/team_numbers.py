@@ -18,10 +18,7 @@ from .terminal import print_json_or_line
 
 
 def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -> None:
-    """Prints a line for a wrong number.
-
-    The line has the unit of the team's table: 12.50. JSON has whole numbers in Tally's unit, and `scale`: 1250 and 2.
-    """
+    """Prints a line for a wrong number: 12.50 in the unit of the team's table, and in JSON 1250 with the `scale` 2."""
     counter, group, excess = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     attribute, value = counter.watch.attribute, watch.team_number(stack.store, counter, group)

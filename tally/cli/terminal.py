@@ -61,10 +61,8 @@ class ComparedSpan(NamedTuple):
 
 
 class WatchedValue(NamedTuple):
-    """A number at `at_s` (epoch seconds), and its change since the read before.
-
-    `error`: why the read failed; `value` is then the last number that was read.
-    """
+    """A number at `at_s` (epoch seconds), and its change since the read before. `error`: why the read failed; `value`
+    is then the last number that was read."""
 
     at_s: int
     value: int

@@ -32,10 +32,8 @@ def _pages(file: Path) -> Pages:
 
 
 def resolve_id(counter: Counter, id_: str) -> str:
-    """Returns the id as the counter stores it. Raises InvalidInputError.
-
-    `id_`: if the counter has periods, `ID#PERIOD`, or `ID` for the present period.
-    """
+    """Returns the id as the counter stores it. With periods, `ID` means the present period. Raises
+    InvalidInputError."""
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
     return periods.tally_id(counter, _canonical_id(counter, id_), clock.now_s())
@@ -48,10 +46,7 @@ def complete_id(args: argparse.Namespace) -> None:
 
 
 def stored_id(counter: Counter, id_: object) -> str:
-    """Returns the id as the counter stores it. Raises InvalidInputError.
-
-    `id_`: if the counter has periods, `ID#PERIOD`. An ID without a period is refused.
-    """
+    """Returns the id as the counter stores it. With periods, the id must be `ID#PERIOD`. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
         return _canonical_id(counter, id_)
     name, _, period = id_.partition("#")
@@ -62,10 +57,8 @@ def stored_id(counter: Counter, id_: object) -> str:
 
 
 def _canonical_id(counter: Counter, name: object) -> str:
-    """Returns the id of what a person typed. Raises InvalidInputError.
-
-    The id of a page is its canonical URL. Any other text is spelled as tally/ids.py says: `hr desk` is `hr~20desk`.
-    """
+    """Returns the id of what a person typed: a page's canonical URL, or a text in the spelling of tally/ids.py (`hr
+    desk` is `hr~20desk`). Raises InvalidInputError."""
     id_ = name
     if isinstance(name, str) and not counter.pages:
         id_ = id_of(name) if counter.items is None else group_of(name)
@@ -131,10 +124,7 @@ def date_time(value: str) -> datetime:
 
 
 def to_epoch_seconds(when: datetime | None, zone: tzinfo) -> int | None:
-    """Returns the epoch seconds of a time, or None for None. Raises InvalidInputError.
-
-    `zone`: the time zone of a `when` that has none.
-    """
+    """Returns the epoch seconds of a time, or None. `zone`: of a time without a zone. Raises InvalidInputError."""
     if when is None:
         return None
     try:

@@ -70,10 +70,8 @@ class Vault:
         return _original_prefix(tables).rpartition("/")[2], copies
 
     def begin_restore(self, copy: Copy, target: str, *, exists: bool) -> str:
-        """Returns the id of the job that restores a copy. Starts this job if it does not exist.
-
-        `exists`: a table of this name exists. If no job of this copy makes or made the table, raises CommandError.
-        """
+        """Returns the id of the job that restores a copy, which it starts if needed. `exists`: a table of this name
+        exists. If no job of this copy makes or made the table, raises CommandError."""
         pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
         jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]
         if exists:

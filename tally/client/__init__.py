@@ -304,10 +304,7 @@ def error_of(problem: Mapping[str, Any]) -> TallyError:
 
 
 def _crash_error(document: Mapping[str, Any]) -> TallyError:
-    """Returns the error of an invocation that failed in the function.
-
-    The error comes from Tally, which raised it so that Lambda retries, or from Lambda's runtime.
-    """
+    """Returns the error of a failed invocation: Tally's, which it raised so that Lambda retries, or the runtime's."""
     name, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if name in _BY_NAME:
         return _BY_NAME[name](message)

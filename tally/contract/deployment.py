@@ -165,8 +165,8 @@ def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str,
 
 
 def console_variables(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
-    """Returns the console's variables of a function that serves callers. The console has `config`, the answer of
-    `/console/config.json`. A function with scopes has `client`, the id of the client with which people sign in; empty
+    """Returns the console's variables of a function that serves callers. The console gets `config`, the answer of
+    `/console/config.json`. A function with scopes gets `client`, the id of the client with which people sign in; empty
     without a user pool."""
     guarded = client and any(route.scope for route in routes)
     return {
@@ -203,12 +203,9 @@ def team_tables_json(place: Surroundings) -> str:
 
 
 def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
-    """Yields the patterns of a mapping. The mapping lets through each record that matches a pattern, and without
-    patterns every record.
-
-    A pattern compares `filter_attribute` with true, the only value that the consumer acts on. AWS cannot match an
-    attribute of any type: `exists` looks at leaves only, and each type is a leaf of its own.
-    """
+    """Yields the patterns of a mapping. A record must match one pattern; without patterns, every record passes. A
+    pattern compares `filter_attribute` with true, the only value that the consumer acts on. AWS cannot match an
+    attribute of any type: `exists` looks at leaves only, and each type is a leaf of its own."""
     kinds, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
     if kinds:
         image = {"NewImage": {consumer.filter_attribute: {"BOOL": [True]}}}

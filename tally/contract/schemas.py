@@ -22,10 +22,8 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def schema(kind: Any, named: dict[str, Schema]) -> Schema:
-    """Returns the schema of a type. The schema of a TypedDict goes into `named`, and the result refers to it.
-
-    Raises TypeError for a type without a schema, and for two TypedDicts with the same name.
-    """
+    """Returns the schema of a type. The schema of a TypedDict goes into `named`, and the result refers to it. Raises
+    TypeError for a type without a schema, and for two TypedDicts with the same name."""
     if typing.is_typeddict(kind):
         return _reference(kind, named)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

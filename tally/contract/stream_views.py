@@ -11,10 +11,8 @@ do not say what an item contributes, so the number moves by the difference betwe
 
 
 def why_uncountable(keys: Sequence[str], view: str | None, counters: KeysByCounter) -> str:
-    """Returns why these counters cannot count the items of a table; "" if they can.
-
-    `keys`: the table's keys, the partition key first. `view`: the view type of its stream; None without a stream.
-    """
+    """Returns why these counters cannot count the items of a table; "" if they can. `keys`: the table's keys, the
+    partition key first. `view`: the view type of its stream; None without a stream."""
     for name, (key, sort, _) in counters.items():
         named = [key, *([sort] if sort else [])]
         if named != list(keys[: len(named)]):

@@ -19,10 +19,7 @@ class StopError(KeyboardInterrupt):
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT and SIGTERM while modules are imported, before anything is started.
-
-    It does not raise, because CPython turns an exception during an import into a TypeError.
-    """
+    """Handle SIGINT and SIGTERM during imports, because CPython turns an exception in an import into a TypeError."""
     os.write(sys.stdout.fileno(), b"tally: stopped\n")
     os._exit(0)
 

@@ -145,10 +145,7 @@ def _read(path: Path) -> bytes:
 
 
 def file_stamps(sources: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """Returns a value that differs after any write, creation, removal or replacement of a file of the sources.
-
-    A source is a file, or a folder with its folders.
-    """
+    """Returns a value that differs after any change of a file of the sources. A source is a file or a whole folder."""
     stamps = {}
     for source in sources:
         for folder, _, names in os.walk(source) if source.is_dir() else [(source.parent, (), [source.name])]:

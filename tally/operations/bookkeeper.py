@@ -19,8 +19,7 @@ READER = StreamReader(
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what the bookkeeper needs of the tables: it starts the ledger, reads which minutes are judged, stores
-    schema fingerprints, and makes events."""
+    """Returns what the bookkeeper needs of the tables."""
     every = list(counters)
     written = {"JUDGE": ["GetItem", "UpdateItem"], "SEGMENT#": ["PutItem"], "FINGERPRINT": ["UpdateItem"]}
     ledger = needs.on_ledger(written)

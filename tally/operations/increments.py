@@ -106,10 +106,8 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
 
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
-    """Returns what a change needs. A change may read the number for the answer, and a numbered counter's number first.
-
-    After the last number, a change looks for a receipt, so that a retry gets the last number.
-    """
+    """Returns what a change needs. It may read the number for the answer, and a numbered counter's number first. After
+    the last number, it looks for a receipt, so that a retry gets the last number."""
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT

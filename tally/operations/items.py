@@ -16,8 +16,7 @@ def reader(counters: Iterable[Counter]) -> StreamReader | None:
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what the consumer needs of Tally's tables: it moves tallies and recounts, reads scans, and keeps
-    markers."""
+    """Returns what the consumer needs of Tally's tables."""
     counting = [one for one in counters if one.items is not None]
     ledger = {"ITEMS": ["Query", "UpdateItem"], "SEEN#": ["BatchGetItem", "UpdateItem", "PutItem"]}
     if any(one.watch for one in counting):

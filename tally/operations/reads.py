@@ -180,10 +180,8 @@ def _read_answer(
 
 
 def _as_of_member(call: Call, counter: Counter, rollup_as_of: Callable[[], int | None]) -> dict[str, Any] | CallerError:
-    """Returns the member `as_of` of an answer, or the error if the counter has no number yet.
-
-    `rollup_as_of`: returns `as_of` of the counters that the rollup adds to.
-    """
+    """Returns the member `as_of` of an answer, or the error if the counter has no number yet. `rollup_as_of`: returns
+    `as_of` of the counters that the rollup adds to."""
     if counter.items is not None:
         try:
             as_of = scan_state.as_of(call.store, counter)

@@ -27,10 +27,8 @@ _FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"
 
 
 def choose_engine(data: Path, name: str) -> engine.Engine:
-    """Returns the engine that `name` (ENGINE) chooses, with its data in a folder.
-
-    The default is the embedded engine, or DynamoDB Local if the embedded engine has no package for this platform.
-    """
+    """Returns the engine that `name` (ENGINE) chooses, with its data in a folder. The default is the embedded engine,
+    or DynamoDB Local if the embedded engine has no package for this platform."""
     is_embedded = not name and (engine.find_installed() or engine.has_package())
     return engine.Engine(data / "engine.db") if is_embedded else DynamoDBLocal(data / FILE)
 

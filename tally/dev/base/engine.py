@@ -30,10 +30,8 @@ _DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&
 
 
 def binary(data: Path) -> Path:
-    """Returns the program of the engine: the installed program, or else a fetched program. Raises LocalError.
-
-    `data`: the folder that keeps a fetched program if the user's cache is not writable.
-    """
+    """Returns the program of the engine, installed or fetched. Raises LocalError. `data`: the folder that keeps a
+    fetched program if the user's cache is not writable."""
     if found := find_installed():
         return found
     if has_package():
@@ -64,10 +62,8 @@ def _platform() -> str:
 
 
 def free_port() -> int:
-    """Returns a port of the loopback interface that was free a moment ago.
-
-    The port is below the range that the system gives to connections, so no connection takes it before the engine.
-    """
+    """Returns a free port of the loopback interface, below the range that the system gives to connections. So no
+    connection takes the port before the engine."""
     while True:
         port = random.SystemRandom().randrange(*PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -76,10 +72,8 @@ def free_port() -> int:
 
 
 async def stop_listening(listener: socket.socket) -> None:
-    """Accept no more connections, and complete the connections just accepted. Call this before the server is closed.
-
-    CPython 3.11 leaves the socket of such a connection open, because a closed server refuses the connection too late.
-    """
+    """Accept no more connections, and complete the connections just accepted, before the server is closed. Otherwise
+    CPython 3.11 leaves their sockets open."""
     asyncio.get_running_loop().remove_reader(listener)
     for _ in range(2):
         await asyncio.sleep(0)

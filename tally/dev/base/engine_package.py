@@ -29,10 +29,8 @@ _SCOPE = "@dynoxide"
 
 
 def fetch_engine(platform: str, fallback_folder: Path) -> Path:
-    """Returns the engine of a platform in INTEGRITY. If the cache lacks it, fetches and checks it. Raises LocalError.
-
-    The user's cache keeps it, or `fallback_folder` (the folder of the data) if the cache is not writable.
-    """
+    """Returns the engine of a platform in INTEGRITY, from the user's cache or `fallback_folder`. If both lack it,
+    fetches and checks it. Raises LocalError."""
     name = f"dynoxide-{VERSION}-{platform}"
     for path in (cache_folder() / name, fallback_folder / name):
         if path.is_file():
@@ -52,10 +50,8 @@ def fetch_engine(platform: str, fallback_folder: Path) -> Path:
 
 
 def registry(environment: Mapping[str, str]) -> str:
-    """Returns the registry that npm would use, without a slash at its end.
-
-    The order is npm's: the scope's registry in ~/.npmrc, `npm_config_registry`, the registry in ~/.npmrc, the default.
-    """
+    """Returns the registry that npm would use, in npm's order: the scope's registry in ~/.npmrc, `npm_config_registry`,
+    the registry in ~/.npmrc, the default."""
     variables = {name.lower(): value for name, value in environment.items() if value}
     file = Path(variables.get("npm_config_userconfig") or Path(environment.get("HOME") or Path.home(), ".npmrc"))
     parser = configparser.RawConfigParser(strict=False, delimiters=["="], allow_no_value=True)

@@ -57,10 +57,8 @@ class DevOptions:
 
     @cached_property
     def is_packaged(self) -> bool:
-        """Whether the folder has counters.py and no code of Tally, as `tally init` makes the folder.
-
-        The answer is cached, because an editor may remove the file for a moment.
-        """
+        """Whether counters.py is in the folder itself, as after `tally init`. Cached, because an editor may remove the
+        file for a moment."""
         return (self.app / COUNTERS).is_file()
 
     @property

@@ -70,10 +70,8 @@ class Worker:
             return False
 
     async def invoke(self, function: Function, log: Path, request_id: str, payload: bytes) -> Outcome | None:
-        """Run one invocation, and kill the process after the function's timeout.
-
-        Returns None if the process died before it began the invocation.
-        """
+        """Run one invocation, and kill the process after the function's timeout. Returns None if the process died
+        before it began the invocation."""
         head = json.dumps({
             "function": function.name, "id": request_id, "log": str(log), "memory_mb": function.memory_mb,
             "deadline_ms": int((time.time() + function.timeout_s) * 1000),

@@ -24,10 +24,8 @@ class ThrottledError(Exception):
 
 
 class Workers:
-    """Runs any of `functions`, by its name. Use it from one event loop.
-
-    `restart`: makes a zygote of the same code if the zygote dies. `bound`: the number of workers, unless all hang.
-    """
+    """Runs any of `functions`, by its name. Use it from one event loop. `restart`: makes a zygote of the same code if
+    the zygote dies. `bound`: the number of workers, unless all hang."""
 
     def __init__(
         self,

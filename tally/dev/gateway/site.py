@@ -80,11 +80,8 @@ def _lose_answer(gateway: Gateway) -> Handler:
 
 
 def _edit_number(stack: PreparedStack) -> Handler:
-    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift.
-
-    The route is a PATCH, so a page of another origin cannot send it without a preflight. 400: the body is not valid;
-    404: there is no such item.
-    """
+    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift. A page of
+    another origin cannot send a PATCH without a preflight."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         match await _document(request):
@@ -166,10 +163,8 @@ def _error_response(status: int, message: str) -> web.Response:
 
 
 class _Mappings:
-    """Lists the event source mappings, and disables or enables a mapping, as Lambda's UpdateEventSourceMapping does.
-
-    A person can so try what a stalled consumer does to the numbers. `say` gets a line for each change.
-    """
+    """Lists the event source mappings, and disables or enables a mapping, so that a person can try what a stalled
+    consumer does to the numbers. `say` gets a line for each change."""
 
     def __init__(self, stack: PreparedStack, pump: Pump, say: Say) -> None:
         self._stack, self._pump, self._say = stack, pump, say

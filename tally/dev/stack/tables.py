@@ -10,11 +10,8 @@ from ..base.wire import Wire, WireError
 
 
 async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endpoint: str) -> dict[str, str]:
-    """Create the missing tables, with stream and TTL. Returns the ARNs of the streams, by table.
-
-    `tables`: the arguments of CreateTable, by table. Existing tables keep their items. Raises LocalError if the engine
-    does not answer, or if it has a table of the same name with another key.
-    """
+    """Create the missing tables, with stream and TTL. Returns the ARNs of the streams, by table. `tables`: the
+    arguments of CreateTable, by table. Raises LocalError if no engine answers, or if a table has another key."""
     try:
         arns: dict[str, str] = {}
         for name, arguments in tables.items():

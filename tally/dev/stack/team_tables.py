@@ -46,10 +46,8 @@ async def find(tables: Collection[str], wire: Wire) -> Tables:
 
 
 def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Tables) -> Template:
-    """Returns the stack with the tables of this list that can be read, and with a warning for each other table.
-
-    `arns`: the ARN of each stream, by its stand-in.
-    """
+    """Returns the stack with the tables that can be read, and a warning for each other table. `arns`: of each stream,
+    by its stand-in."""
     mappings: list[StreamMapping] = []
     warnings: list[str] = []
     read_tables: dict[str, Mapping[str, str]] = {}

@@ -59,10 +59,8 @@ class Pump:
             event.set()
 
     def passed(self) -> dict[str, int]:
-        """Returns the sequence number that all mappings of a table have passed, by table.
-
-        It lacks a table that a mapping has not read, and a person's own tables: other programs may read their streams.
-        """
+        """Returns the sequence number that all mappings of a table have passed, by table. It lacks a table that a
+        mapping has not read, and a person's own tables, whose streams other programs may read."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, sequences.values()))
@@ -262,10 +260,8 @@ class ShardReader:
 
 
 def to_lambda_record(record: Mapping[str, Any], arn: str) -> dict[str, Any]:
-    """Returns the record as Lambda passes it on.
-
-    If TTL removed the item, the stream says `PrincipalId` (GetRecords, shape Identity) and Lambda says `principalId`.
-    """
+    """Returns the record as Lambda passes it on. If TTL removed the item, the stream says `PrincipalId` (GetRecords,
+    shape Identity), and Lambda says `principalId`."""
     identity = {name[0].lower() + name[1:]: value for name, value in record.get("userIdentity", {}).items()}
     return {**record, "awsRegion": REGION, "eventSourceARN": arn} | ({"userIdentity": identity} if identity else {})
 

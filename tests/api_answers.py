@@ -74,7 +74,7 @@ class ApiDocument:
         assert not errors, f"{route}: {status}: {errors}"
 
     def media_type(self, route: str, status: int, media_type: str) -> str:
-        """Returns the documented media type that `media_type` matches. It may be a range, such as `text/*`."""
+        """Returns the documented type that `media_type` matches, which may be a range, such as `text/*`."""
         documented = self.responses(route)[str(status)]["content"]
         matching = [pattern for pattern in documented if fnmatch.fnmatchcase(media_type, pattern)]
         assert matching, f"{route}: {status} as {media_type} is not documented"

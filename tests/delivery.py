@@ -1,8 +1,8 @@
 """Delivers the records of a stream to a consumer in this process: at least once, in order, in any batches.
 
-Tests, the soak and the benchmark use this module. They choose the batches, the repeated records and the faults. Their
-time may be virtual, and their shards may be a model. The pump of `make dev` invokes its workers in real time, with the
-windows of the declarations. The pump and this module make the same events and read the same answers.
+Tests, the soak and the benchmark choose the batches, the repeated records and the faults. The time may be virtual, and
+the shards may be a model. The pump of `make dev` invokes workers in real time, with the windows of the declarations.
+The pump and this module make the same events and read the same answers.
 """
 
 from __future__ import annotations

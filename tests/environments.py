@@ -1,4 +1,4 @@
-"""Separate virtual environments, for packages that conflict with others or that few tests need."""
+"""Separate virtual environments, for packages that conflict with other packages or that few tests need."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`make pictures` takes the pictures of README.md and docs/, in Chromium.
 
 The console shows a day of a real log (pictured_day.py). Its pictures are taken when the charts of the ten most visited
-pages have the log's counts. The dashboard is drawn from the template. Its numbers are those that the functions of a
-second, new stack report during a replay of the demo's log; a widget without a number says so. `made-of.json` beside the
-pictures has digests of the console and the dashboard that they show.
+pages have the log's counts. The dashboard is drawn from the template. The functions of a second, new stack report
+its numbers during a replay of the demo's log. A widget without a number says so. `made-of.json` beside the pictures has
+digests of the console and the dashboard that the pictures show.
 
 The overview lists a day in UTC. So `make pictures` shows the whole day of the log only from 15:00 UTC to midnight.
 """
@@ -57,7 +57,7 @@ FOOTER = (
     "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s, and of a number that"
     " somebody edited by hand. AWS's own metrics and the alarms are in AWS only."
 )
-# Playwright makes PNG and JPEG. Chromium converts them to WebP, at a third of the size.
+# Playwright makes PNG and JPEG. Chromium converts the pictures to WebP, at a third of the size.
 _TO_WEBP = """async ([png, quality]) => {
   const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
   const canvas = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });

@@ -1,8 +1,8 @@
 """The day that `make pictures` shows: the page views of a real day, and the actions of made-up users.
 
 The functions of `make dev` use the machine's clock, and series need hours. So this module counts the day before
-`make dev` starts, into its data folder. It runs the deployed core, consumers and sweep in this process, in virtual
-time. The day ends at most an hour ago. Only one number is not counted: the edit by hand, which Tally must find.
+`make dev` starts, into its data folder. The module runs the deployed core, consumers and sweep in this process, in
+virtual time. The day ends at most an hour ago. Only one number is not counted: the edit by hand, which Tally must find.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compares this checkout's stacks with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
 
-It synthesizes four stacks in both checkouts: dev, prod, prod with every option, and the stack behind a CDN. It prints
-each difference, and if there is a difference, the exit status is 1. It ignores the hashes of assets, of versions of
-functions, and of the code in metrics.
+The module synthesizes four stacks in both checkouts: dev, prod, prod with every option, and the stack behind a CDN.
+Then it prints each difference except hashes of assets, of versions of functions, and of the code in metrics. The exit
+status is 1 if there is a difference.
 """
 
 from __future__ import annotations

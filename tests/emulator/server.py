@@ -23,7 +23,7 @@ ACCOUNT, REGION = "123456789012", "eu-west-1"
 
 
 class Emulator:
-    """A running emulator, empty at first. It keeps its state in memory, and its files in `home`."""
+    """A running emulator, empty at first, with its state in memory and its files in `home`."""
 
     def __init__(self, home: Path) -> None:
         self.port = free_port()
@@ -73,9 +73,9 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """Returns a boto3 client of the emulator. It retries an invocation without an answer, as AWS's pollers do.
+        """Returns a boto3 client. The client retries an invocation without an answer, as AWS's pollers do.
 
-        It also retries after a 502 or 503, which the emulator answers on a busy machine.
+        The client also retries after a 502 or 503, which the emulator answers on a busy machine.
         """
         timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S
         return boto3.client(

@@ -25,7 +25,7 @@ from tests.infra.template import Template
 
 
 class Aliases:
-    """The deployed functions, which the pump invokes like local ones. `arns`: the ARN of each alias, by function."""
+    """The deployed functions, for the pump to invoke like local functions. `arns`: of the aliases, by function."""
 
     def __init__(self, client: Any, arns: Mapping[str, str]) -> None:
         self._client, self._arns = client, arns
@@ -37,7 +37,7 @@ class Aliases:
 
 
 class Streams:
-    """The mappings of a deployed stack. They deliver in the block of `running()`."""
+    """The mappings of a deployed stack, which deliver in the block of `running()`."""
 
     def __init__(self, stack: Stack, assembly: Path, id: str = "Tally") -> None:
         resources, declared = stack.resources(), mappings(Template(assembly, id=id)).values()
@@ -80,7 +80,7 @@ class Streams:
 
 @contextmanager
 def run_sweeps(stack: Stack, failures: list[str], every_s: float = MINUTE_S / 3) -> Iterator[None]:
-    """Run the sweep as its schedule does, by default at least once a (short) minute. Appends an error that ends it."""
+    """Run the sweep, by default at least once a (short) minute. Appends an error that ends the sweeps to `failures`."""
     alias, stop = stack.alias("sweep"), threading.Event()
 
     def sweep() -> None:

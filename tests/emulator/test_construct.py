@@ -1,4 +1,4 @@
-"""The app of docs/adopt.md in the emulator. It is built with the wheel alone, and sells each seat once."""
+"""In the emulator, the app of docs/adopt.md sells each seat once. The wheel alone builds the app."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_app_of_the_page_sells_each_seat_once(tmp_path: Path, python: Path, 
 
 
 def sell(stack: Stack, assembly: Path) -> None:
-    """Deploy, and invoke the team's function for two orders, one of them twice. They take two seats."""
+    """Deploy, and invoke the team's function twice for one order and once for another order. Two seats are sold."""
     with step("cdk bootstrap, cdk deploy") as notes:
         stack.bootstrap()
         stack.cdk("deploy", "--method=direct", "--require-approval=never", "--app", str(assembly))

@@ -2,7 +2,7 @@
 
 The page shows a stack's life as a person sees it: bootstrap, deploy, calls, a first deploy that fails and is repeated,
 and destroy. The test delivers the streams and runs the sweep, because the emulator does neither. The minutes of the
-ledger are short, and `tally` takes them for whole minutes. So `tally status` shows a wrong day for the last judged one.
+ledger are short, but `tally` reads them as whole minutes. So `tally status` shows a wrong day for the judged minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runbook of docs/restore.md in the emulator: restore under traffic, adopt the tables, destroy, and deploy again.
 
-The emulator restores only the present moment. It copies the tables one after the other, while traffic goes on. It
-overwrites existing tables, so this test cannot try what AWS refuses.
+The emulator restores only the present moment, and copies the tables one after the other, while traffic goes on. The
+emulator overwrites existing tables, so this test cannot try what AWS refuses.
 
 The emulator's AWS Backup accepts a vault and a plan, and copies nothing. So this test makes the copies of the vault,
 and tests/vaults.py runs the jobs that restore them.

@@ -19,7 +19,7 @@ Request = Callable[[str], Answer]
 
 
 class Traffic:
-    """Callers of plays, visits and a counter that a deploy adds. They send each change until it is accepted."""
+    """Callers of plays, visits and a counter that a deploy adds. Callers repeat a change until it is accepted."""
 
     def __init__(self, stack: Stack, token: str, added_counter: str) -> None:
         self.accepted: Counter[str] = Counter()

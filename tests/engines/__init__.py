@@ -43,7 +43,7 @@ ENGINE_NAME = os.environ.get("ENGINE", "")
 
 
 def new_engine() -> Engine:
-    """Returns an engine in memory, of the kind that the variable ENGINE names. It is not started."""
+    """Returns an engine in memory, not started, of the kind that the variable ENGINE names."""
     return ENGINES[ENGINE_NAME]()
 
 

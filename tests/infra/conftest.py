@@ -100,7 +100,7 @@ def lavish(synthesize: Synthesize) -> Template:
 
 @pytest.fixture(scope="session")
 def behind_cdn(synthesize: Synthesize) -> Template:
-    """A prod stack behind CloudFront with mutual TLS and a team's issuer. It hides likers, and has no costly option."""
+    """A prod stack behind CloudFront with mutual TLS and a team's issuer, without likers and without costly options."""
     return synthesize(**BEHIND_CDN)
 
 

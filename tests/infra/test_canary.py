@@ -1,4 +1,4 @@
-"""New code serves a tenth of the calls for five minutes. If it fails, the deployment is rolled back."""
+"""New code serves a tenth of the calls for five minutes. If the new code fails, the deployment is rolled back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY = FROM_SNAPSHOTS  # visitors wait for these functions, so they start from s
 
 
 def group_of(template: Template, module: str) -> Json | None:
-    """Returns the deployment group that moves a function's callers to new code; None: they move at once."""
+    """Returns the deployment group that moves a function's callers to new code; None: the callers move at once."""
     alias = template.resources[template.alias_of(template.functions()[module])]
     if "UpdatePolicy" not in alias:
         return None

@@ -57,7 +57,7 @@ RECIPES = recipes()
 
 
 def apply_all(copy: Path) -> None:
-    """Apply the recipes in the order of the page, because a recipe may change lines of an earlier one."""
+    """Apply the recipes in the order of the page, because a recipe may change lines of an earlier recipe."""
     for changes in RECIPES.values():
         for change in changes:
             change.apply(copy)
@@ -95,7 +95,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> None:
-    """Run Python in the copy. If it fails, the test fails with its output."""
+    """Run Python in the copy. If Python fails, the test fails with the output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {
         "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'lambdas'}",

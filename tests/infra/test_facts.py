@@ -19,7 +19,7 @@ class Stage(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A reference to the one resource of a type."""
+    """A reference to the only resource of a type."""
 
     type: str
     attribute: str = ""
@@ -65,7 +65,7 @@ BY_DEFAULT: Facts = {
     | {
         "DeletionProtection": Stage("INACTIVE", "ACTIVE"),
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": True},
-        "UsernameConfiguration": {"CaseSensitive": False},  # it cannot be changed later
+        "UsernameConfiguration": {"CaseSensitive": False},  # cannot be changed later
         "UserPoolTier": "LITE",  # AWS's default is Essentials, at nearly three times the price
         "MfaConfiguration": "OPTIONAL",
         "EnabledMfas": ["SOFTWARE_TOKEN_MFA"],
@@ -153,7 +153,7 @@ BY_DEFAULT: Facts = {
             "MaxAge": 86_400,
         },
     },
-    # Another description, name or path makes CloudFormation replace a policy, and nobody has attached the new one.
+    # Another description, name or path makes CloudFormation replace a policy, and nobody has attached the new policy.
     "OperatorPolicy7DB21D32": {
         "Description": "Lets people run the command tally: look, mend, redrive",
         "Path": "/",
@@ -197,7 +197,7 @@ WITH_OPTIONS: dict[str, Facts] = {
         },
         "CountsTable": UP_TO_30000,
         "ReceiptsTable": UP_TO_30000,
-        "LedgerTable": {"WarmThroughput": None, "OnDemandThroughput": None},  # strangers do not write to it
+        "LedgerTable": {"WarmThroughput": None, "OnDemandThroughput": None},  # strangers do not write to the ledger
         "DeadLetterBucket": {"LifecycleConfiguration.Rules.0.ExpirationInDays": 30},
         "AWS::Lambda::Function": {
             "Environment.Variables.TALLY_RECEIPT_TTL_S": str(48 * 3600),

@@ -40,7 +40,7 @@ def test_the_domain_mapping_waits_for_the_stage(lavish: Template) -> None:
 
 
 def test_the_headers_of_callers_reach_the_api_on_every_path(edge: Template) -> None:
-    """These are token, key, user agent and preflight. The host must not pass, because API Gateway does not know it."""
+    """The headers are token, key, user agent and preflight. API Gateway does not know the host, so it must not pass."""
     methods = {route.method for route in ROUTES} | {"OPTIONS"}
     for behavior in behaviors(edge):
         assert behavior["ViewerProtocolPolicy"] == "https-only", "a redirect would lose the body"
@@ -96,7 +96,7 @@ def test_two_deploys_add_mutual_tls_to_a_live_front_door_without_an_outage() -> 
         [domain] = assertions.Template.from_stack(stack).find_resources("AWS::ApiGatewayV2::DomainName").values()
         assert ("MutualTlsAuthentication" in domain["Properties"]) is asks
         assert options.cdn_client_certificate_arn == EDGE_CERTIFICATE, (
-            "test_facts.py checks that CloudFront presents it"
+            "test_facts.py checks that CloudFront presents the certificate"
         )
 
 

@@ -1,4 +1,4 @@
-"""The functions: memory, time, environment, snapshots and concurrency. Their roles allow exactly what they need."""
+"""Memory, time, environment, snapshots and concurrency of functions. Their roles allow exactly what they need."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_function_has_its_own_role_and_log_group(dev: Template) -> None:
 
 
 def test_each_function_has_its_timeout_and_its_memory(dev: Template, prod: Template) -> None:
-    """A sweep ends before the next one; 1769 MB is a whole CPU."""
+    """A sweep ends before the next sweep begins. 1769 MB is a whole CPU."""
     for template in (dev, prod):
         for module, name in template.functions().items():
             properties = template.resources[name]["Properties"]
@@ -166,7 +166,7 @@ def test_a_function_has_the_environment_that_it_needs_and_no_other_variables(dev
         assert variables.pop("TALLY_RECEIPTS_STREAM") == {"Fn::GetAtt": ["ReceiptsTable", "StreamArn"]}
     if module == "console":
         assert "sign_in" in str(variables.pop("TALLY_CONSOLE"))
-    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py checks it
+    variables.pop("TALLY_CONSOLE_CLIENT", None)  # tests/infra/test_api.py checks this variable
     assert variables == {
         "TALLY_COUNTS_TABLE": {"Ref": "CountsTable"},
         "TALLY_RECEIPTS_TABLE": {"Ref": "ReceiptsTable"},
@@ -206,7 +206,7 @@ def test_the_policy_for_operators_lets_the_command_read_repair_and_redrive(dev: 
     consumers = [dev.functions()[module] for module in CONSUMERS]
     arns = [arn for name in consumers for arn in ({"Ref": dev.alias_of(name)}, {"Fn::GetAtt": [name, "Arn"]})]
     [(operator, values)] = condition.items()
-    assert operator == "StringEqualsIfExists", "without it the command could give a mapping to another function"
+    assert operator == "StringEqualsIfExists", "else the command could give a mapping to another function"
     assert sorted(values["lambda:FunctionArn"], key=str) == sorted(arns, key=str)
     assert sorted(arn["Fn::GetAtt"] for arn in mappings) == sorted(
         [name, "EventSourceMappingArn"] for name in dev.of_type("AWS::Lambda::EventSourceMapping")
@@ -267,7 +267,7 @@ CEILINGS = {  # written out a second time: 50 ms for each request of the busiest
 
 
 def reserved_concurrency(template: Template) -> dict[str, int]:
-    """Returns the reserved concurrency, by function. It is also the function's maximum."""
+    """Returns the reserved concurrency, by function. The function runs at most that often at once."""
     functions = {module: template.resources[name]["Properties"] for module, name in template.functions().items()}
     key = "ReservedConcurrentExecutions"
     return {module: properties[key] for module, properties in functions.items() if key in properties}
@@ -308,7 +308,7 @@ def test_the_options_reserve_concurrency_for_background_functions_and_a_share_fo
         ({"stage": "prod"}, 305),
         ({"stage": "prod", "throttle": "0.1"}, 90),  # ten each
         ({"stage": "prod", "strangersConcurrency": "0"}, 0),
-        ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has one, because a function with 0 answers nobody
+        ({"stage": "prod", "strangersConcurrency": "3"}, 9),  # each has 1, because a function with 0 answers nobody
         ({}, 0),
         ({"stage": "prod", "strangersConcurrency": "610"}, 610),
     ],

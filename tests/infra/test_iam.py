@@ -28,7 +28,7 @@ SCANNED = {(OPERATOR, Table.COUNTS), (OPERATOR, Table.RECEIPTS)}
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a function or of the operator. `keys`: its partition keys; None: it names no key."""
+    """One request of a function or of the operator. `keys`: its partition keys; None: the request names no key."""
 
     policy: str
     action: str

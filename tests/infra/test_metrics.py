@@ -93,7 +93,7 @@ def call_without_tables(function: str, store: Store) -> None:
 
 
 def call_with_each_outcome(store: Store, engine: Engine) -> None:
-    """Call the function for plays: a change counts and is replayed, one is refused, and one spills after conflicts."""
+    """Call the function for plays: a change counts and is replayed, a change is refused, and a change spills."""
     entry = handlers.entry("increments_open", store)
     for event in (play_event(), play_event(), play_event(id="#")):
         entry(event, LambdaContext())
@@ -212,7 +212,7 @@ def test_a_metric_without_data_counts_as_0_in_an_expression(request: pytest.Fixt
 
 
 def test_an_alarm_on_a_metric_of_dynamodb_ends_when_the_metric_has_no_data(prod: Template) -> None:
-    """One page of AWS says that such an alarm always ignores missing data. Without FILL it would then never end."""
+    """One page of AWS says that such an alarm always ignores missing data. Without FILL the alarm would never end."""
     for name, alarm in alarms_of(prod).items():
         spaces = {entry["MetricStat"]["Metric"]["Namespace"] for entry in alarm["Metrics"] if "MetricStat" in entry}
         if "AWS/DynamoDB" in spaces:

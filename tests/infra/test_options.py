@@ -153,7 +153,7 @@ def test_a_region_without_snapshots_is_refused_where_functions_need_them(region:
 
 
 def test_a_backup_vault_in_the_region_and_account_of_the_tables_is_refused() -> None:
-    """A disaster there would destroy both. A vault in another region or account is allowed."""
+    """A disaster there would destroy vault and tables. A vault in another region or account is allowed."""
     options = Options.from_context({"backupTo": VAULT})
     with pytest.raises(OptionsError, match="context backupTo is in eu-central-1 of account 210987654321") as refused:
         options.check_region("eu-central-1", "210987654321")

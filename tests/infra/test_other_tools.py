@@ -46,7 +46,7 @@ def invented_environment() -> dict[str, str]:
 
 
 def run_program(program: str, text: str, *arguments: str) -> Any:
-    """Returns the JSON that a program prints for an example. It runs in the environment of the tools."""
+    """Returns the JSON that a program prints for an example. The program runs in the environment of the tools."""
     command = [str(make_environment(REQUIREMENTS)), "-c", program, *arguments]
     process = subprocess.run(
         command, input=text, env=invented_environment(), capture_output=True, text=True, timeout=PATIENCE_S

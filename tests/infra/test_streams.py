@@ -9,7 +9,7 @@ import pytest
 from tests.infra.mappings import mappings, properties
 from tests.infra.template import Json, Template, as_list
 
-FILTERS = {  # written out a second time: the consumers depend on them
+FILTERS = {  # written out a second time, because the consumers depend on these filters
     ("rollup", "ReceiptsTable"): [
         {"eventName": ["INSERT", "MODIFY"], "dynamodb": {"NewImage": {"rollup": {"BOOL": [True]}}}},
         {"dynamodb": {"Keys": {"id": {"S": [{"prefix": "heartbeat#"}]}}}},

@@ -48,7 +48,7 @@ def test_a_restore_from_a_vault_gives_tables_the_settings_of_the_template(restor
 
 
 def without_version_digests(text: str) -> Json:
-    """Returns a template without the digests at the end of logical ids of versions: they depend on the functions."""
+    """Returns a template without the digests at the end of logical ids of versions, which depend on the functions."""
     template: Json = json.loads(re.sub(r"(CurrentVersion[0-9A-F]{8})[0-9a-f]{32}", r"\1", text))
     return template
 

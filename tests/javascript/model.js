@@ -138,7 +138,7 @@ export class Model {
     this.clock.ms = end;
   }
 
-  /** Lets the machine sleep. Its tabs do nothing until it wakes. Requests that were sent reach the server. */
+  /** Lets the machine sleep. The tabs do nothing until the machine wakes. Requests that were sent reach the server. */
   async sleep(ms) {
     const awake = this.alive.filter(({ frozen }) => !frozen);
     for (const tab of awake) this.freeze(tab);
@@ -205,7 +205,7 @@ export class Model {
     for (const run of tab.listeners.visibilitychange) run();
   }
 
-  /** Runs a callback of a tab. A frozen tab runs it when it wakes, and a closed tab never. */
+  /** Runs a callback of a tab. A frozen tab runs the callback when the tab wakes, and a closed tab never. */
   runIn(tab, run) {
     if (tab.frozen) tab.pending.push(run);
     else if (!tab.dead) run();

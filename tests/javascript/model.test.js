@@ -18,9 +18,9 @@ const POSTS = ["post-1", "post-2"];
 class History {
   /** The changes that callers made, with their outcomes. */
   changes = [];
-  /** The changes of likes by their key, in their order. Callers made them, or the client itself. */
+  /** The changes of likes that callers or the client made, by their key, in their order. */
   likeChanges = new Map();
-  /** `user`: who is signed in. `nth`: numbers the sign-ins. `failure`: how `user` or `token` fails; "none": neither. */
+  /** `user`: who is signed in. `nth`: numbers the sign-ins. `failure`: how `user` or `token` fails; "none": no failure. */
   session = { user: undefined, nth: 0, failure: "none" };
 
   constructor(seed) {
@@ -148,7 +148,7 @@ class History {
       "open", "close", "freeze", "thaw", "user", "token", "token", "online", "full", "broken", "setClock", "storeJunk", "faults",
       "retry", ...(random.often(0.2) ? ["forgetUser", "clear"] : []), ...(random.often(0.1) ? ["forgetBrowser"] : []),
     ]);
-    // "open" opens two tabs while fewer than four are open: `this[event]` below opens one.
+    // "open" opens two tabs while fewer than four are open: `this[event]` below opens the second tab.
     if (event === "open" && model.alive.length < 4) this.open();
     if (event === "close") model.close(this.tab);
     if (event === "freeze") model.freeze(this.tab);

@@ -131,7 +131,7 @@ export const locks = () => {
         (previous ?? Promise.resolve()).then(resolve);
       });
       const released = granted.then(run);
-      // If a page aborts its request, the next request waits for the previous one.
+      // If a page aborts its request, the next request waits for the previous request.
       last.set(name, released.catch(() => previous));
       return released;
     },

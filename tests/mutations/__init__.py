@@ -1,8 +1,8 @@
 """Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. A test must fail.
 
 The files beside this one list the mutations, one file for each subpackage. A block is
-`module | tests | name`, the text to remove, `=>`, and the text in its place. `---` separates blocks. The target
-`make mutations` runs them all.
+`module | tests | name`, the text to remove, `=>`, and the text in its place. `---` separates blocks. `make mutations`
+runs all mutations.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def try_mutation(mutation: Mutation) -> Result:
 
 
 def main() -> int:
-    """Try the mutations. Returns 1 if one survived or could not be tried."""
+    """Try the mutations. Returns 1 if a mutation survived or could not be tried."""
     parser = argparse.ArgumentParser(
         prog="make mutations", description="Remove each guard, one at a time: a test must fail."
     )

@@ -14,7 +14,7 @@ from bench import ROOT
 from bench.claims import BARE, MEASURES, NOW, SOON, Claim, Measure
 from bench.designs import PLAIN_ADD, POWERTOOLS
 
-pytestmark = pytest.mark.long  # it tests a tool
+pytestmark = pytest.mark.long  # a test of a tool
 
 ROWS = {"one": {"WCU": 4.0, "µs": 1200.0}, "two": {"WCU": 1.0}}
 

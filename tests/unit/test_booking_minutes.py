@@ -41,7 +41,7 @@ def plays(number: int, nonce: str | None, at: Any = NOW) -> Keys:
 
 
 def tally_effects(new: Keys | None, old: Keys | None) -> list[Effect]:
-    """Returns the effects of a changed tally item. `new` and `old`: its images; None: it was removed, or new."""
+    """Returns the effects of a changed tally item. `new` and `old`: its images. None: the item is removed, or new."""
     name = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
     return list(bookkeeper.read_count(DECLARED, record(name, PLAYS, new, old)))
 

@@ -38,7 +38,7 @@ from tally.errors import (
 LAMBDAS = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
 CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
-INTERNAL_ERRORS = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}  # no answer has them
+ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}
 
 
 def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
@@ -46,7 +46,7 @@ def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
 
 
 BUNDLE_ERRORS = [kind for kind in with_subclasses(TallyError) if kind.__module__ == errors.__name__]
-ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in {CallerError, *INTERNAL_ERRORS}]
+ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in {CallerError, *ERRORS_IN_NO_ANSWER}]
 BODY = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
 PLAYED = {"status": 200, "replayed": False, "body": BODY}
 PLAY = ("plays", "9f3a")
@@ -83,7 +83,7 @@ class FakeLambda:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the client makes. Only they move the client's clock."""
+    """The pauses that the client makes. Only pauses move the client's clock."""
     pauses_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses_s), sleep=pauses_s.append)
     monkeypatch.setattr(client, "time", clock)

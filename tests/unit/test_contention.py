@@ -119,7 +119,7 @@ def test_a_spread_has_a_bounded_size_and_forgets_the_tally_whose_last_conflict_i
 
 
 def test_random_numbers_come_from_the_system_and_not_from_a_snapshot() -> None:
-    """SnapStart restores every environment with one `random` state, so that all would pick the same shards."""
+    """SnapStart restores every environment with one `random` state, so all environments would pick the same shards."""
     assert isinstance(Spread().random, SystemRandom)
     assert isinstance(Retries(0.0).random, SystemRandom)
     assert contention.Random is SystemRandom

@@ -119,7 +119,7 @@ def test_a_file_that_declares_votes_gets_the_routes_and_rights_of_votes_alone(tm
     assert {"POST /counters/votes/{id}/increments", "GET /counters/votes/{id}", "GET /tallies", "GET /health"} <= keys
     assert not [key for key in keys if key.split("/")[1] in ("posts", "videos", "visits", "holds", "mine")]
     assert not {"posts", "holds", "children"} & loaded.routes_by_function.keys()
-    assert not loaded.needs["visits"]  # it serves the scripts of the JavaScript client, and needs no table
+    assert not loaded.needs["visits"]  # the function serves the scripts of the JavaScript client, and needs no table
     prefixes = {need.prefix for needs in loaded.needs.values() for need in needs if need.table is Table.COUNTS}
     assert prefixes <= {"POLL#", "HEALTH", "HEARTBEAT#"}
     text = document.document_json(loaded.operations, loaded.counters)

@@ -1,4 +1,4 @@
-"""Tests the demo with a small server. It counts as Tally does, or it fails in a way that the demo must notice."""
+"""Tests the demo with a small server, which counts as Tally does, or fails in a way that the demo must notice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bench.demo.weblog import SITE, Weblog, read_log
 from tally.dev.base.errors import LocalError
 from tests.patience import PATIENCE_S, wait_for
 
-pytestmark = pytest.mark.long  # it tests a tool
+pytestmark = pytest.mark.long  # a test of a tool
 
 HEALTHY = {"status": "ok", "version": "test"}
 LINE = 'host - - [01/Aug/1995:00:00:01 -0400] "GET {path} HTTP/1.0" 200 1839'
@@ -148,7 +148,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Returns a function that runs the demo with short pauses. It skips the series and the top list."""
+    """Returns a function that runs the demo with short pauses. The demo skips the series and the top list."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(replay, "SETTLE_S_MAX", PATIENCE_S)
     monkeypatch.setattr(replay, "SETTLE_POLL_S", 0.001)

@@ -9,7 +9,7 @@ from tally import paths
 from tally.contract.declarations import Declarations
 from tests.patience import PATIENCE_S
 
-# One process loads the libraries. It forks a process for each handler.
+# One process loads the libraries, and forks a process for each handler.
 SCRIPT = """
 import os, sys
 import boto3, aws_lambda_powertools.metrics

@@ -136,7 +136,7 @@ def schema_of(route: Route, field: Field) -> dict[str, Any]:
 
 
 def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
-    """Returns values within a schema, on its bounds and just beyond. They are ASCII, so a character is a byte."""
+    """Returns ASCII values within a schema, on its bounds and just beyond. So a character is a byte."""
     if schema["type"] == "array":
         least, most = schema["minItems"], schema["maxItems"]
         lists = st.lists(values_near(schema["items"]), min_size=least - 1, max_size=3)

@@ -77,7 +77,7 @@ class Stack:
         heartbeat: str = "k",
         table: str = "",
     ) -> None:
-        """Store a checkpoint in a shard, of one consumer or of both.
+        """Store a checkpoint in a shard, of one consumer or of both consumers.
 
         `ago_s`: the age of the newest record that the consumer has passed. `note`: the sequence number of the newest
         record for the rollup; 0: none came. `heartbeat`: the key of the newest heartbeat; empty: none came. `table`:
@@ -174,7 +174,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
         ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 7, 7)], 300),
         ([("c1", "bookkeeper", 11, 9), ("c1", "rollup", 10, 10)], 70),  # sequence numbers are compared as numbers
         ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 0)], 400),  # the rollup has not finished c0
-        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # it has begun c1
+        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # and begun c1
     ],
 )
 def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_record_for_it(
@@ -408,28 +408,28 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
     assert min(watermark_.journal_complete_s, watermark_.reads_complete_s, watermark_.warm_up_until) > MINUTE
 
 
-@pytest.mark.parametrize("stalled", [10, *in_long([0])])
-@pytest.mark.parametrize("restored_ago", [None, 1, 4, 99])
+@pytest.mark.parametrize("stalled_minutes", [10, *in_long([0])])
+@pytest.mark.parametrize("minutes_ago", [None, 1, 4, 99])
 def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
-    stack: Stack, stalled: int, restored_ago: int | None
+    stack: Stack, stalled_minutes: int, minutes_ago: int | None
 ) -> None:
-    """Judging begins with the first minute of the tables, so that an early edit is found. A stall only delays it."""
-    if restored_ago is not None:
-        restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_ago) + 59)}}
+    """Judging begins with the first minute of the tables, so an early edit is found. A stall only delays the start."""
+    if minutes_ago is not None:
+        restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - minutes_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
     first = None
     for minute in range(20):
-        if minute == 0 or minute > stalled:
+        if minute == 0 or minute > stalled_minutes:
             pass_everything(stack, 60 * minute)
         closed = watermark.read(stack.store).last_complete_minute(stack.store.settings)
         stack.sweep(NOW_S + 60 * minute)
         assert ("judged" in stack.judge_item()) == (first is not None or closed >= MINUTE)
         first = minute if first is None and "judged" in stack.judge_item() else first
-    after = 0 if restored_ago is None else max(0, 2 - restored_ago)
-    assert watermark.last_judged_minute(stack.store) == MINUTE + after - 1, "only the judge advances it"
+    after = 0 if minutes_ago is None else max(0, 2 - minutes_ago)
+    assert watermark.last_judged_minute(stack.store) == MINUTE + after - 1, "only the judge advances this minute"
     assert first is not None
-    assert first <= stalled + 8
+    assert first <= stalled_minutes + 8
 
 
 def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_the_rollup(

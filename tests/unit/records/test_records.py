@@ -280,7 +280,7 @@ def test_a_change_that_a_write_cannot_have_is_refused_with_its_name(recorder: An
 def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_place(
     recorder: Any, table: str
 ) -> None:
-    """In the Java client a list of extensions replaces the default one, so that counters stand still."""
+    """In the Java client a list of extensions replaces the default list, so that counters stand still."""
     visits_seen: list[object] = []
 
     def appending(letter: str) -> Extension:
@@ -323,7 +323,7 @@ def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once
 def test_a_read_waits_for_a_busy_store_and_an_answer_that_was_cut_is_an_error(
     store: Store, customers: Records[Customer], table: str
 ) -> None:
-    """If an answer was cut, botocore returns an empty one."""
+    """If an answer was cut, botocore returns an empty answer."""
     customers.put_item(Customer(id="1"))
     busy: Any = RecordingClient(store, get_item=[BUSY, BUSY, None, {}, {}], update_item=[{}])
     faulty = Records(busy, table, Customer)

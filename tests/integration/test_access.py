@@ -65,7 +65,7 @@ def test_the_routes_of_a_counter_follow_from_its_declaration() -> None:
 
 
 def test_strangers_reach_only_functions_that_may_change_only_open_counters() -> None:
-    """A module has one function for open counters, and one for all counters, which needs the scope tally/write."""
+    """A module has a function for open counters, and a function for all counters, which needs the scope tally/write."""
     functions = DECLARED.routes_by_function
     assert {name for name in functions if name.endswith("_open")} == {"increments_open", "children_open"}
     for name, routes in functions.items():

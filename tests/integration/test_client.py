@@ -1,4 +1,4 @@
-"""The Python client calls the real handlers in this process. e2e/test_client.py calls them through boto3."""
+"""The Python client calls the real handlers in this process. e2e/test_client.py calls the handlers through boto3."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def test_refusals_failures_and_bugs_are_always_logged_and_failures_are_metered_b
     set_random: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This metric rolls back a deployment of new code. Refusals are not in it, because the caller is at fault."""
+    """The metric of failures rolls back new code. The metric has no refusals, because the caller is at fault."""
 
     def fail(call: Call, *, id: str, **_: Any) -> Any:
         raise {"busy": StoreUnreachableError("no answer"), "bug": RuntimeError("a bug")}[id]

@@ -154,7 +154,7 @@ def test_each_wrong_part_is_named_with_its_reason(stack_status: StatusOfStack) -
     stack_status.store.client.put_item(**marker["Put"])
     expired_s = int(time.time()) - 301
     holds = (
-        (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released it
+        (f"{expired_s}-x#stock/mug", "held"),  # the sweep has not released this hold
         ("OVERDUE#stock/mug#x", "held"),  # a limit refuses its release
         (f"{expired_s}-y#stock/mug", "expired"),  # released
     )

@@ -1,7 +1,8 @@
-"""Kills the examples that move money at each of their lines. What was charged must be what was sold or refunded, and a
-team must be charged what its model was paid for.
+"""Kills the examples that move money at each of their lines.
 
-Each run is a process. After its death, it calls neither Tally nor the payment provider nor the model. Most runs are
+The charged amounts must be the sold or refunded amounts. A team must be charged what its model was paid for.
+
+Each run is a process. A dead run calls neither Tally nor the payment provider nor the model. Most runs are
 threads that end at a line. The runs of the last tests are processes that SIGKILL ends at a request to the store.
 """
 
@@ -402,7 +403,7 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
     shop: Callable[[str, int], Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run sells the order, and somebody voids the sale, before this run commits. This run refunds nothing,
-    because whoever voids a sale has to refund it."""
+    because the person who voids a sale refunds it."""
     example_shop = shop("checkout", 0)
     module, provider = example_shop.processes.module, Provider(example_shop.processes)
     monkeypatch.setattr(module, "refund", provider.refund)

@@ -1,4 +1,4 @@
-"""Records each operation's requests to tables. They must be what the operation declares, and so what its role grants.
+"""Records each operation's requests to tables, which must be what the operation declares and its role grants.
 
 Without these tests only AWS would show a missing grant. `grant_write_data`, for example, lacks `ConditionCheckItem`.
 """
@@ -351,7 +351,7 @@ def hold_before_redeclaration(store: Store) -> str:
 
 
 def fill_calls(world: World) -> None:
-    """Fill `calls` up to the ceiling with a hold of 4. Until it expires, the older hold is not released."""
+    """Fill `calls` up to the ceiling with a hold of 4. Until this hold expires, the older hold is not released."""
     id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
     increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
     hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
@@ -485,7 +485,7 @@ WITH_CHILDREN = [counter for counter in counters.COUNTERS.values() if counter.co
 
 
 def remove_parents(store: Store) -> None:
-    """Remove two parents of each counter with children. One removal has died, and one is at its last step."""
+    """Remove two parents of each counter with children. One removal has died. The other removal is at its last step."""
     call = Call(store, "alice")
     for counter in WITH_CHILDREN:
         if counter.parent_required:

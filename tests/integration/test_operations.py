@@ -36,7 +36,7 @@ from tests.integration.conftest import Invoke
 JSON = {"content-type": "application/json"}
 ROUTES = events.routes()
 REFUSALS = {400, 404, 412, 413, 415, 428}
-AS_NUMBERS = {"version", "from", "to"}  # an HTTP request has them as text, a direct event may have numbers
+AS_NUMBERS = {"version", "from", "to"}  # text in an HTTP request; a direct event may have numbers
 VOLATILE = {"hold", "expires_at", "created_at", "at", "since", "as_of"}
 SAMPLE = {"caller": samples.CALLER, "id": "7c20"}  # the caller and the id of the samples
 

@@ -208,7 +208,7 @@ def test_a_page_of_a_host_that_is_not_listed_is_refused(store: Store) -> None:
 
 
 def test_rolled_up_numbers_have_as_of(invoke: Invoke, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a watermark, `as_of` is null. With a watermark, it is the stored time less 5 s."""
+    """Without a watermark, `as_of` is null. With a watermark, `as_of` is the stored time less 5 s."""
 
     def as_of_of_reads() -> list[int | None]:
         monkeypatch.setattr(watermark, "_cached", None)

@@ -103,7 +103,7 @@ def kind_of(table: str, item: dict[str, Any]) -> str:
 
 
 def take_items(store: Store) -> list[tuple[str, dict[str, Any]]]:
-    """Empties the tables. Returns for each item its kind, and its attributes except the random ones."""
+    """Empties the tables. Returns for each item its kind, and its attributes except random attributes."""
     kinds_and_items: list[tuple[str, dict[str, Any]]] = []
     for table, name in (("counts", store.settings.counts_table), ("receipts", store.settings.receipts_table)):
         for item in store.client.scan(TableName=name)["Items"]:

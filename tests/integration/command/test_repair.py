@@ -1,4 +1,4 @@
-"""`tally check` lists differences. `tally repair` shows them, asks, and does only what it says."""
+"""`tally check` lists differences. `tally repair` shows the differences, asks, and does only what it says."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { API, HOUR_MS, World, json, refusal, token, requestLost } from "./world.js";
+import { API, HOUR_MS, World, json, refusal, token, requestLost, neverAnswers } from "./world.js";
 
 const ANYONE = { anonymous: true };
 const SECRET = `tally1-own ${API} `;
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
-const neverAnswers = () => new Promise(() => {});
 // Ann's page reads the browser's likes, to take them over. The answer arrives after another page has changed the like.
 const changeDuringRead = async (world, page, present) => {
   let deliverAnswer;

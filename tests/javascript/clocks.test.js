@@ -7,7 +7,7 @@ import { beforeEach, mock, test } from "node:test";
 import { HOUR_MS, answerLost, requestLost, World } from "./world.js";
 
 const DAY_MS = 24 * HOUR_MS;
-const YEARS_MS = 56 * 365 * DAY_MS;
+const SINCE_1970_MS = 56 * 365 * DAY_MS; // the clock of a world begins in 2026
 
 /** Makes a world with a machine. `run` and `sleep` let time pass, and `moveClock` sets the machine's clock.
  * `kind`: "node" has no document. */
@@ -24,7 +24,7 @@ const machine = (kind) => {
 };
 beforeEach(() => mock.restoreAll());
 
-const JUMPS = { "by two days": 2 * DAY_MS, "back by two days": -2 * DAY_MS, "from 1970": YEARS_MS, "to 1970": -YEARS_MS };
+const JUMPS = { "by two days": 2 * DAY_MS, "back by two days": -2 * DAY_MS, "from 1970": SINCE_1970_MS, "to 1970": -SINCE_1970_MS };
 for (const kind of ["node", "browser"])
   for (const [jump, ms] of Object.entries(JUMPS)) {
     if (kind === "browser" && jump === "by two days") continue; // A browser cannot tell this from a sleep.

@@ -11,11 +11,12 @@ const START_MS = Date.UTC(2026, 10, 23);
 const DELAY_MS_MAX = 60e3;
 const PROBLEM = "urn:problem-type:tally:";
 
-// The globals that the client uses. The model gives each tab its own.
+// The globals that the client uses. Each tab has other values.
 const GLOBALS = [
   "globalThis", "setTimeout", "clearTimeout", "fetch", "Date", "Math", "performance", "crypto", "console", "localStorage", "document",
 ];
 const source = readFileSync(new URL("../../tally/javascript/tally.js", import.meta.url), "utf8");
+// The client's source becomes the body of a function, whose parameters are the globals of a tab.
 const loadClient = new Function(...GLOBALS, source.replaceAll("import.meta.url", "''").replace(/^export (?!class)/gm, "").replace("export class", "return class"));
 
 /** Returns a generator of random numbers from a seed (mulberry32). `next`: from 0 to 1. `below`: a whole number.
@@ -31,12 +32,13 @@ export const chance = (seed) => {
   return { next, below, pick: (list) => list[below(list.length)], often: (share) => next() < share };
 };
 
-export const token = (sub, nth) => `e30.${btoa(JSON.stringify({ sub, nth })).replace(/=/g, "")}.signature`;
+/** Returns a token of a user. Each sign-in has a number, so that the tokens differ. */
+export const token = (sub, signIn) => `e30.${btoa(JSON.stringify({ sub, signIn })).replace(/=/g, "")}.signature`;
 
-/** Tally without faults. `timesCounted`: how often each key was counted. */
+/** Tally without faults. `timesCounted`: how often each key was counted. `likes`: whether a liker likes a post, by both. */
 class Server {
   timesCounted = new Map();
-  likers = new Map();
+  likes = new Map();
   /** The keys of requests that have not arrived. */
   delayed = new Set();
   /** The keys whose receipt was asked for while their request was delayed. The outcome of such a change is unknown. */
@@ -57,7 +59,7 @@ class Server {
     const liker = request.secret ?? caller;
     if (path === "/anonymous") {
       const tallies = query.getAll("of").map((of) => of.split(":"));
-      return [200, { anonymous: tallies.map(([counter, id]) => ({ counter, id, present: !!this.likers.get(`${liker} ${id}`) })) }, headers];
+      return [200, { anonymous: tallies.map(([counter, id]) => ({ counter, id, present: !!this.likes.get(`${liker} ${id}`) })) }, headers];
     }
     const [, , counter, id, resource] = path.split("/");
     const present = request.method === "PUT";
@@ -73,15 +75,15 @@ class Server {
     const body = resource === "increments" ? { counter, id, counted: true } : { counter, id, present, changed: true };
     this.receipts.set(name, { amount: request.amount, body, until: this.clock.ms + RECEIPT_LIFE_MS });
     this.timesCounted.set(request.key, (this.timesCounted.get(request.key) ?? 0) + 1);
-    if (resource !== "increments") this.likers.set(`${liker} ${id}`, present);
+    if (resource !== "increments") this.likes.set(`${liker} ${id}`, present);
     if (resource !== "increments") this.likeChanges.push({ operation, id, key: request.key });
     return [200, body, headers];
   }
 
   receiptsOf(query, caller) {
     const targets = query.getAll("target");
-    return query.getAll("key").map((key, at) => {
-      const receipt = this.receipts.get([query.get("of"), targets[at], caller, key].join());
+    return query.getAll("key").map((key, index) => {
+      const receipt = this.receipts.get([query.get("of"), targets[index], caller, key].join());
       if (this.delayed.has(key)) this.askedWhileDelayed.add(key);
       return receipt?.until > this.clock.ms ? { state: "counted", answer: receipt.body } : { state: "unknown" };
     });
@@ -99,16 +101,17 @@ const FALSE_ANSWERS = [
 
 export class Model {
   /** `ms`: the time since the start. `sleptMs`: how long the machine slept. `setMs`: by how much its clock was set.
-   * `node`: whether the client runs in Node. */
+   * `node`: whether the client runs in Node, and not in a browser. */
   clock = { ms: 0, sleptMs: 0, setMs: 0, node: false };
   timers = new Set();
-  items = new Map();
+  storedItems = new Map();
   locks = new Map();
   tabs = [];
   requests = [];
-  faults = 0;
-  online = true;
-  full = false;
+  /** The share of the requests that meet a fault. */
+  faultShare = 0;
+  isOnline = true;
+  isStorageFull = false;
 
   constructor(seed) {
     this.chance = chance(seed);
@@ -117,8 +120,9 @@ export class Model {
 
   // --- time
 
-  timer(tab, run, ms) {
-    const timer = { tab, run, at: this.clock.ms + Math.max(0, ms) };
+  /** Runs a function after `ms`, or when the tab thaws. `tab`: null if the function is not of a tab. */
+  startTimer(tab, run, ms) {
+    const timer = { tab, run, dueMs: this.clock.ms + Math.max(0, ms) };
     this.timers.add(timer);
     return timer;
   }
@@ -129,10 +133,10 @@ export class Model {
     for (;;) {
       await new Promise(setImmediate);
       let next;
-      for (const timer of this.timers) if (!timer.tab?.frozen && timer.at <= end && !(next?.at <= timer.at)) next = timer;
+      for (const timer of this.timers) if (!timer.tab?.frozen && timer.dueMs <= end && !(next?.dueMs <= timer.dueMs)) next = timer;
       if (!next) break;
       this.timers.delete(next);
-      this.clock.ms = Math.max(this.clock.ms, next.at);
+      this.clock.ms = Math.max(this.clock.ms, next.dueMs);
       if (!next.tab?.dead) next.run();
     }
     this.clock.ms = end;
@@ -158,12 +162,12 @@ export class Model {
     const Clock = class extends Date {
       static now = () => START_MS + model.clock.ms + model.clock.setMs;
     };
-    tab.storage = this.view(tab);
+    tab.storage = this.storageOf(tab);
     const globals = {
-      navigator: { locks: this.locksOf(tab), get onLine() { return model.online; } },
+      navigator: { locks: this.locksOf(tab), get onLine() { return model.isOnline; } },
       document: { hidden: false, addEventListener: listen },
       addEventListener: listen,
-      setTimeout: (run, ms) => this.timer(tab, run, ms),
+      setTimeout: (run, ms) => this.startTimer(tab, run, ms),
       clearTimeout: (timer) => void this.timers.delete(timer),
       fetch: (url, sent) => this.fetch(tab, new URL(url), sent),
       Date: Clock,
@@ -195,11 +199,13 @@ export class Model {
     tab.frozen = true;
   }
 
+  /** Ends the freeze of a tab, as after a sleep: the tab gets no event. */
   wake(tab) {
     tab.frozen = false;
     for (const run of tab.pending.splice(0)) run();
   }
 
+  /** Shows a frozen tab, which gets the event `visibilitychange`. */
   thaw(tab) {
     this.wake(tab);
     for (const run of tab.listeners.visibilitychange) run();
@@ -232,45 +238,46 @@ export class Model {
   }
 
   leave(queue, waiting) {
-    const at = queue.indexOf(waiting);
-    if (at >= 0) queue.splice(at, 1);
+    const index = queue.indexOf(waiting);
+    if (index >= 0) queue.splice(index, 1);
     this.grant(queue);
   }
 
   grant([first]) {
     if (!first || first.isGranted) return;
     first.isGranted = true;
-    this.timer(null, () => this.runIn(first.tab, first.begin), 0);
+    this.startTimer(null, () => this.runIn(first.tab, first.begin), 0);
   }
 
   // --- storage
 
-  view(tab) {
+  /** Returns the view of one tab on the storage. */
+  storageOf(tab) {
     const guard = (run) => (...values) => {
-      if (tab.broken) throw new DOMException("denied", "SecurityError");
+      if (tab.isStorageDenied) throw new DOMException("denied", "SecurityError");
       return run(...values);
     };
     const view = {
-      key: guard((at) => [...this.items.keys()][at] ?? null),
-      getItem: guard((name) => this.items.get(name) ?? null),
+      key: guard((index) => [...this.storedItems.keys()][index] ?? null),
+      getItem: guard((name) => this.storedItems.get(name) ?? null),
       setItem: guard((name, value) => {
-        if (this.full && String(value).length > (this.items.get(name)?.length ?? 0)) throw new DOMException("full", "QuotaExceededError");
-        this.items.set(name, String(value));
+        if (this.isStorageFull && String(value).length > (this.storedItems.get(name)?.length ?? 0)) throw new DOMException("full", "QuotaExceededError");
+        this.storedItems.set(name, String(value));
         this.notify(tab, name, String(value));
       }),
-      removeItem: guard((name) => this.items.delete(name) && this.notify(tab, name, null)),
+      removeItem: guard((name) => this.storedItems.delete(name) && this.notify(tab, name, null)),
     };
-    return Object.defineProperty(view, "length", { get: guard(() => this.items.size) });
+    return Object.defineProperty(view, "length", { get: guard(() => this.storedItems.size) });
   }
 
   notify(from, key, newValue) {
     for (const tab of this.alive)
       if (tab !== from && !tab.frozen)
-        this.timer(tab, () => tab.listeners.storage.forEach((run) => run({ key, newValue })), 0);
+        this.startTimer(tab, () => tab.listeners.storage.forEach((run) => run({ key, newValue })), 0);
   }
 
   clear() {
-    this.items.clear();
+    this.storedItems.clear();
     this.notify(null, null, null);
   }
 
@@ -281,29 +288,29 @@ export class Model {
     const bearer = headers.authorization?.split(".")[1];
     const request = {
       tab, method, path: url.pathname, query: url.searchParams, key: fields.key ?? headers["idempotency-key"], amount: fields.amount,
-      caller: bearer && JSON.parse(atob(bearer)).sub, secret: headers["tally-secret"], at: this.clock.ms,
+      caller: bearer && JSON.parse(atob(bearer)).sub, secret: headers["tally-secret"], sentMs: this.clock.ms,
     };
     this.requests.push(request);
     return new Promise((resolve, reject) => {
       signal.addEventListener("abort", () => reject(signal.reason));
       const failFetch = () => this.runIn(tab, () => reject(new TypeError("fetch failed")));
-      const answer = ([status, body, fields = {}]) => {
+      const answer = ([status, body, answerHeaders = {}]) => {
         const text = typeof body === "string" ? body : JSON.stringify(body);
-        this.runIn(tab, () => resolve({ status, headers: new Headers(fields), text: async () => text }));
+        this.runIn(tab, () => resolve({ status, headers: new Headers(answerHeaders), text: async () => text }));
       };
       const { chance: random } = this;
       const delayMs = 1 + random.below(200);
-      if (!random.often(this.faults)) return this.timer(null, () => answer(this.server.answer(request)), delayMs);
+      if (!random.often(this.faultShare)) return this.startTimer(null, () => answer(this.server.answer(request)), delayMs);
       const fault = random.pick(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
-      if (fault === "request lost") return this.timer(null, failFetch, delayMs);
-      if (fault === "false answer") return this.timer(null, () => answer(random.pick(FALSE_ANSWERS)), delayMs);
+      if (fault === "request lost") return this.startTimer(null, failFetch, delayMs);
+      if (fault === "false answer") return this.startTimer(null, () => answer(random.pick(FALSE_ANSWERS)), delayMs);
       // The request arrives, although its page gets no answer.
       this.server.delayed.add(request.key);
-      this.timer(null, () => {
+      this.startTimer(null, () => {
         this.server.delayed.delete(request.key);
         this.server.answer(request);
       }, fault === "delayed" ? random.below(DELAY_MS_MAX) : 0);
-      if (fault === "answer lost") this.timer(null, failFetch, delayMs);
+      if (fault === "answer lost") this.startTimer(null, failFetch, delayMs);
     });
   }
 }

@@ -9,7 +9,8 @@ const FIRST_SEED = Number(process.env.SEED ?? 1);
 const SEEDS = Number(process.env.SEEDS ?? 12);
 const STEPS = 120;
 const DAY_MS = 24 * HOUR_MS;
-const SINCE_1970_MS = Date.UTC(2026, 10, 22);
+const SINCE_1970_MS = Date.UTC(2026, 10, 22); // the clock of `Model` begins one day later
+const SURE_RECEIPT_MS = 20 * HOUR_MS; // a receipt lives 24 hours, and the client ignores the last hour
 const USERS = ["ann", "bob"];
 const VIDEOS = ["v1", "v2", "closed"];
 const POSTS = ["post-1", "post-2"];
@@ -20,8 +21,8 @@ class History {
   changes = [];
   /** The changes of likes that callers or the client made, by their key, in their order. */
   likeChanges = new Map();
-  /** `user`: who is signed in. `nth`: numbers the sign-ins. `failure`: how `user` or `token` fails; "none": no failure. */
-  session = { user: undefined, nth: 0, failure: "none" };
+  /** `user`: who is signed in. `signIn`: the number of the sign-in. `failure`: how `user` or `token` fails; "none": no failure. */
+  session = { user: undefined, signIn: 0, failure: "none" };
 
   constructor(seed) {
     this.model = new Model(seed);
@@ -48,12 +49,12 @@ class History {
         if (session.failure === "token throws") throw new Error("no session");
         if (session.failure === "token hangs") return new Promise(() => {});
         if (session.failure === "no token") return null;
-        return Promise.resolve(token(session.failure === "token of another user" ? "eve" : session.user, session.nth));
+        return Promise.resolve(token(session.failure === "token of another user" ? "eve" : session.user, session.signIn));
       },
     });
     tab.client.addEventListener("change", ({ detail: { entry } }) => {
       if (entry.present == null || this.likeChanges.has(entry.key)) return;
-      this.likeChanges.set(entry.key, { ...entry, tab, stored: !model.full && !tab.broken });
+      this.likeChanges.set(entry.key, { ...entry, tab, stored: !model.isStorageFull && !tab.isStorageDenied });
     });
     return tab;
   }
@@ -76,7 +77,7 @@ class History {
     tab.client.addEventListener("change", listen);
     try {
       const promise = call();
-      this.record(tab, { ...entries[0], stored: !this.model.full && !tab.broken }, promise, entries[0]?.key);
+      this.record(tab, { ...entries[0], stored: !this.model.isStorageFull && !tab.isStorageDenied }, promise, entries[0]?.key);
     } catch (error) {
       assert.match(error.message, /nobody is signed in/);
     }
@@ -113,14 +114,14 @@ class History {
     for (const change of [...this.changes, ...this.likeChanges.values()]) if (change.user === user) change.forgotten = true;
   }
 
-  // Stores an item that the client did not write.
+  // Stores an item that the client did not write. Names of the client's items are `user counter id key`.
   storeJunk() {
-    const { items } = this.model;
+    const { storedItems } = this.model;
     const prefix = `tally1 ${API} `;
     const { random } = this;
     const names = ["x", "", "ann hearts post-1 k", " plays .. kkkkkkkkkkkkkkkkkkkkkkkk", " plays v1 kkkkkkkkkkkkkkkkkkkkkkkk"];
     const values = ["{}", "null", "{nonsense", "7", '{"at":1,"sent":0,"tries":"x"}', '{"counter":"plays","id":"..","at":null}'];
-    items.set(prefix + random.pick(names), random.pick(values));
+    storedItems.set(prefix + random.pick(names), random.pick(values));
   }
 
   passTime() {
@@ -145,7 +146,7 @@ class History {
     const { model, random, session } = this;
     const event = random.pick([
       "play", "play", "play", "like", "like", "like", "repeatKey", "repeatKey", "passTime", "passTime", "passTime", "sleep",
-      "open", "close", "freeze", "thaw", "user", "token", "token", "online", "full", "broken", "setClock", "storeJunk", "faults",
+      "open", "close", "freeze", "thaw", "user", "token", "token", "network", "storageFull", "storageDenied", "setClock", "storeJunk", "faults",
       "retry", ...(random.often(0.2) ? ["forgetUser", "clear"] : []), ...(random.often(0.1) ? ["forgetBrowser"] : []),
     ]);
     // "open" opens two tabs while fewer than four are open: `this[event]` below opens the second tab.
@@ -153,13 +154,13 @@ class History {
     if (event === "close") model.close(this.tab);
     if (event === "freeze") model.freeze(this.tab);
     if (event === "thaw") model.alive.filter(({ frozen }) => frozen).forEach((tab) => model.thaw(tab));
-    if (event === "user") Object.assign(session, { user: random.pick([undefined, ...USERS]), nth: session.nth + 1 });
+    if (event === "user") Object.assign(session, { user: random.pick([undefined, ...USERS]), signIn: session.signIn + 1 });
     if (event === "token")
       session.failure = random.pick(["none", "none", "token throws", "token hangs", "no token", "token of another user", "user throws"]);
-    if (event === "online") model.online = random.often(0.7);
-    if (event === "full" && !this.isStorageReliable) model.full = random.often(0.4);
-    if (event === "broken" && !this.isStorageReliable) this.tab.broken = random.often(0.4);
-    if (event === "faults") model.faults = random.pick([0, 0.3, 0.7, 1]);
+    if (event === "network") model.isOnline = random.often(0.7);
+    if (event === "storageFull" && !this.isStorageReliable) model.isStorageFull = random.often(0.4);
+    if (event === "storageDenied" && !this.isStorageReliable) this.tab.isStorageDenied = random.often(0.4);
+    if (event === "faults") model.faultShare = random.pick([0, 0.3, 0.7, 1]);
     if (event === "retry") this.tab.client.retry();
     if (event === "clear") {
       model.clear();
@@ -169,13 +170,13 @@ class History {
     await model.pass(random.below(5000));
   }
 
-  /** Ends all faults, and signs each user in. */
+  /** Ends all faults, and signs each user in twice. */
   async recover() {
     const { model, session } = this;
-    Object.assign(model, { faults: 0, online: true, full: false });
+    Object.assign(model, { faultShare: 0, isOnline: true, isStorageFull: false });
     for (const tab of model.alive) {
       if (tab.frozen) model.thaw(tab);
-      tab.broken = false;
+      tab.isStorageDenied = false;
     }
     // An anonymous change counts, even if `user` or `token` fails.
     this.open().client.increment("plays", "probe").then(({ state }) => (this.probe = state));
@@ -184,7 +185,7 @@ class History {
     assert.ok(this.probe === "counted" || (this.probe === "doubt" && !this.takesDays), `an anonymous play ended: ${this.probe}`);
     session.failure = "none";
     for (const user of [...USERS, ...USERS]) {
-      Object.assign(session, { user, nth: session.nth + 1 });
+      Object.assign(session, { user, signIn: session.signIn + 1 });
       for (const tab of model.alive) tab.client.retry();
       await model.pass(2 * HOUR_MS);
     }
@@ -201,6 +202,7 @@ class History {
     for (const change of this.changes) {
       const { key, outcome, tab } = change;
       const reported = tab.outcomes.get(key) ?? [];
+      // A denied change waits, and the page reports the change's later outcome.
       const end = outcome?.state === "denied" ? reported[0] : outcome;
       const label = `${change.counter}/${change.id} ${key}: ${JSON.stringify(outcome)}`;
       assert.ok(reported.length <= 1 || change.isRepeatedKey, `${label} is reported once`);
@@ -219,15 +221,16 @@ class History {
   }
 
   // While a page lives, it knows how long ago it sent a change, even if its clock is set. So no change of the page ends in
-  // doubt. Another page that asks for the receipt knows only the clock.
+  // doubt, unless the change is so old that its receipt may have expired. Another page that asks for the receipt knows only
+  // the clock.
   checkDoubts() {
     const { model } = this;
     if (this.takesDays || this.cleared || !this.isStorageReliable || (this.setsClockForward && !model.clock.node)) return;
     for (const { key, outcome, tab, endedMs, isRepeatedKey } of this.changes) {
       const requests = model.requests.filter((request) => request.key === key || request.query.getAll("key").includes(key));
       const isOfOneTab = requests.some((request) => request.key === key) && requests.every((request) => request.tab === tab);
-      if (isRepeatedKey || !isOfOneTab || endedMs - requests[0].at > 20 * HOUR_MS) continue;
-      assert.notEqual(outcome?.state, "doubt", `${key} was sent ${(endedMs - requests[0].at) / MINUTE_MS} minutes before`);
+      if (isRepeatedKey || !isOfOneTab || endedMs - requests[0].sentMs > SURE_RECEIPT_MS) continue;
+      assert.notEqual(outcome?.state, "doubt", `${key} was sent ${(endedMs - requests[0].sentMs) / MINUTE_MS} minutes before`);
     }
   }
 
@@ -245,7 +248,7 @@ class History {
     const hasDoubts = [...this.likeChanges.values()].some(({ key, tab }) => tab.outcomes.get(key)?.[0].state === "doubt");
     if (!this.isStorageReliable || this.cleared || hasDoubts) return;
     const users = USERS.flatMap((user) => POSTS.map((id) => `${user} ${id}`));
-    for (const [liker, present] of server.likers) assert.ok(users.includes(liker) || !present, `${liker} is not a user's like`);
+    for (const [liker, present] of server.likes) assert.ok(users.includes(liker) || !present, `${liker} is not a user's like`);
   }
 
   // Tally has the last change of each user's like of each post, if every change of this like was stored and not lost.
@@ -263,7 +266,7 @@ class History {
     }
     if (this.cleared) return;
     for (const [like, { change, isSure }] of lastChanges)
-      if (isSure) assert.equal(this.model.server.likers.get(like) ?? false, change.present, `${like}: ${JSON.stringify(change.outcome)}`);
+      if (isSure) assert.equal(this.model.server.likes.get(like) ?? false, change.present, `${like}: ${JSON.stringify(change.outcome)}`);
   }
 }
 

@@ -3,11 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Tally } from "../../tally/javascript/tally.js";
-import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost } from "./world.js";
+import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost, neverAnswers } from "./world.js";
 
 const ANN = { user: () => "ann", token: () => token("ann") };
 const portal = () => new Response("<h1>Sign in to the Wi-Fi</h1>", { status: 200 });
-const neverAnswers = () => new Promise(() => {});
 
 test("a change is stored in the task of the click, before it is sent", async () => {
   const world = new World();

@@ -10,12 +10,11 @@ import { mock, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { folder } from "../../tally/javascript/node.js";
 import { Tally } from "../../tally/javascript/tally.js";
-import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost } from "./world.js";
+import { API, HOUR_MS, World, json, answerLost, refusal, token, requestLost, neverAnswers } from "./world.js";
 
 const MINUTE_MS = 60e3;
 const KEY = "playback-0000000000000001";
 const ANN = { user: () => "ann", token: () => token("ann") };
-const neverAnswers = () => new Promise(() => {});
 const gatewayAnswer = (status) => () => json(status, { message: "Forbidden" });
 const reasons = (page) => page.waiting().map((entry) => entry.why);
 /** Returns the name and the text of a stored change. `name`: its user, counter, id and key. */
@@ -98,8 +97,8 @@ test("a page that cannot store an outcome reports the outcome once, although ano
   const denied = () => {
     throw new DOMException("denied", "SecurityError");
   };
-  const broken = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
-  world.server.faults = [broken];
+  const answerAndDenyStorage = (request, server) => (Object.assign(page.storage, { setItem: denied, removeItem: denied }), server.answer(request));
+  world.server.faults = [answerAndDenyStorage];
   await world.resultOf(page.increment("plays", "9f3a"));
   const otherTab = world.openTab();
   await world.until(() => !otherTab.waiting().length);
@@ -475,7 +474,7 @@ test("the client reads each change of a backlog at most twice", async () => {
   new Tally({ api: API, storage });
   await world.until(() => world.server.counts.get("9f3a") === 500, 5000);
   await world.until(() => !world.shared.entries.length, 5000);
-  assert.ok(reads <= 500 * 2 + 50 * 2 + 10, `${reads} reads`);
+  assert.ok(reads <= 500 * 2 + 50 * 2 + 10, `${reads} reads`); // 50 answers are lost
 });
 
 test("numbers are read in parts of 6 KB, and a part without an answer fails no other part", async () => {
@@ -510,6 +509,7 @@ test("the client asks for many receipts with one request, and alone for a receip
   assert.equal(world.server.counts.size, 300);
   assert.equal(world.server.sent.length, 100);
   const receiptRequests = world.server.requests.filter(({ path }) => path === "/receipts");
+  // The refused request asked for up to 100 receipts.
   assert.ok(receiptRequests.length < 120, `${receiptRequests.length} requests`);
 });
 
@@ -560,7 +560,6 @@ for (const [failure, breakStorage] of Object.entries({
 }))
   test(`if the storage ${failure} before a change is sent, the change does not count twice`, async () => {
     const world = new World();
-    world.views = [...world.shared.tabs];
     const page = world.openTab();
     world.views = [...world.shared.tabs];
     world.server.faults = [answerLost];

@@ -15,8 +15,10 @@ export const refusal = (status, slug, headers = {}) =>
   json(status, { type: PROBLEM + slug, title: slug, status, detail: `It is ${slug}.` }, headers);
 /** A fault: the request never reaches the server. */
 export const requestLost = () => Promise.reject(new TypeError("fetch failed"));
-/** A fault: the server handles the request, and its answer never arrives. */
+/** A fault: the server handles the request, and the answer never arrives. */
 export const answerLost = (request, server) => (server.answer(request), requestLost());
+/** A fault: the request stays open. */
+export const neverAnswers = () => new Promise(() => {});
 
 export const token = (sub) => `e30.${Buffer.from(JSON.stringify({ sub })).toString("base64url")}.signature`;
 
@@ -24,10 +26,10 @@ export class Server {
   requests = [];
   counts = new Map();
   receipts = new Map();
-  likers = new Set();
+  likers = new Set(); // `counter/id/user` or `counter/id/secret`
   faults = [];
   receiptsLiveS = { plays: 24 * 3600, hearts: 24 * 3600 };
-  aheadMs = 0;
+  aheadMs = 0; // how far this server's clock is ahead of the browser's clock
 
   fetch = async (url, { method = "GET", body, headers = {}, signal } = {}) => {
     signal?.throwIfAborted();
@@ -42,6 +44,7 @@ export class Server {
     return fault ? fault(request, this) : this.answer(request);
   };
 
+  // The requests that change a number.
   get sent() {
     return this.requests.filter(({ method }) => method !== "GET");
   }
@@ -164,7 +167,7 @@ export class World {
   closeTabs() {
     const server = this.server;
     this.server = new Server();
-    this.server.faults = () => () => new Promise(() => {});
+    this.server.faults = () => neverAnswers;
     mock.timers.reset();
     mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
     const next = new World();
@@ -199,7 +202,7 @@ export class World {
     return result.value;
   }
 
-  /** Sets the clock by `ms`, and runs no timer. */
+  /** Moves the clock by `ms`, and runs no timer. */
   moveClock(ms) {
     mock.timers.setTime(Date.now() + ms);
   }

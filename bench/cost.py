@@ -217,7 +217,7 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
         used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
-        lines = sum(min(batches, of) for kind, of in month.amounts.items() if getattr(KINDS[kind], metered))
+        lines = sum(min(batches, amount) for kind, amount in month.amounts.items() if getattr(KINDS[kind], metered))
         used["log"] += lines * METRICS_LINE / GB  # one line for each counter
 
 

@@ -40,7 +40,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---", *["---:"] * (len(heads) - 1)], *rows))
 
 
-def _bills() -> str:
+def _bills_table() -> str:
     """Returns the costs of stacks by group of services. A group is in GROUPS, or is the first word of a service."""
     bills: list[dict[str, float]] = []
     for month_and_stage in BILLS.values():
@@ -51,7 +51,7 @@ def _bills() -> str:
     return _table(["USD a month", *BILLS], [[name, *(f"{column[name]:,.2f}" for column in bills)] for name in groups])
 
 
-def _by_volume() -> str:
+def _volumes_table() -> str:
     """Returns the cost of a million changes, by the changes a month and by the way of counting."""
     ways = {
         "visible now": ("now", False), "visible soon": ("soon", False),
@@ -60,14 +60,14 @@ def _by_volume() -> str:
     rows = [
         [
             f"{volume} million",
-            *(f"${million(kind, amount=volume * M, notifies=has):.2f}" for kind, has in ways.values()),
+            *(f"${million(kind, amount=volume * M, notifies=notifies):.2f}" for kind, notifies in ways.values()),
         ]
         for volume in VOLUMES
     ]
     return _table(["a million, by changes a month", *ways], rows)
 
 
-def _parts() -> str:
+def _parts_table() -> str:
     """Returns the parts of the cost of a million changes that show now, for few and for many changes a month."""
     columns = []
     for millions in VOLUMES_IN_PARTS:
@@ -90,13 +90,14 @@ def _parts() -> str:
 
 def fill_page(page: str) -> str:
     """Returns the page with its tables, the cost of an idle stack, and the worst day of the declared routes."""
-    million_rows = [[name, f"${round(20 * million(*of)) / 20:.2f}"] for name, of in MILLIONS.items()]  # to 5 cents
-    day_rows = [[name, f"${8.64 * million(*of):.0f}"] for name, of in STRANGERS.items()]  # 100 a second: 8.64 million
+    # Rounded to 5 cents. 100 requests a second are 8.64 million a day.
+    million_rows = [[name, f"${round(20 * million(kind, ids)) / 20:.2f}"] for name, (kind, ids) in MILLIONS.items()]
+    day_rows = [[name, f"${8.64 * million(kind, ids):.0f}"] for name, (kind, ids) in STRANGERS.items()]
     tables = {
-        "bills": _bills(),
+        "bills": _bills_table(),
         "millions": _table(["a million", "about"], million_rows),
-        "parts": _parts(),
-        "volumes": _by_volume(),
+        "parts": _parts_table(),
+        "volumes": _volumes_table(),
         "strangers": _table(["a day at 100 requests a second", "about"], day_rows),
     }
     worst = worst_day(Declarations.load(ROOT / "lambdas/counters.py"), 1)

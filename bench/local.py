@@ -36,7 +36,7 @@ async def _shown_s(server: Server, name: str) -> float:
     page = f"https://example.com/{name}"
     await server.visit(page, f"bench-0123456789-{name}")
     started_s = time.monotonic()
-    while await server.visits(page) != 1:
+    while await server.read_visits(page) != 1:
         if time.monotonic() - started_s > SHOWN_S_MAX:
             raise LocalError(f"a visit was not rolled up within {SHOWN_S_MAX:.0f} s")
         await asyncio.sleep(POLL_S)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .visitors import DriftingTally, RequestsSent, Server, counts, send
+from .visitors import DriftingTally, RequestsSent, Server, read_counts, send
 from .weblog import Weblog
 
 SETTLE_S_MAX = 60.0  # reads show a visit within seconds, and later on a busy machine
@@ -105,11 +105,11 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
     bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
     async with Server(port) as server:
         with bar:
-            drifted_before = await server.drift()
-            before, began_s = await counts(server, expected, concurrency, bar.update), time.time()
+            drifted_before = await server.read_drift()
+            before, began_s = await read_counts(server, expected, concurrency, bar.update), time.time()
             top_pages = dict(expected.most_common(PAGES))
             visits = {page: before[page] for page in top_pages}
-            hours_before = None if quick else await _hours(server, visits, began_s)
+            hours_before = None if quick else await _read_hours(server, visits, began_s)
             if hours_before and hours_before.series != visits:
                 hours_before = await _wait_until_folded(server, visits, began_s, began_s)
             bar.set_description("visiting")
@@ -119,13 +119,13 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             bar.set_description("reading the counts again")
             expected_counts = {page: before[page] + number for page, number in expected.items()}
             settled_s = await _wait_for_counts(server, expected_counts, concurrency)
-            after = await counts(server, expected, concurrency, bar.update)
+            after = await read_counts(server, expected, concurrency, bar.update)
             compared = None
             if hours_before:
                 bar.set_description("waiting until the run's minutes are judged and folded")
                 compared = await _compare(server, hours_before, top_pages, began_s)
-                after = await counts(server, expected, concurrency, lambda _: None)
-            drifts = sorted(await server.drift() - drifted_before)
+                after = await read_counts(server, expected, concurrency, lambda _: None)
+            drifts = sorted(await server.read_drift() - drifted_before)
     counted = {page: after[page] - before[page] for page in expected}
     return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
 
@@ -134,7 +134,7 @@ async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], c
     """Wait until the counts reach `expected_counts`. Returns the seconds it took, or None after SETTLE_S_MAX."""
     started_s, missing = time.monotonic(), dict(expected_counts)
     while missing:
-        counted = await counts(server, missing, concurrency, lambda _: None)
+        counted = await read_counts(server, missing, concurrency, lambda _: None)
         missing = {page: number for page, number in missing.items() if counted[page] < number}
         if missing and time.monotonic() - started_s > SETTLE_S_MAX:
             return None
@@ -144,11 +144,11 @@ async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], c
     return took_s if took_s <= SETTLE_S_MAX else None  # the last read may have ended too late
 
 
-async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hours:
+async def _read_hours(server: Server, pages: Collection[str], since_s: float) -> Hours:
     """Returns Tally's hours of these pages, from the month in which the run began (`since_s`)."""
     months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (since_s, time.time())})
-    lists = [await server.top(month) for month in months]
-    series = {page: await server.series(page) for page in pages}
+    lists = [await server.read_top(month) for month in months]
+    series = {page: await server.read_series(page) for page in pages}
     ends = [as_of_s for _, as_of_s in (*lists, *series.values())]
     top = {page: sum(listed.get(page, 0) for listed, _ in lists) for page in pages}
     return Hours({page: number for page, (number, _) in series.items()}, top, min(ends))
@@ -156,8 +156,8 @@ async def _hours(server: Server, pages: Collection[str], since_s: float) -> Hour
 
 async def _wait_until_folded(server: Server, pages: Collection[str], since_s: float, until_s: float) -> Hours:
     """Waits until Tally has folded `until_s`, at most FOLDED_MINUTES_MAX, and returns Tally's hours."""
-    deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.minute_s()
-    while (hours := await _hours(server, pages, since_s)).as_of_s < until_s and time.monotonic() < deadline_s:
+    deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.read_minute_s()
+    while (hours := await _read_hours(server, pages, since_s)).as_of_s < until_s and time.monotonic() < deadline_s:
         await asyncio.sleep(POLL_S)
     return hours
 

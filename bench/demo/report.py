@@ -20,7 +20,7 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
     for page, number in outcome.expected.most_common(PAGES):
         yield f"{number:7,}{outcome.counted[page]:7,}  {_path(page)}"
     yield ""
-    yield from _facts(
+    yield from _fact_lines(
         ("in the log", len(log.visits), f"requests, and {log.malformed:,} malformed lines"),
         ("sent", sent.requests, f"times in {outcome.took_s:.1f} s"),
         ("", sent.sent_twice, "visits twice at the same time"),
@@ -36,8 +36,8 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
         yield f"After {SETTLE_S_MAX:.0f} s the counts still differed from the log."
     else:
         yield f"The counts were right {outcome.settled_s:.1f} s after the last visit."
-    yield from _drifts(outcome)
-    yield from _hours(outcome.hours)
+    yield from _drift_lines(outcome)
+    yield from _hours_lines(outcome.hours)
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the log's count."
         return
@@ -59,7 +59,7 @@ def complaints(outcome: ReplayOutcome) -> Iterator[str]:
         yield f"{len(outcome.drifts)} tallies drifted during the run"
 
 
-def _drifts(outcome: ReplayOutcome) -> Iterator[str]:
+def _drift_lines(outcome: ReplayOutcome) -> Iterator[str]:
     judged = outcome.hours is not None and outcome.hours.took_s is not None
     covers = "the run's minutes are judged" if judged else "some of the run's minutes are not judged yet"
     yield f"GET /drift: {len(outcome.drifts):,} tallies drifted ({covers})."
@@ -67,7 +67,7 @@ def _drifts(outcome: ReplayOutcome) -> Iterator[str]:
         yield f"drifts: {row.counter} of {row.id} by {row.drift:+,}"
 
 
-def _hours(compared: HoursCompared | None) -> Iterator[str]:
+def _hours_lines(compared: HoursCompared | None) -> Iterator[str]:
     if compared is None or compared.took_s is None:
         return
     for page in compared.differing:
@@ -78,7 +78,7 @@ def _hours(compared: HoursCompared | None) -> Iterator[str]:
         yield f"GET /series and GET /top/any, {compared.took_s:.0f} s after the last visit: {equal}."
 
 
-def _facts(*facts: tuple[str, int, str]) -> Iterator[str]:
+def _fact_lines(*facts: tuple[str, int, str]) -> Iterator[str]:
     for name, number, rest in facts:
         yield f"{name:10}{number:7,}  {rest}"
 

@@ -87,26 +87,26 @@ class Server:
             return True
         raise LocalError(f"port {self.port} belongs to another program, not to Tally: set PORT to another port")
 
-    async def visits(self, page: str) -> int:
+    async def read_visits(self, page: str) -> int:
         """Returns the number of visits of a page."""
         return int((await self._request_with_retries("GET", "/visits", params={"url": page}))["value"])
 
-    async def series(self, page: str) -> tuple[int, float]:
+    async def read_series(self, page: str) -> tuple[int, float]:
         """Returns the sum of a page's hours in the last month, and the time up to which it is complete (0: never)."""
         body = await self._request_with_retries("GET", "/series", params={"of": f"visits:{page}", "by": "day"})
         return sum(point["value"] for point in body["series"]), float(body["as_of"] or 0)
 
-    async def top(self, month: str) -> tuple[dict[str, int], float]:
+    async def read_top(self, month: str) -> tuple[dict[str, int], float]:
         """Returns the most visited pages of a month (`2026-11`), and the time up to which the list is complete."""
         params = {"counter": "visits", "by": "month", "span": month, "limit": "100"}
         body = await self._request_with_retries("GET", "/top/any", params=params, headers=await self._reader_headers())
         return {row["id"]: int(row["value"]) for row in body["top"]}, float(body["as_of"] or 0)
 
-    async def minute_s(self) -> int:
+    async def read_minute_s(self) -> int:
         """Returns the length of a minute of the ledger in seconds."""
         return int((await self._request_with_retries("GET", "/dev/stack"))["minute_s"])
 
-    async def drift(self) -> frozenset[DriftingTally]:
+    async def read_drift(self) -> frozenset[DriftingTally]:
         """Returns every tally that drifts in the judged minutes."""
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
@@ -196,15 +196,15 @@ async def send(server: Server, visits: Iterable[tuple[str, str]], concurrency: i
     await _run_concurrently(enumerate(visits, 1), visit, concurrency)
 
 
-async def counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
+async def read_counts(server: Server, pages: Iterable[str], concurrency: int, progress: Progress) -> dict[str, int]:
     """Returns the server's count of each page. Raises LocalError."""
     by_page: dict[str, int] = {}
 
-    async def count(page: str) -> None:
-        by_page[page] = await server.visits(page)
+    async def read_one(page: str) -> None:
+        by_page[page] = await server.read_visits(page)
         progress(1)
 
-    await _run_concurrently(pages, count, concurrency)
+    await _run_concurrently(pages, read_one, concurrency)
     return by_page
 
 

@@ -231,7 +231,7 @@ def _print_differences(problems: Sequence[str]) -> None:
 
 def _check(folder: Path) -> int:
     accepted = Accepted()
-    accepted.add(Reader(folder).new())
+    accepted.add(Reader(folder).read_new())
     with run_engine(folder) as engine:
         stored = comparison.read_tables(SoakSetup(folder, 0, 1, engine.endpoint))
     problems = comparison.all_differences(accepted, stored)

@@ -116,13 +116,14 @@ def all_differences(accepted: Accepted, stored: Contents) -> list[str]:
     lines += differences("in receipts", receipted, stored.receipts)
     lines += differences("expected by the journal", expected, stored.expected)
     lines += differences("observed by the journal", expected, stored.observed)
-    lines += [*_children(accepted, stored), *_imports(accepted, stored), *_holds(accepted, stored), *_numbers(accepted)]
+    lines += [*_child_differences(accepted, stored), *_import_differences(accepted, stored)]
+    lines += [*_hold_differences(accepted, stored), *_number_differences(accepted)]
     if stored.drifts and stored.judge:  # the tables are deleted, so only this line shows the judge's state
         lines.append(f"the judge: {stored.judge}")
     return [*lines, *stored.drifts, *(f"dead letters: {name}" for name in stored.dead_letters)]
 
 
-def _children(accepted: Accepted, stored: Contents) -> Iterable[str]:
+def _child_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
     for tally in sorted({*accepted.children, *stored.children}):
         put, present = accepted.children.get(tally, set()), stored.children.get(tally, set())
         if put != present:
@@ -130,13 +131,13 @@ def _children(accepted: Accepted, stored: Contents) -> Iterable[str]:
             yield f"{name}: {sorted(present - put)} stored but not accepted, {sorted(put - present)} not stored"
 
 
-def _imports(accepted: Accepted, stored: Contents) -> Iterable[str]:
+def _import_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
     for run in sorted({*accepted.imports, *stored.imports}):
         if accepted.imports[run] != stored.imports.get(run):
             yield f"import {run}: {accepted.imports[run]} rows accepted, {stored.imports.get(run)} in the history"
 
 
-def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
+def _hold_differences(accepted: Accepted, stored: Contents) -> Iterable[str]:
     for hold_id in sorted({*accepted.holds, *stored.holds}):
         expected = accepted.settled.get(hold_id, EXPIRED) if hold_id in accepted.holds else "not accepted"
         state = stored.holds.get(hold_id, "missing")
@@ -144,7 +145,7 @@ def _holds(accepted: Accepted, stored: Contents) -> Iterable[str]:
             yield f"hold {hold_id}: expected {expected}, stored {state}"
 
 
-def _numbers(accepted: Accepted) -> Iterable[str]:
+def _number_differences(accepted: Accepted) -> Iterable[str]:
     """Yields a line for each counter whose numbers have a gap, or were given out twice."""
     for (counter, id_), numbers in sorted(accepted.numbers.items()):
         declared = counters.COUNTERS[counter]

@@ -60,7 +60,7 @@ class Monitor:
 
     def check(self) -> None:
         """Read the new notes, the ledger and some tallies, and note what is wrong."""
-        new = list(self._reader.new())
+        new = list(self._reader.read_new())
         self.accepted.add(new)
         for note in new:
             if note.what in (notes.COUNTED, notes.IMPORTED) and note.counter in GROWING_COUNTERS:
@@ -84,7 +84,7 @@ class Monitor:
         hot = [tally for tally in HOT_TALLIES if tally in self._growth]
         for tally in [*hot, *self._chance.sample(sorted(self._growth), min(RANDOM_TALLIES_CHECKED, len(self._growth)))]:
             number = tallies.read(Call(self.store), GROWING_COUNTERS[tally[0]], tally[1])
-            accepted = self._growth[tally].before(as_of_s)
+            accepted = self._growth[tally].sum_before(as_of_s)
             if number < accepted:
                 self.as_of_errors.append(f"{tally} showed {number} as of {as_of_s}: {accepted} were accepted before")
 
@@ -113,7 +113,7 @@ class Growth:
         """Add an accepted change. `answered_s`: the time of its answer."""
         heapq.heappush(self._waiting, (answered_s, amount))
 
-    def before(self, before_s: float) -> int:
+    def sum_before(self, before_s: float) -> int:
         """Returns the sum of the changes that were answered before `before_s`, which never decreases."""
         while self._waiting and self._waiting[0][0] < before_s:
             self.sum_ += heapq.heappop(self._waiting)[1]

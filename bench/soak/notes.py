@@ -52,7 +52,7 @@ class Reader:
         self._files: dict[Path, IO[str]] = {}
         self._rest: dict[Path, str] = defaultdict(str)
 
-    def new(self) -> Iterator[Note]:
+    def read_new(self) -> Iterator[Note]:
         """Yields the notes since the last call."""
         for path in sorted(self._folder.glob("notes-*.tsv")):
             file = self._files.setdefault(path, path.open())

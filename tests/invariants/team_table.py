@@ -11,6 +11,7 @@ from typing import Any
 
 from tally.counter import Counter
 from tally.counting import tallies
+from tally.dev.base.engine import Engine
 from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.shards import StreamShards, streams_client
@@ -27,6 +28,12 @@ from tests.sync_wire import SyncWire
 
 _numbers = itertools.count()
 LATER_S = 600  # after this time without records, a scan that has ended is settled
+
+
+def make_team(store: Store, engine: Engine, counters: Mapping[str, Counter], name: str = "shop") -> Team:
+    """Returns a team with a new table. `store`: a store whose client goes straight to the engine."""
+    assert isinstance(store.client, SyncWire)
+    return Team(store, store.client, counters, name, engine.endpoint)
 
 
 @dataclass

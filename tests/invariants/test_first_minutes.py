@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from botocore.exceptions import ClientError
 
@@ -15,84 +17,78 @@ from tests.invariants.processes import interrupted_client
 from tests.invariants.simulation import UNDISTURBED, Clock, seed_randomness
 
 
+@pytest.fixture
+def world() -> Iterator[Deployment]:
+    """A deployment before its first sweep."""
+    clock = Clock()
+    with new_engine() as engine, seed_randomness(clock, SEED):
+        deployment = Deployment(engine, clock, SEED, UNDISTURBED, 1)
+        yield deployment
+        deployment.wire.close()
+
+
 @pytest.mark.parametrize("after_s", [0, 8, 70])
-def test_an_edit_in_the_first_minute_of_a_stack_is_found(after_s: int) -> None:
+def test_an_edit_in_the_first_minute_of_a_stack_is_found(world: Deployment, after_s: int) -> None:
     """The judge begins some minutes after the first sweep, but judges the minutes before the first sweep, too."""
-    clock = Clock()
-    with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
-        world.play(times=12)
-        world.sleep(after_s)
-        world.edit(5, counters.PLAYS, "v")
-        world.sleep(100 - after_s)
-        world.sweep_each_minute()
-        world.run(20)
-        assert world.drifts() == {("plays", "v"): 5}
-        world.wire.close()
+    world.play(times=12)
+    world.sleep(after_s)
+    world.edit(5, counters.PLAYS, "v")
+    world.sleep(100 - after_s)
+    world.sweep_each_minute()
+    world.run(20)
+    assert world.drifts() == {("plays", "v"): 5}
 
 
-def test_a_late_first_sweep_makes_no_drift() -> None:
-    """One half of a change is booked before the judge begins, and the other half after that."""
-    clock = Clock()
-    with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
-        world.play(times=3)
-        world.sleep(60)
-        world.stall("bookkeeper", "counts")
-        world.play(times=4)
-        world.edit(5, counters.PLAYS, "v")
-        world.sleep(12 * 60)
-        world.sweep_each_minute()
-        world.run(1)
-        world.resume()
-        world.run(30)
-        assert world.drifts() == {("plays", "v"): 5}
-        world.wire.close()
+def test_a_late_first_sweep_makes_no_drift(world: Deployment) -> None:
+    """One half of a change is booked before the judge begins, and the other half after the judge has begun."""
+    world.play(times=3)
+    world.sleep(60)
+    world.stall("bookkeeper", "counts")
+    world.play(times=4)
+    world.edit(5, counters.PLAYS, "v")
+    world.sleep(12 * 60)
+    world.sweep_each_minute()
+    world.run(1)
+    world.resume()
+    world.run(30)
+    assert world.drifts() == {("plays", "v"): 5}
 
 
-def test_changes_from_before_the_ledger_began_are_not_confirmed_drift() -> None:
+def test_changes_from_before_the_ledger_began_are_not_confirmed_drift(world: Deployment) -> None:
     """A consumer books its half on the minute in which it reads the record. The two minutes are half an hour apart."""
-    clock = Clock()
-    with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
-        world.stall()
-        world.play(times=3)
-        world.sleep(10 * 60)
-        watermark.ensure_begun(Call(world.store), world.now_s)  # as a new record in another shard does
-        world.resume()
-        world.stall("bookkeeper", "counts")
-        world.sweep_each_minute()
-        world.run(30)
-        world.resume()
-        drifted, confirmed = set[int](), set[int]()
-        for _ in range(30):
-            world.run(1)
-            row = rows.read_row(world.store, "plays", "v")
-            drifted.add(row.drift)
-            confirmed.add(row.confirmed_amount(watermark.read(world.store)))
-        assert (drifted, confirmed, world.drifts()) == ({0, -3}, {0}, {})
-        world.edit(5, counters.PLAYS, "v")
-        world.run(15)
-        assert rows.read_row(world.store, "plays", "v").confirmed_amount(watermark.read(world.store)) == 5
-        world.wire.close()
+    world.stall()
+    world.play(times=3)
+    world.sleep(10 * 60)
+    watermark.ensure_begun(Call(world.store), world.now_s)  # as a new record in another shard does
+    world.resume()
+    world.stall("bookkeeper", "counts")
+    world.sweep_each_minute()
+    world.run(30)
+    world.resume()
+    drifted, confirmed = set[int](), set[int]()
+    for _ in range(30):
+        world.run(1)
+        row = rows.read_row(world.store, "plays", "v")
+        drifted.add(row.drift)
+        confirmed.add(row.confirmed_amount(watermark.read(world.store)))
+    assert (drifted, confirmed, world.drifts()) == ({0, -3}, {0}, {})
+    world.edit(5, counters.PLAYS, "v")
+    world.run(15)
+    assert rows.read_row(world.store, "plays", "v").confirmed_amount(watermark.read(world.store)) == 5
 
 
-def test_a_bookkeeper_that_cannot_begin_the_ledger_books_nothing() -> None:
+def test_a_bookkeeper_that_cannot_begin_the_ledger_books_nothing(world: Deployment) -> None:
     """A sweep could begin the ledger after the minute of booked receipts, and nobody would judge that minute."""
 
     def conflict() -> None:
         raise ClientError({"Error": {"Code": "TransactionConflictException"}}, "UpdateItem")
 
-    clock = Clock()
-    with new_engine() as engine, seed_randomness(clock, SEED):
-        world = Deployment(engine, clock, SEED, UNDISTURBED, 1)
-        world.handlers["bookkeeper"].store = world.with_client(interrupted_client(world.wire, 0, conflict))
-        world.stall("bookkeeper", "counts")
-        world.play(times=3)
-        world.sleep(10 * 60)
-        world.sweep_each_minute()
-        world.resume()
-        world.run(20)
-        assert world.last_judged_minute > world.settings.minute_of(world.now_s) - 10
-        assert world.drifts() == {}
-        world.wire.close()
+    world.handlers["bookkeeper"].store = world.with_client(interrupted_client(world.wire, 0, conflict))
+    world.stall("bookkeeper", "counts")
+    world.play(times=3)
+    world.sleep(10 * 60)
+    world.sweep_each_minute()
+    world.resume()
+    world.run(20)
+    assert world.last_judged_minute > world.settings.minute_of(world.now_s) - 10
+    assert world.drifts() == {}

@@ -49,6 +49,13 @@ def stored_items(world: Deployment, target: str) -> list[dict[str, Any]]:
     return [item for item in world.scan("counts") if item["PK"]["S"].endswith(f"#{target}")]
 
 
+def take_removals_by_ttl(world: Deployment) -> None:
+    """Takes the new records, and marks each record as a removal by TTL."""
+    records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
+    world.take_written()
+    world.records = records  # type: ignore[method-assign]
+
+
 def expire(world: Deployment) -> int:
     """Removes the expired items, as DynamoDB does by TTL. Returns how many it removed, without heartbeats."""
     world.take_written()
@@ -56,9 +63,7 @@ def expire(world: Deployment) -> int:
     expired = [item for item in items if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]
     for item in expired:
         world.delete({"PK": item["PK"], "SK": item["SK"]})
-    records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
-    world.take_written()
-    world.records = records  # type: ignore[method-assign]
+    take_removals_by_ttl(world)
     return len([item for item in expired if not item["PK"]["S"].startswith("HEARTBEAT#")])
 
 
@@ -79,8 +84,8 @@ def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world:
     assert expire(world) == 1
     run_until_judged(world)
     assert world.drifts() == {("short", target): -3, ("hourly", hourly_id): -4}
-    listed = rows.list_drift(Call(world.store), 2, None)["drift"]
-    assert {(row["id"], row["period"]) for row in listed} == {tuple(tally.split("#")) for tally in (target, hourly_id)}
+    drift_rows = rows.list_drift(Call(world.store), 2, None)["drift"]
+    assert {f"{row['id']}#{row['period']}" for row in drift_rows} == {target, hourly_id}
 
 
 @pytest.mark.parametrize("has_expired", [False, True], ids=["never stored", "expired"])
@@ -106,19 +111,20 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
 def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally_again(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    expired, kept = current_tally(world, SHORT), current_tally(world, HOURLY)
-    for target, counter in ((expired, SHORT), (kept, HOURLY)):
+    expired_id, kept_id = current_tally(world, SHORT), current_tally(world, HOURLY)
+    for target, counter in ((expired_id, SHORT), (kept_id, HOURLY)):
         world.play(target, 3, counter)
         world.edit(5, counter, target)
     world.run(10)
     expire(world)
     run_until_judged(world)
-    assert world.drifts() == {("short", expired): 5, ("hourly", kept): 5}
-    assert repair(reconciler, SHORT, expired) is not None
-    assert repair(reconciler, HOURLY, kept) is not None
-    assert (stored_items(world, expired), world.drifts(), repairs(world, SHORT, expired)) == ([], {}, [(0, "ledger")])
-    assert world.tally(HOURLY, kept) == 3
-    assert int(stored_items(world, kept)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, kept)
+    assert world.drifts() == {("short", expired_id): 5, ("hourly", kept_id): 5}
+    assert repair(reconciler, SHORT, expired_id) is not None
+    assert repair(reconciler, HOURLY, kept_id) is not None
+    assert (stored_items(world, expired_id), repairs(world, SHORT, expired_id)) == ([], [(0, "ledger")])
+    assert world.drifts() == {}
+    assert world.tally(HOURLY, kept_id) == 3
+    assert int(stored_items(world, kept_id)[0]["expiration"]["N"]) == periods.expires_s(HOURLY, kept_id)
 
 
 def test_a_rebuild_adds_nothing_to_an_expired_tally(
@@ -127,20 +133,21 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
     """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)
     world.run(6)
-    expired, kept = current_tally(world, SHORT), current_tally(world, ROLLED)
+    expired_id, kept_id = current_tally(world, SHORT), current_tally(world, ROLLED)
 
     def outage() -> None:
-        world.spill(expired, 2, SHORT)
-        world.spill(kept, 3, ROLLED)
+        world.spill(expired_id, 2, SHORT)
+        world.spill(kept_id, 3, ROLLED)
 
-    world.spill(expired, 1, SHORT)
-    world.spill(kept, 1, ROLLED)
+    world.spill(expired_id, 1, SHORT)
+    world.spill(kept_id, 1, ROLLED)
     world.deliver()
     lose_records(world, BOTH_CONSUMERS, outage)
     world.run(4)
     expire(world)
     run_until_days_are_judged(world)
-    assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == {("rolled", kept): 3}
+    [(name, missing)] = missing_amounts(reconciler).items()
+    assert (name, missing.difference) == (("rolled", kept_id), 3)
 
 
 @pytest.mark.parametrize("target", ["7c20", "7c20#2026-11", "7c20#2026-11-22#"])

@@ -15,8 +15,7 @@ from tally.dynamo.client import Store
 from tally.items import Items
 from tally.team import scan_state, spot_checks
 from tests.invariants.processes import WatchedClient
-from tests.invariants.team_table import LATER_S, Team
-from tests.sync_wire import SyncWire
+from tests.invariants.team_table import LATER_S, Team, make_team
 
 ORDERS = Counter(
     "orders", prefix="ORDERS", sort_key="N", attribute="n", items=Items("shop", partition_prefix="CUSTOMER#")
@@ -25,9 +24,7 @@ ORDERS = Counter(
 
 @pytest.fixture
 def shop(store: Store, engine: Engine) -> Team:
-    wire = store.client
-    assert isinstance(wire, SyncWire)
-    team = Team(store, wire, {"orders": ORDERS}, "shop", engine.endpoint)
+    team = make_team(store, engine, {"orders": ORDERS})
     team.store = replace(team.store, settings=team.store.settings._replace(spot_check_units=100))
     for customer in range(8):
         for order in range(3):

@@ -14,18 +14,15 @@ from tally.dynamo.shards import StreamShards
 from tally.items import HEARTBEAT_PREFIX, Items
 from tally.streams import heartbeats
 from tally.team import scan_state
-from tests.invariants.team_table import LATER_S, Team
+from tests.invariants.team_table import LATER_S, Team, make_team
 from tests.patience import wait_for
-from tests.sync_wire import SyncWire
 
 ORDER_ITEMS = Items("shop", sort_key="SK", sort_prefix="ORDER#")
 ORDERS = Counter("orders", prefix="ORDERS", sort_key="N", attribute="n", items=ORDER_ITEMS)
 
 
 def shop_team(store: Store, engine: Engine, items: Items) -> Team:
-    wire = store.client
-    assert isinstance(wire, SyncWire)
-    return Team(store, wire, {"orders": replace(ORDERS, items=items)}, "shop", engine.endpoint)
+    return make_team(store, engine, {"orders": replace(ORDERS, items=items)})
 
 
 def lag_s(shop: Team, later_s: float = LATER_S) -> float:

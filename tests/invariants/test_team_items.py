@@ -31,9 +31,8 @@ from tests.contexts import LambdaContext
 from tests.invariants.processes import Crash, WatchedClient, client_that_dies, interrupted_client
 from tests.invariants.simulation import Clock
 from tests.invariants.streaming import EngineStreams
-from tests.invariants.team_table import LATER_S, Team
+from tests.invariants.team_table import LATER_S, Team, make_team
 from tests.invariants.team_turns import COUNTERS, ORDERS_NUMBER, TeamSchedule, random_write
-from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
 FIRST_SEED, _, END_SEED = os.environ.get("SCHEDULES", "6").rpartition(":")
@@ -44,9 +43,7 @@ ACTIONS = 200
 
 @pytest.fixture
 def team(store: Store, engine: Engine) -> Team:
-    wire = store.client
-    assert isinstance(wire, SyncWire)
-    return Team(store, wire, COUNTERS, "shop", engine.endpoint)
+    return make_team(store, engine, COUNTERS)
 
 
 OPEN = {"status": {"S": "open"}}
@@ -482,12 +479,12 @@ def test_a_scan_of_weeks_ago_is_abandoned(team: Team) -> None:
     recount = team.begin_scan("all")
     team.finish_reading(recount)
     for later_s, is_valid in ((first_seen.SCAN_VALID_S - 60, True), (first_seen.SCAN_VALID_S, False)):
-        late = replace(recount, now_s=lambda later_s=later_s: recount.scan.began_s + later_s)
+        later_recount = replace(recount, now_s=lambda later_s=later_s: recount.scan.began_s + later_s)
         if is_valid:
-            assert late.is_complete()
+            assert later_recount.is_complete()
         else:
             with pytest.raises(ScanAbandonedError):
-                late.is_complete()
+                later_recount.is_complete()
 
 
 def test_a_scan_that_another_scan_has_replaced_adds_nothing_and_ends_nothing(team: Team) -> None:
@@ -546,15 +543,15 @@ def test_a_record_writes_a_marker_only_for_a_group_of_an_open_scan(team: Team) -
     team.handler = team.process(watched)
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.drain()
-    ((_, sent),) = watched.calls
-    assert len(sent["TransactItems"]) == 4  # three numbers
+    ((_, parameters),) = watched.calls
+    assert len(parameters["TransactItems"]) == 4  # three numbers
     team.begin_scan("all", "a")
     for group, size in (("a", 5), ("b", 4)):
         watched.calls.clear()
         team.put(f"CUSTOMER#{group}", "ORDER#2", **open_order())
         team.drain()
-        ((_, sent),) = watched.calls
-        assert len(sent["TransactItems"]) == size
+        ((_, parameters),) = watched.calls
+        assert len(parameters["TransactItems"]) == size
 
 
 def test_a_run_starts_with_the_markers_that_the_run_before_it_wrote(
@@ -599,7 +596,7 @@ def test_a_batch_of_many_groups_is_split_into_transactions(team: Team) -> None:
     watched = WatchedClient(team.wire)
     team.handler = team.process(watched)
     team.drain()
-    sizes = [len(sent["TransactItems"]) for _, sent in watched.calls]
+    sizes = [len(parameters["TransactItems"]) for _, parameters in watched.calls]
     assert (len(sizes), max(sizes) <= TRANSACTION_ITEMS_MAX) == (3, True)
     assert team.numbers("open") == team.truth("open")
 
@@ -650,8 +647,8 @@ def test_an_item_that_moves_in_and_out_of_a_group_under_recount_is_counted_at_mo
 def test_a_changed_declaration_invalidates_the_number_before_it_skips_a_record(team: Team) -> None:
     """After a rollback the old declaration shows no number, because the number misses the skipped record."""
     count_all(team)
-    changed = with_items("open", where={"status": "closed"})
-    redeclare(team, open=changed)
+    redeclared = with_items("open", where={"status": "closed"})
+    redeclare(team, open=redeclared)
     client, invalid = WatchedClient(team.wire), list[bool]()
 
     def before(number: int, name: str, parameters: dict[str, Any]) -> None:
@@ -676,8 +673,8 @@ def test_a_changed_declaration_invalidates_the_number_before_it_skips_a_record(t
 def test_a_consumer_with_the_old_declaration_abandons_the_scan_of_the_new_declaration(team: Team) -> None:
     count_all(team)
     old_handler = team.handler
-    changed = with_items("open", where={})
-    redeclare(team, open=changed)
+    redeclared = with_items("open", where={})
+    redeclare(team, open=redeclared)
     recount = team.begin_scan("open")
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
     team.handler = old_handler

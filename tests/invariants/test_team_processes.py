@@ -24,7 +24,7 @@ from tally.team.recounts import Recount
 from tally.team.scan_reader import ScanAbandonedError
 from tests.contexts import LambdaContext
 from tests.delivery import Record
-from tests.invariants.team_table import Team
+from tests.invariants.team_table import Team, make_team
 from tests.invariants.team_turns import COUNTERS, random_write
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
@@ -35,9 +35,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def team(store: Store, engine: Engine) -> Team:
-    wire = store.client
-    assert isinstance(wire, SyncWire)
-    return Team(store, wire, COUNTERS, "shop", engine.endpoint)
+    return make_team(store, engine, COUNTERS)
 
 
 def write(port: int, team: Team, seed: int) -> None:

@@ -28,7 +28,7 @@ from tests.invariants.counting import ITEM, Counting
 from tests.invariants.deployment import Deployment
 from tests.invariants.simulation import Clock, Disturbances, seed_randomness
 from tests.invariants.test_periods import evening as evening
-from tests.invariants.test_removed_periods import BY_TTL
+from tests.invariants.test_removed_periods import take_removals_by_ttl
 from tests.invariants.threads import run_together
 from tests.invariants.world import World, retry_until_final
 from tests.tiers import in_long
@@ -218,11 +218,11 @@ class Log:
         """The visitors of each tally."""
         self.unsent: list[tuple[float, str, str]] = []
         """Visits to send, also visits whose response was lost: time of the first try, page, visitor."""
-        self.sent = self.lost = self.new = self.faults = 0
+        self.sent_count = self.lost_count = self.new_count = self.fault_count = 0
 
     def note_fault(self, is_fault: bool) -> bool:
         """Counts a fault of a consumer."""
-        self.faults += is_fault
+        self.fault_count += is_fault
         return is_fault
 
     def step(self) -> None:
@@ -239,15 +239,15 @@ class Log:
             self._send(at_s, page, visitor)
 
     def _send(self, at_s: float, page: str, visitor: str) -> None:
-        self.sent += 1
+        self.sent_count += 1
         with self.world.clock.with_skew(self.chance.uniform(-2, 2)):  # the clock of the function
             answer = unique_visitors.count(Call(self.world.store, "web"), GAMBIER, page, visitor, int(at_s))
         tally = periods.tally_id(GAMBIER, page, int(at_s))
-        self.new += answer.body["new"]
+        self.new_count += answer.body["new"]
         assert answer.body["new"] is (visitor not in self.visitors[tally])
         self.visitors[tally].add(visitor)
         if self.chance.random() < 0.4 and self.world.now_s - at_s < RESENT_S:
-            self.lost += 1
+            self.lost_count += 1
             self.unsent.append((at_s, page, visitor))
 
 
@@ -271,9 +271,7 @@ def expire_receipts(world: Deployment) -> int:
     receipts = [item for item in world.scan("receipts") if "target" in item]
     for item in receipts:
         world.wire.delete_item(TableName=world.name("receipts"), Key={"id": item["id"]})
-    records, world.records = world.records, lambda table: ({**record, **BY_TTL} for record in records(table))  # type: ignore[method-assign]
-    world.take_written()
-    world.records = records  # type: ignore[method-assign]
+    take_removals_by_ttl(world)
     return len(receipts)
 
 
@@ -302,10 +300,10 @@ def test_the_uniques_of_two_days_equal_the_log_and_stay_after_the_receipts_expir
     uniques = {tally: len(visitors) for tally, visitors in log.visitors.items()}
     assert len(uniques) == 4, "two pages, two days"
     assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
-    assert log.new == sum(uniques.values())
+    assert log.new_count == sum(uniques.values())
     assert expire_receipts(world) == sum(uniques.values())
     world.run(6)
     assert {tally: world.tally(GAMBIER, tally) for tally in uniques} == uniques
     assert (world.drifts(), set().union(*world.dead_letter_sequences().values())) == ({}, set())
-    assert min(log.lost, log.faults) > 50
-    print(f"{log.sent} sent, {log.lost} responses lost, {log.new} uniques, {log.faults} faults of consumers")
+    assert min(log.lost_count, log.fault_count) > 50
+    print(f"{log.sent_count} sent, {log.lost_count} lost responses, {log.new_count} uniques, {log.fault_count} faults")

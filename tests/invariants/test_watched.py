@@ -15,8 +15,7 @@ from tally.items import Items
 from tally.maintenance.reconcile import Reconciler, RepairNotReadyError
 from tally.team import faults, scan_state, watch
 from tally.team.team_numbers import STRETCHES_MAX, STRETCHES_PER_WRITE_MAX, stretch_s
-from tests.invariants.team_table import LATER_S, Team
-from tests.sync_wire import SyncWire
+from tests.invariants.team_table import LATER_S, Team, make_team
 
 LIKE_ITEMS = Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 POST_LIKES = Watched("post_likes", table="social", attribute="likeTally", items=LIKE_ITEMS, at="META")
@@ -27,9 +26,7 @@ STRETCH_S = stretch_s(POST_LIKES)
 
 @pytest.fixture
 def social(store: Store, engine: Engine) -> Team:
-    wire = store.client
-    assert isinstance(wire, SyncWire)
-    return Team(store, wire, COUNTERS, "social", engine.endpoint)
+    return make_team(store, engine, COUNTERS, "social")
 
 
 def put_post(social: Team, name: str, likes: int, team_number: int | None = None) -> None:
@@ -181,12 +178,12 @@ def test_sweeps_remove_stretches_of_hours_in_several_writes_and_check_the_number
     put_post(social, "a", 2, 5)
     social.drain()
     store_moves(social, 90, time.time() - 2 * 3600)
-    stored, sweeps = stretches(social)[0], 0
+    stretch_count, sweeps = stretches(social)[0], 0
     while stretches(social)[0]:
         social.put("POST#a", "META", likeTally={"N": str(4 + sweeps % 2)})  # the put lists the group for a check
         assert excesses_after_sweep(social) == {"a": 2 + sweeps % 2}
         sweeps += 1
-    assert sweeps == -(-stored // STRETCHES_PER_WRITE_MAX) > 1
+    assert sweeps == -(-stretch_count // STRETCHES_PER_WRITE_MAX) > 1
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
@@ -200,8 +197,8 @@ def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(so
         scan_state.invalidate(social.store, scan_state.read_scan(social.store, "post_likes"))
     for _ in range(8):
         watch.check_numbers(social.store, COUNTERS, time.time(), until_s=time.monotonic() + 60)
-    stored, up, down = stretches(social)
-    assert (stored <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
+    stretch_count, up, down = stretches(social)
+    assert (stretch_count <= 2 * STRETCHES_MAX < 2 * 540, up >= 540, down >= 540) == (True, True, True)
     assert list(rows.all_rows(social.store)) == []
 
 
@@ -228,7 +225,7 @@ def test_a_record_replaces_the_team_number_that_an_older_scan_page_read(social: 
     recount._add(page, len(page))
     assert scan_state.end(social.store, recount.scan, time.time())
     social.sweep_later()
-    difference = next(each for each in recount.all_differences() if each.group == "a")
+    difference = next(row for row in recount.all_differences() if row.group == "a")
     assert difference.first_item[recount.scan.team_number_attribute] == {"N": "3"}
     social.put("POST#a", "META", likeTally={"N": "4"})
     social.drain()

@@ -29,6 +29,8 @@ LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
 DELIVERED_S = 10.0  # records, also of the rollup's writes, are in their shard within 0.2 s, and read within 3 s
 
+CONFIRM_MINUTES = 14  # drift is confirmed after five judged minutes, and the judge is some minutes behind
+
 
 class Deployment(SimulatedWorld):
     """A world in which every process does its work at once, and nothing interrupts a process."""
@@ -38,6 +40,10 @@ class Deployment(SimulatedWorld):
         for _ in range(int(2 * minutes)):
             act()
             self.sleep(30)
+
+    def run_until_confirmed(self) -> None:
+        """Let time pass until the judge has confirmed the present drift."""
+        self.run(CONFIRM_MINUTES)
 
     def sleep(self, pause_s: float) -> None:
         """Let time pass. The processes of the deployment run on."""

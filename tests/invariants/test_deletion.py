@@ -111,8 +111,8 @@ class Family:
     def answers(self) -> tuple[int, list[str], bool]:
         """Returns what reads answer: the number, the names of the children, and whether `u1` is a child."""
         call = Call(self.store)
-        listed, _ = children.list_children(call, self.counter, ID, 100, None)
-        return self.number(), [name for name, _ in listed], children.has_child(call, self.counter, ID, "u1")
+        page_of_children, _ = children.list_children(call, self.counter, ID, 100, None)
+        return self.number(), [name for name, _ in page_of_children], children.has_child(call, self.counter, ID, "u1")
 
     def finish_removal(self) -> None:
         """Sweep until the wait is over. Asserts that no item of the parent is left, and that its id is free."""
@@ -376,7 +376,7 @@ def test_a_parent_that_drifts_waits_for_its_repair_and_does_not_delay_other_pare
     assert family.sweep() == SweptParents(0, 1, 1, True)
     assert "removed parent has a tally" in caplog.text
     assert len(family.removal_rows()) == 1
-    family.deployment.run(14)
+    family.deployment.run_until_confirmed()
     assert family.deployment.reconciler().repair(family.counter, "off", "ann", "an edit") is not None
     family.deployment.skip(WAIT_S)
     assert family.sweep() == SweptParents(0, 1, 0, True)
@@ -388,7 +388,7 @@ def test_a_repair_of_a_parent_that_is_removed_before_the_repair_commits_makes_no
     """The item would be a `META` without an author, which nobody could read or write."""
     family.make(5)
     family.deployment.edit(7)
-    family.deployment.run(14)
+    family.deployment.run_until_confirmed()
     family.remove()
     assert family.sweep().children == 5
 

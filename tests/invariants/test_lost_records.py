@@ -49,7 +49,7 @@ def trim(world: Deployment, consumer: str, keep: int = 0) -> None:
 
 
 def switch_off(world: Deployment, *consumers: str, minutes: float = DAY + 5, keep: int = 0) -> None:
-    """Switch these consumers off for some minutes. They lose the records that the streams then do not have."""
+    """Switch these consumers off for some minutes. The consumers lose the records that the streams then do not have."""
     for consumer in consumers:
         world.stall(consumer)
     world.run(minutes)
@@ -125,7 +125,7 @@ def test_confirmed_drift_stays_after_a_restart_and_unconfirmed_drift_is_deleted(
     assert world.drifts() == {("plays", "old"): -5}
     assert repair(world, PLAYS, "old") == 5
     world.edit(2, PLAYS, "new")
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("plays", "new"): 2}
     assert repair(world, PLAYS, "new") == -2
 
@@ -172,7 +172,7 @@ def test_the_ledger_has_the_changes_that_only_the_rollup_has_lost(world: Deploym
     world.spill(PAGE, 3, VISITS)
     switch_off(world, "rollup")
     world.spill(PAGE, 4, VISITS)
-    world.run(14)
+    world.run_until_confirmed()
     assert [entry.consumer for entry in loss.list_losses(world.store)] == ["rollup"]
     assert (world.tally(VISITS, PAGE), world.drifts()) == (4, {("visits", PAGE): -3})
     assert (world.as_of() or 0) <= before_s
@@ -203,7 +203,7 @@ def test_receipts_have_the_changes_that_both_consumers_have_lost(
     missing = rebuild.missing_of(world.store, VISITS, PAGE, accepted["visits", PAGE]).difference
     assert (world.tally(VISITS, PAGE), missing) == (5, 10)
     world.edit(-7, VISITS, PAGE)
-    world.run(14)
+    world.run_until_confirmed()
     assert repair(world, VISITS, PAGE) == 7
     unproven = rebuild.missing_of(world.store, VISITS, PAGE, accepted["visits", PAGE])
     # The repair may have been for the loss.
@@ -315,7 +315,7 @@ def test_a_discarded_dead_letter_of_the_bookkeeper_is_no_drift(world: Deployment
     assert (repair(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 4, {})
     assert (world.as_of() or 0) <= before_s
     world.edit(1, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     assert repair(world, PLAYS, "v") == -1
 
 
@@ -363,7 +363,7 @@ def test_a_discarded_dead_letter_of_the_rollup_is_drift_that_a_repair_corrects(w
     mend = break_consumers(world, "rollup", target=PAGE)
     before_s = world.now_s
     world.spill(PAGE, 4, VISITS)
-    world.run(14)
+    world.run_until_confirmed()
     mend()
     discard_all(world)
     world.run(3)
@@ -402,7 +402,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
         [new_marker] = [marker for marker in dead_letters.list_markers(Call(world.store)) if marker not in markers]
         dead_letters.discard(Call(world.store), new_marker)
         world.redrive(markers=markers[:1])  # before a sweep restarts the ledger
-    world.run(14)
+    world.run_until_confirmed()
     assert set(world.redrive(counters.COUNTERS, markers[1:] if loss_kind == "dead letter" else markers)) <= {"applied"}
     world.assert_no_drift(12)
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)
@@ -425,7 +425,7 @@ def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_o
     mend()
     world.run(8)
     assert world.redrive() == ["applied"]
-    world.run(14)
+    world.run_until_confirmed()
     assert (repair(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 2, {})
 
 
@@ -439,14 +439,14 @@ def test_a_dead_letter_that_is_redriven_while_the_bookkeeper_is_off_is_no_drift(
     """The dead letter was confirmed drift. The entry that would correct the drift is lost or on a skipped minute."""
     mend = break_consumers(world, consumer, target=PAGE)
     world.spill(PAGE, 4, VISITS)
-    world.run(14)
+    world.run_until_confirmed()
     mend()
     assert world.drifts()
     world.stall("bookkeeper")
     world.run(minutes)
     world.redrive()
     switch_off(world, "bookkeeper", minutes=DAY + 10)
-    world.run(14)
+    world.run_until_confirmed()
     assert (repair(world, VISITS, PAGE), world.tally(VISITS, PAGE), world.drifts()) == (0, 4, {})
 
 

@@ -51,7 +51,7 @@ def lose_records(world: Deployment, consumer: str | None, act: Callable[[], obje
 
 
 def run_until_days_are_judged(world: Deployment, days: int = 2) -> None:
-    """Runs until `days` days are judged. This day is the first day."""
+    """Runs until `days` days are judged, of which this day is the first."""
     last_minute = (today(world) + days) * DAY_MINUTES - 1
     while world.last_judged_minute < last_minute:
         world.run(1)
@@ -106,7 +106,7 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     assert world.tally(VISITS, "https://example.com/a") == 6 + 4
     assert world.tally(VISITS, "https://example.com/lost") == 3
     assert missing_amounts(reconciler) == rebuild_all(reconciler) == {}
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {}
     [entry] = history.read_repairs(world.store, "plays", "v")
     assert (entry["how"], entry["amount"], entry["before"], entry["after"]) == ("rebuild", 5, 17, 22)

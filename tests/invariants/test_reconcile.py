@@ -1,4 +1,4 @@
-"""A repair finds the exact wrong amount and corrects it once, under traffic. It leaves a right number alone."""
+"""A repair finds the exact wrong amount and corrects it once, under traffic. A repair leaves a right number alone."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str,
 def test_a_manual_edit_is_found_and_repaired_once(world: Deployment, reconciler: Reconciler, amount: int) -> None:
     world.post(3)
     world.edit(amount)
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("likes", "p"): amount}
     finding = reconciler.find(LIKES, "p")
     assert (finding.tally, finding.difference, finding.confirmed) == (3 + amount, -amount, amount)
     assert repair(reconciler) is not None
     assert (world.tally(), world.drifts(), repairs(world)) == (3, {}, [(-amount, "ledger")])
-    world.run(14)
+    world.run_until_confirmed()
     assert (world.tally(), world.drifts()) == (3, {})
     assert repair(reconciler) is None
 
@@ -101,7 +101,7 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
 ) -> None:
     world.post(3)
     world.edit(5)
-    world.run(14)
+    world.run_until_confirmed()
     users = iter(range(1000))
     partition_pages = recount.queries.partition_pages
 
@@ -153,7 +153,7 @@ def edited_world(world: Deployment) -> Deployment:
     """A video with ten plays, and a confirmed drift of -5 from an edit by hand."""
     world.play(times=10)
     world.edit(-5, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     return world
 
 
@@ -204,7 +204,7 @@ def test_a_record_that_becomes_a_dead_letter_is_redriven_and_never_also_repaired
     world: Deployment, reconciler: Reconciler
 ) -> None:
     make_dead_letter(world)
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("plays", "v"): -1}
     with pytest.raises(RepairNotReadyError, match="dead letters"):
         reconciler.minute_to_judge()
@@ -212,7 +212,7 @@ def test_a_record_that_becomes_a_dead_letter_is_redriven_and_never_also_repaired
         reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     world.redrive()
     repair(reconciler, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     repair(reconciler, PLAYS, "v")
     assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {})
 
@@ -233,7 +233,7 @@ def test_children_without_a_tally_get_a_tally_but_no_post(world: Deployment, rec
     world.post(4)
     for key in ("META", "META.BODY"):
         world.delete(keys.key("POST#p", key))
-    world.run(14)
+    world.run_until_confirmed()
     repair(reconciler)
     assert set(tallies.read_numbered_shards(tallies.Call(world.store), LIKES, "p")) == {1}
     assert (world.tally(), world.drifts()) == (4, {})
@@ -258,7 +258,7 @@ def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
         reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first])
     reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence_after(reconciler, first))
     assert (world.tally(), repairs(world)) == (3, [(-5, "ledger")])
-    world.run(14)
+    world.run_until_confirmed()
     assert (world.tally(), world.drifts()) == (3, {})
 
 
@@ -269,7 +269,7 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
     """The first error is corrected before the second error begins. The judge has not judged the second error."""
     world.post(3)
     world.add_child("first")
-    world.run(14)
+    world.run_until_confirmed()
     first = reconciler.count(LIKES, "p")
     assert first.low == 1
     if first_error_is == "repaired":
@@ -280,7 +280,7 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
     world.add_child("second")
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first, reconciler.count(LIKES, "p")])
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("likes", "p"): -1}
 
 
@@ -291,7 +291,7 @@ def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, r
     world.drop_new_records()
     world.run(6)
     world.edit(3)
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("likes", "p"): 3}
     assert repair(reconciler) is not None
     assert (world.tally(), world.drifts(), repairs(world)) == (4, {}, [(0, "recount")])
@@ -385,7 +385,7 @@ def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Recon
     target = "p" if counter is LIKES else "v"
     world.post(3)
     world.edit(5, counter, target)
-    world.run(14)
+    world.run_until_confirmed()
     evidence = repair_evidence(reconciler, counter, target)
 
     def repair_once(reconciler: Reconciler) -> reconcile.Finding | None:

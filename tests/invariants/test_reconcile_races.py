@@ -43,7 +43,7 @@ def world() -> Iterator[Deployment]:
         deployment.drop_new_records()
         deployment.play(times=3)
         deployment.edit(5, PLAYS, "v")
-        deployment.run(14)
+        deployment.run_until_confirmed()
         yield deployment
 
 

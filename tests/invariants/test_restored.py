@@ -189,7 +189,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
 def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(world: Deployment) -> None:
     world.post(1)
     world.edit(1)
-    world.run(14)
+    world.run_until_confirmed()
     reconciler = world.reconciler()
     assert reconciler.repair(LIKES, "p", "ann", "x")
     notes_began_s = watermark.read(world.store).item["began_s"]
@@ -209,7 +209,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
 
 def test_a_second_run_of_a_restore_finds_its_moment_and_changes_nothing(world: Deployment) -> None:
     world.play()
-    world.run(14)
+    world.run_until_confirmed()
     copy = copy_tables(world)
     assert not restored.is_repaired(copy, world.now_s)
     repair_restored(world, copy)
@@ -226,13 +226,13 @@ def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
 ) -> None:
     world.play()
     world.edit(5, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     if unconfirmed_amount:
         world.edit(unconfirmed_amount, PLAYS, "v")
     while world.drifts() != {("plays", "v"): 5 + unconfirmed_amount}:
         world.run(1)
     new_world = adopt()
-    new_world.run(14)
+    new_world.run_until_confirmed()
     reconciler = new_world.reconciler()
     assert new_world.drifts() == {("plays", "v"): 5}
     assert reconciler.repair(PLAYS, "v", "ann", "x")
@@ -248,12 +248,12 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
         lose_records(world, ROLLUP, lambda: world.spill(times=amount))
     else:
         world.edit(amount, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts() == {("plays", "v"): -abs(amount)}
     world.stall(BOTH_CONSUMERS)
     world.spill(times=2)
     new_world = adopt()
-    new_world.run(14)
+    new_world.run_until_confirmed()
     assert new_world.tally(PLAYS, "v") == (amount + 2 if amount > 0 else -1)
     assert new_world.drifts() == ({("plays", "v"): drift} if drift else {})
 
@@ -309,7 +309,7 @@ def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: D
     """A redrive, or a repair of their drift, would add a second time what the restore adds by the receipts."""
     make_dead_letter(world)
     world.edit(5, PLAYS, "v")
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts()
     copy = copy_tables(world)
     with pytest.raises(RepairNotReadyError, match="There were dead letters at that moment"):
@@ -317,18 +317,18 @@ def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: D
     repair_restored(world, copy, without_dead_letters=True)
     assert not dead_letters.any_waiting(copy)
     new_world = adopt(copy)
-    new_world.run(14)
+    new_world.run_until_confirmed()
     assert new_world.drifts() == {}
 
 
 def test_a_restore_deletes_the_drift_of_a_record_that_was_redriven_just_before(world: Deployment, adopt: Adopt) -> None:
     """The redrive is booked on a minute that nobody judges, so the judge would never remove the drift."""
     make_dead_letter(world)
-    world.run(14)
+    world.run_until_confirmed()
     assert world.drifts()
     assert world.redrive() == ["applied"]
     new_world = adopt()
-    new_world.run(14)
+    new_world.run_until_confirmed()
     assert new_world.drifts() == {}
 
 
@@ -421,7 +421,7 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
             assert number == numbers_at_copy["receipts"][target], "every receipt of the copy is counted"
     numbers = {target: new_world.tally(counter, target) for counter, target in ((PLAYS, "v"), (VISITS, PAGE))}
     new_world.spill(times=5)
-    new_world.run(14)
+    new_world.run_until_confirmed()
     run_until_days_are_judged(new_world, 3)
     assert {target: new_world.tally(PLAYS if target == "v" else VISITS, target) for target in numbers} == {
         "v": numbers["v"] + 5, PAGE: numbers[PAGE],
@@ -455,12 +455,12 @@ def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(wo
 
     def edit() -> None:
         world.edit(5, PLAYS, "v")
-        world.run(14)
+        world.run_until_confirmed()
 
     edits = iter([edit])
     copy = copy_tables(world, between=lambda: next(edits, lambda: None)())
     assert [(row.counter, row.target, row.drift) for row in restored.known_drift(copy)] == [("plays", "v", 5)]
     repair_restored(world, copy, moments_differ=True)
     new_world = adopt(copy)
-    new_world.run(14)
+    new_world.run_until_confirmed()
     assert (new_world.tally(PLAYS, "v"), new_world.drifts()) == (2, {})

@@ -98,7 +98,7 @@ def proxied_stream(store: Store, proxy: FaultProxy) -> StreamWorld:
 
 @pytest.fixture
 def deployment(world: World, engine: Engine) -> Iterator[Deployment]:
-    """A deployment whose minutes are judged. Its writes go through the proxy of `world`."""
+    """A deployment whose minutes are judged, and whose writes go through the proxy of `world`."""
     with deployed(engine=engine, store=world.store) as running:
         yield running
 

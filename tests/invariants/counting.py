@@ -85,8 +85,8 @@ class Counting:
         self, hold_id: str, amount: int | None = None, ttl_s: int | None = None, key: str | None = None
     ) -> Outcome:
         """Change the amount or the time of a hold of the stock."""
-        call, how = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
-        return changing.change_hold(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **how)
+        call, options = self.world.call("ann"), {"operation": "change_hold", "key": key or new_key()}
+        return changing.change_hold(call, counters.STOCK, ITEM, hold_id, amount, ttl_s, **options)
 
     def settle_hold(self, hold_id: str, state: str, amount: int | None = None) -> dict[str, Any]:
         """Commit, release or void a hold of the stock."""
@@ -112,9 +112,9 @@ class Counting:
 
     def states(self) -> dict[str, str]:
         """Returns the state of each hold, by its id. Asserts that no hold is stored twice."""
-        stored = self.stored_holds()
-        states = {item["hold_id"]["S"]: item["state"]["S"] for item in stored}
-        assert len(states) == len(stored)
+        items_ = self.stored_holds()
+        states = {item["hold_id"]["S"]: item["state"]["S"] for item in items_}
+        assert len(states) == len(items_)
         return states
 
     def sum_of_receipts(self) -> int:
@@ -146,9 +146,9 @@ def buy(counting: Counting, counter: Counter, amount: int | None, key: str | Non
     try:
         return retry_until_final(partial(counting.increment, counter, amount, key or new_key()))[0]
     except LimitReachedError as error:
-        left = error.members["left"]
-        assert isinstance(left, int)
-        return left
+        amount_left = error.members["left"]
+        assert isinstance(amount_left, int)
+        return amount_left
 
 
 def refusal(change: Any) -> CallerError:

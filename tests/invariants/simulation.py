@@ -289,15 +289,15 @@ class SimulatedWorld(EngineStreams):
         `note` is called with the record and its creation time when the record is appended. `by_hand`: no record is of
         a repair, whatever nonce the record has.
         """
-        taken: list[Record] = []
+        new_records: list[Record] = []
         written, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
             for record in map(_with_sorted_maps, self.records(table) if self.name(table) in written else ()):
-                taken.append(record)
+                new_records.append(record)
                 if not by_hand:
                     self._note_repair(record)
                 self._send(table, record, note)
-        return taken
+        return new_records
 
     def _send(self, table: str, record: Record, note: Callable[[Record, int], None]) -> None:
         delay_s = self.chance.uniform(0, 0.2)
@@ -435,10 +435,10 @@ class SimulatedWorld(EngineStreams):
 
     def _dead_letter(self, marker: DeadLetterMarker) -> tuple[str, Tally, int, int, int, str]:
         """Returns the consumer, tally, number, amount, creation time and shard of the change in a dead letter."""
-        stored = json.loads(self.bucket.objects[marker.object])
-        [((counter, id_), number, amount)] = stored["record"]["spilled"]
-        created_s = stored["record"]["dynamodb"]["ApproximateCreationDateTime"]
-        return stored["consumer"], (counter, id_), number, amount, created_s, stored["shard"]
+        dead_letter = json.loads(self.bucket.objects[marker.object])
+        [((counter, id_), number, amount)] = dead_letter["record"]["spilled"]
+        created_s = dead_letter["record"]["dynamodb"]["ApproximateCreationDateTime"]
+        return dead_letter["consumer"], (counter, id_), number, amount, created_s, dead_letter["shard"]
 
     def redrive_all(self, skew_s: float = 0) -> None:
         """Redrive every dead letter, in a process whose clock is ahead by `skew_s`."""
@@ -452,8 +452,8 @@ class SimulatedWorld(EngineStreams):
             with self.clock.with_skew(skew_s):
                 assert self.redrive(markers=[marker]) == ["applied"]
             if not is_drift_exempt:  # the ledger still has the other half of the change
-                moved = amount if consumer == "rollup" else -amount
-                self.truth.edits[tally].append((self.settings.minute_of(self.clock.now_s), moved))
+                drift = amount if consumer == "rollup" else -amount
+                self.truth.edits[tally].append((self.settings.minute_of(self.clock.now_s), drift))
             if consumer == "rollup":
                 self.truth.excesses[tally] += amount
                 del self.truth.spilled[number]

@@ -114,8 +114,8 @@ class Streams:
 
     def list_shards(self, table: str) -> ShardTree:
         """List shards as DescribeStream does: each child of a split at its own time, up to 45 s after the split."""
-        listed = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
-        return {shard.id: shard.parent.id if shard.parent else None for shard in listed}
+        shards = [shard for shard in self.shards[table] if shard.listed_s <= self.clock()]
+        return {shard.id: shard.parent.id if shard.parent else None for shard in shards}
 
     def records_after(self, table: str, shard_id: str, sequence: str | None) -> Iterator[list[Record]]:
         """Returns the records of a shard after a sequence number; None: all records. The first pages may be empty."""

@@ -209,7 +209,7 @@ class TeamSchedule:
             self.settle()
 
     def deliver_all(self) -> None:
-        """Deliver all records that are not delivered yet."""
+        """Deliver all records that are not delivered."""
         for shard in self.shards:
             shard.process = self.warm_processes[0]
             shard.deliver_all(LambdaContext())

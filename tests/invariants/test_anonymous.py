@@ -96,7 +96,7 @@ def test_a_spilled_like_that_stores_only_its_day_is_no_difference_before_the_rol
 
 
 def test_likes_without_sign_in_cause_no_drift(deployment: Deployment) -> None:
-    """Some likes commit at once and some spill. Users take over two likes, one is removed, and one page is removed."""
+    """Some likes commit at once and some spill. Users take over two likes, and one like and one page are removed."""
     call, hot = Call(deployment.store), Call(replace(deployment.store, breaker=Breaker()))
     for page in "ab":
         hot.store.breaker.trip(HEARTS.partition_start + page)
@@ -111,5 +111,5 @@ def test_likes_without_sign_in_cause_no_drift(deployment: Deployment) -> None:
     deletion.remove_parent(call, HEARTS, "b")
     deployment.assert_no_drift()
     assert deployment.tally(HEARTS, "a") == 5
-    listed, _ = children.list_children(call, HEARTS, "a", 50, None)
-    assert [child.name for child in listed] == [None, None, None, "user0", "user4"]
+    page_of_children, _ = children.list_children(call, HEARTS, "a", 50, None)
+    assert [child.name for child in page_of_children] == [None, None, None, "user0", "user4"]

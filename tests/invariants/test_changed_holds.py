@@ -135,13 +135,13 @@ def test_a_hold_that_has_ended_is_not_changed_and_a_retry_of_an_earlier_change_g
     if state == OVERDUE:
         make_overdue(budget)
         budget.counter = declared
-    last_state, left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
+    last_state, amount_left = state if state in (COMMITTED, RELEASED, VOIDED) else EXPIRED, budget.left()
     for amount, ttl_s in ((20, None), (None, 900), (50, 900)):
         error = refusal(partial(budget.change, hold_id, amount, ttl_s))
         assert (type(error), error.detail.split(",")[0]) == (HoldSettledError, f"The hold is {last_state}")
     if is_changed:
         assert budget.change(hold_id, 40, 900, key).body["state"] == last_state
-    assert (budget.left(), budget.equals_receipts()) == (left, True)
+    assert (budget.left(), budget.equals_receipts()) == (amount_left, True)
     assert isinstance(refusal(partial(budget.change, "1700000000-AAAAAAAAAAAAAAAA", 1)), NotFoundError)
 
 

@@ -129,7 +129,7 @@ def test_a_read_is_one_request_of_one_unit_with_all_shards_and_50_likes(world: W
         assert world.read_post()["likes"] == 2 * (SHARDS - 1)
     assert measured == [("Query", 1.0)] * 2  # the likes are not read
     assert [request.operation for request in world.proxy.requests] == ["Query"] * 2
-    assert [sent["ConsistentRead"] for sent in world.requests()] == [True, True]
+    assert [request["ConsistentRead"] for request in world.requests()] == [True, True]
 
 
 def test_the_calculator_has_the_costs_that_the_benchmark_claims() -> None:

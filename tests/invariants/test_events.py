@@ -250,10 +250,10 @@ def test_two_batches_that_read_a_sum_at_once_make_each_event_once(
     first, second = sum_record(1, 9, 31), sum_record(1, 9, 31)
     stream.raw.put_item(TableName=stream.name("counts"), Item=first["dynamodb"]["NewImage"])
     stream.note_fingerprint(SUMS)
-    other = stream.event("counts", "shard-2", [second])
+    other_batch = stream.event("counts", "shard-2", [second])
 
     def overtake() -> None:
-        stream.handler("bookkeeper", declared=DECLARED, bus=bus)(other, LambdaContext())
+        stream.handler("bookkeeper", declared=DECLARED, bus=bus)(other_batch, LambdaContext())
 
     deliver(stream, [first], bus, stream.with_client(interrupted_client(stream.store.client, 0, overtake)))
     assert len(listened.received()) == len(stream.rows("SENT#")) == 3
@@ -357,11 +357,11 @@ def test_the_newest_events_are_listed_first_whether_they_are_sent_or_not(
         change["dynamodb"]["ApproximateCreationDateTime"] = time.time() - 1_000 + age
     listened.refuse = [{0, 5}]
     deliver(stream, records, bus)
-    listed = list(events.newest_events(stream.store))
-    times_ms = [event.at_ms for event, _ in listed]
+    newest_events = list(events.newest_events(stream.store))
+    times_ms = [event.at_ms for event, _ in newest_events]
     assert times_ms == sorted(times_ms, reverse=True)
-    assert [is_sent for _, is_sent in listed].count(False) == 2
-    assert {event.id for event, _ in listed} == {*sent_events(stream), *unsent_events(stream)}
+    assert [is_sent for _, is_sent in newest_events].count(False) == 2
+    assert {event.id for event, _ in newest_events} == {*sent_events(stream), *unsent_events(stream)}
 
 
 def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened: ListenedBus, bus: Bus) -> None:
@@ -377,8 +377,8 @@ def test_an_event_whose_sender_died_is_listed_once(stream: StreamWorld, listened
     with suppress(Crash):
         sweep(stream, bus, stream.with_client(client))
     assert set(sent_events(stream)) & set(unsent_events(stream)), "the event is stored as sent and as unsent"
-    listed = [event.id for event, _ in events.newest_events(stream.store)]
-    assert sorted(listed) == sorted({*sent_events(stream), *unsent_events(stream)})
+    event_ids = [event.id for event, _ in events.newest_events(stream.store)]
+    assert sorted(event_ids) == sorted({*sent_events(stream), *unsent_events(stream)})
     assert {event.id for event, is_sent in events.newest_events(stream.store) if is_sent} == set(sent_events(stream))
 
 

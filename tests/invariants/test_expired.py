@@ -125,7 +125,8 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting.stock(9)
-    big, small, early = (counting.place_hold(amount, ttl_s=60 - amount)[0]["hold"] for amount in (4, 1, 2))
+    bodies = [counting.place_hold(amount, ttl_s=60 - amount)[0] for amount in (4, 1, 2)]
+    big_hold, small_hold, early_hold = (body["hold"] for body in bodies)
     low_ceiling = replace(counters.STOCK, ceiling=3)  # 2 of the 9 are not held
     monkeypatch.setattr(counters, "COUNTERS", declared([low_ceiling]))
 
@@ -135,19 +136,19 @@ def test_a_hold_whose_release_would_exceed_a_ceiling_is_reported_and_released_on
         assert change.refusal_for(low_ceiling) is None
         return dict(change(counting.world.call("ann"), counter=low_ceiling, id=ITEM, hold=hold_id).body)
 
-    assert refusal(partial(settle, early, RELEASED)).members == {"left": 1}
+    assert refusal(partial(settle, early_hold, RELEASED)).members == {"left": 1}
     clock.pass_s(61)
-    assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
+    assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
     assert counting.sweep_until() == (1, 2, True)
     assert counting.sweep_until() == (0, 2, True)
     assert last_not_released(capsys.readouterr().out) == 2
-    assert isinstance(refusal(partial(settle, big, COMMITTED)), HoldSettledError)
-    assert refusal(partial(settle, big, RELEASED)).members == {"left": 0}
-    assert counting.states() == {big: HELD, small: EXPIRED, early: HELD}
+    assert isinstance(refusal(partial(settle, big_hold, COMMITTED)), HoldSettledError)
+    assert refusal(partial(settle, big_hold, RELEASED)).members == {"left": 0}
+    assert counting.states() == {big_hold: HELD, small_hold: EXPIRED, early_hold: HELD}
     put_stock_item(counting, {"N": "0"})
     counting.increment(low_ceiling, -2)  # before a refusal, overdue holds that fit are released, too
-    assert counting.states()[early] == EXPIRED
-    assert refusal(partial(settle, big, RELEASED)).members == {"left": 3}
+    assert counting.states()[early_hold] == EXPIRED
+    assert refusal(partial(settle, big_hold, RELEASED)).members == {"left": 3}
     monkeypatch.setattr(counters, "COUNTERS", declared([counters.STOCK]))
     assert counting.sweep_until() == (1, 0, True)
 

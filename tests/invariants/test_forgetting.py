@@ -136,8 +136,8 @@ def test_a_hold_that_is_changed_or_settled_after_the_command_found_it_is_removed
 
     def forget_after_changes(*arguments: Any) -> None:
         monkeypatch.setattr(forgetting, "forget_trace", forget)
-        how: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
-        changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed_hold, 5, ttl_s, **how)
+        options: dict[str, str] = {"operation": "change_hold", "key": random.randbytes(12).hex()}
+        changing.change_hold(Call(deployment.store), counters.STOCK, ITEM, changed_hold, 5, ttl_s, **options)
         settling.settle(Call(deployment.store), counters.STOCK, ITEM, settled_hold, hold_items.COMMITTED)
         forget(*arguments)
 

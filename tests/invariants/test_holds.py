@@ -34,9 +34,9 @@ from tests.invariants.world import FAULT_MIX, retry_until_final
 CALLERS = 8
 
 
-@pytest.mark.parametrize(("state", "left"), [(COMMITTED, 7), (RELEASED, 10)])
+@pytest.mark.parametrize(("state", "number"), [(COMMITTED, 7), (RELEASED, 10)])
 def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_is_settled(
-    counting: Counting, state: str, left: int
+    counting: Counting, state: str, number: int
 ) -> None:
     counting.stock(10)
     before_s = int(time.time())
@@ -54,7 +54,7 @@ def test_a_hold_takes_its_amount_at_once_is_settled_once_and_gets_a_ttl_when_it_
     assert counting.settle_hold(hold_id, state) == {**answer, "changed": False}
     other_state = RELEASED if state == COMMITTED else COMMITTED
     assert isinstance(refusal(partial(counting.settle_hold, hold_id, other_state)), HoldSettledError)
-    assert counting.stored(counters.STOCK) == left
+    assert counting.stored(counters.STOCK) == number
     hold = counting.only_hold()
     assert (hold["PK"], hold["state"]) == ({"S": f"HOLDS#SETTLED#stock/{ITEM}"}, {"S": state})
     assert int(hold["expiration"]["N"]) >= time.time() + hold_items.SETTLED_KEPT_S - 5

@@ -198,13 +198,13 @@ def test_an_import_puts_each_child_once_with_its_time_and_counts_it(
     path = run.file(LIKES_HEADER, *lines, "p,early,2024-05-03T10:00:00Z", "q,auth0|7,2024-05-03 10:00", "p,u1,20240503")
     with killing_at(store, 4, before=False):
         run.import_(path, "likes")
-    deployment.like("u0", liked=False, post="p")  # the second start does not put this like again
+    deployment.like("u0", liked=False, post="p")  # the second run does not put this like a second time
     assert run.import_(path, "likes") == 0
     assert "2 existed" in run.read_output()[0]
     assert (read_number(store, LIKES, "p"), read_number(store, LIKES, "q")) == (70, 71)
-    listed, _ = children.list_children(Call(store), LIKES, "q", 100, None)
-    assert ("u69", 1_700_000_069) in listed
-    assert ("auth0|7", 1_714_730_400) in listed
+    page_of_children, _ = children.list_children(Call(store), LIKES, "q", 100, None)
+    assert ("u69", 1_700_000_069) in page_of_children
+    assert ("auth0|7", 1_714_730_400) in page_of_children
     assert not children.has_child(Call(store), LIKES, "p", "u0")
     for post in ("p", "q"):
         recount = deployment.reconciler().count(LIKES, post)
@@ -558,7 +558,7 @@ def test_an_import_may_go_beyond_the_limit_by_the_debt_of_the_counter_and_not_by
     stock = replace(STOCK, start=start, debt=50, limit_overrides=may_override)
     rows = [chunks.NumberRow(line, id_, number) for line, id_, number in ((2, "a", -50), (3, "b", -51))]
     refused_rows = [
-        chunks.import_numbers(Call(store), stock, "run", each) for each in chunks.number_chunks(stock, rows)
+        chunks.import_numbers(Call(store), stock, "run", chunk) for chunk in chunks.number_chunks(stock, rows)
     ]
     assert [[row.line for row in rows_of_chunk] for rows_of_chunk in refused_rows] == [[], [3]]
     assert [read_number(store, stock, id_) for id_ in "ab"] == [-50, start]

@@ -158,8 +158,8 @@ class Schedule:
     ) -> None:
         if self.last_judged_minute() < request.minute:
             if tries and self.may_repair:
-                later = partial(self._repair_later, is_recounted=is_recounted)
-                self.world.schedule_in(60, later, tally, request, tries - 1)
+                retry = partial(self._repair_later, is_recounted=is_recounted)
+                self.world.schedule_in(60, retry, tally, request, tries - 1)
         elif is_recounted:
             self._repair_with_faults(tally, request, self.chance.randrange(2))
         else:

@@ -379,16 +379,16 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
     targets = {f"v{number}": number + 1 for number in range(250)}
     book(store, M, *(plays(amount, target) for target, amount in targets.items()))
     book(store, M + 1, plays(7, "v1"))
-    client, now = WatchedClient(store.client), [0.0]
-    timed = replace(with_client(store, client), clock=lambda: now[0])
+    client, now_s = WatchedClient(store.client), [0.0]
+    timed = replace(with_client(store, client), clock=lambda: now_s[0])
 
     def pass_time(_: int) -> None:
-        now[0] += 1
+        now_s[0] += 1
 
     client.after = pass_time
     assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
-    now[0] = 0
+    now_s[0] = 0
     assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
     assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
@@ -398,17 +398,17 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
 def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) -> None:
     """A run does not read the rows of earlier runs, because the reads could take the whole time."""
     book(store, M, *(plays(1, f"v{number}") for number in range(550)))
-    client, now = WatchedClient(store.client), [0.0]
-    slow = replace(with_client(store, client), clock=lambda: now[0])
+    client, now_s = WatchedClient(store.client), [0.0]
+    slow = replace(with_client(store, client), clock=lambda: now_s[0])
 
     def pass_time(_: int) -> None:
-        now[0] += 1
+        now_s[0] += 1
 
     client.after = pass_time
     changed_rows = []
     for _ in range(6):
         closed = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
-        changed_rows.append(judge.judge(slow, closed, NOW_S, until_s=now[0] + 1).changes)
+        changed_rows.append(judge.judge(slow, closed, NOW_S, until_s=now_s[0] + 1).changes)
     assert changed_rows == [100, 100, 100, 100, 100, 50]
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
 

@@ -95,7 +95,7 @@ def test_calls_register_no_more_handlers_on_the_client(world: World) -> None:
         return len(emitter._emitter._handlers.prefix_search("request-created.dynamodb.TransactWriteItems"))
 
     world.play("key-0")
-    before = count_handlers()
+    handlers_before = count_handlers()
     for number in range(3):
         world.play(f"key-{number}")
-    assert count_handlers() == before > 0
+    assert count_handlers() == handlers_before > 0

@@ -116,7 +116,7 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     first = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     budget.release(first[RELEASED]["hold"])
     budget.commit(first[COMMITTED]["hold"], 20)
-    began_s, left = time.time(), budget.left()
+    began_s, amount_left = time.time(), budget.left()
     receipts = [receipt for receipt in budget.world.receipts() if "data" in receipt]
     records = budget.world.rows("HOLDS#SETTLED#")
     assert (len(receipts), len(records)) == (4, 2)
@@ -130,7 +130,7 @@ def test_the_receipt_of_a_hold_is_kept_as_long_as_the_hold_can_be_committed(budg
     replays = {state: budget.place(30, key, 7 * DAY_S) for state, key in keys.items()}
     assert {body["hold"] for body in replays.values()} == {body["hold"] for body in first.values()}
     today = f"{OWNER}#{first[HELD]['period']}" if budget.counter.period else OWNER
-    assert budget.left(today) == left
+    assert budget.left(today) == amount_left
     assert budget.commit(first[EXPIRED]["hold"], 30)["changed"] is True
     clock.pass_s(1)
     error = refusal(partial(budget.commit, first[HELD]["hold"], 30))
@@ -245,18 +245,19 @@ def test_a_void_marks_the_receipt_of_its_hold_as_voided(budget: Budget, clock: C
 
 
 def test_only_a_committed_hold_of_a_counter_that_is_not_retired_can_be_voided(budget: Budget, clock: Clock) -> None:
-    held, released, expired, committed = (budget.hold(10, ttl_s=ttl_s) for ttl_s in (600, 600, 60, 60))
-    budget.release(released)
-    budget.commit(committed)
+    open_hold, released_hold = (budget.hold(10, ttl_s=600) for _ in range(2))
+    expired_hold, committed_hold = (budget.hold(10, ttl_s=60) for _ in range(2))
+    budget.release(released_hold)
+    budget.commit(committed_hold)
     clock.pass_s(61)
     for sweep_expired in (skip_sweep, sweep):
         sweep_expired(budget)
-        for hold_id, state in ((held, HELD), (released, RELEASED), (expired, EXPIRED)):
+        for hold_id, state in ((open_hold, HELD), (released_hold, RELEASED), (expired_hold, EXPIRED)):
             assert refusal(partial(budget.void, hold_id)).detail == f"The hold is {state}."
     assert isinstance(refusal(partial(budget.void, "1700000000-AAAAAAAAAAAAAAAA")), NotFoundError)
     budget.counter = replace(budget.counter, retired=True)
-    assert isinstance(refusal(partial(budget.void, committed)), CounterRetiredError)
-    assert budget.commit(expired, 5)["changed"] is True, "open holds of a retired counter can be settled"
+    assert isinstance(refusal(partial(budget.void, committed_hold)), CounterRetiredError)
+    assert budget.commit(expired_hold, 5)["changed"] is True, "open holds of a retired counter can be settled"
     assert (budget.left(), budget.equals_receipts()) == (975, True)
 
 

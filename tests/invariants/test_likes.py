@@ -39,19 +39,19 @@ def spread_world(make_world: Callable[..., World]) -> World:
     return world
 
 
-@pytest.mark.parametrize("changed", [True, False], ids=["changes", "changes nothing"])
+@pytest.mark.parametrize("is_change", [True, False], ids=["changes", "changes nothing"])
 @pytest.mark.parametrize("liked", [True, False], ids=["like", "unlike"])
 def test_a_late_retry_of_a_change_that_was_undone_gets_the_first_answer_and_changes_nothing(
-    each_world: World, liked: bool, changed: bool
+    each_world: World, liked: bool, is_change: bool
 ) -> None:
     """A call that changed nothing has left a receipt, too."""
     each_world.write_post()
     change, opposite = (each_world.like, each_world.unlike) if liked else (each_world.unlike, each_world.like)
-    if liked is not changed:
+    if liked is not is_change:
         # `like` and `unlike` may use the same key for two changes.
-        each_world.like("ann", key="key-1" if changed else "key-0")
+        each_world.like("ann", key="key-1" if is_change else "key-0")
     first = change("ann", key="key-1")
-    assert first == ({"present": liked, "changed": changed, "visible": "now"}, False)
+    assert first == ({"present": liked, "changed": is_change, "visible": "now"}, False)
     for is_changed in (True, False):
         assert opposite("ann") == ({"present": not liked, "changed": is_changed, "visible": "now"}, False)
     assert change("ann", key="key-1") == (first[0], True)

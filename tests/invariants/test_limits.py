@@ -212,17 +212,17 @@ def test_a_retry_of_the_winner_is_a_replay_until_its_receipt_expires_though_no_n
 
 
 @pytest.mark.parametrize(
-    ("counter", "numbers", "left"), [(PAIRS, [3, 1], 1), (ROWS, [1, 2, 3], 0)], ids=["delta -2", "up to a ceiling"]
+    ("counter", "numbers", "amount_left"), [(PAIRS, [3, 1], 1), (ROWS, [1, 2, 3], 0)], ids=["delta -2", "to a ceiling"]
 )
 def test_the_last_number_is_the_number_after_which_no_step_fits(
-    counting: Counting, counter: Counter, numbers: list[int], left: int
+    counting: Counting, counter: Counter, numbers: list[int], amount_left: int
 ) -> None:
     bodies = [counting.increment(counter)[0] for _ in numbers]
     assert [body["number"] for body in bodies] == numbers
     assert [body["last"] for body in bodies] == [False] * (len(numbers) - 1) + [True]
     error = refusal(partial(counting.increment, counter))
     assert isinstance(error, LimitReachedError)
-    assert error.members == {"left": left}
+    assert error.members == {"left": amount_left}
     assert counting.stored(counter) == numbers[-1]
 
 

@@ -228,7 +228,8 @@ def test_a_transaction_that_dynamodb_calls_in_progress_is_sent_again_with_the_sa
     outcome = change.make(world)
     assert matches(change.answer, outcome, replayed=False)
     assert outcome[0].get("changed", True) is True, "this call made the change"
-    assert len({sent["ClientRequestToken"] for sent in world.requests("TransactWriteItems")}) <= change.transactions_max
+    tokens = {request["ClientRequestToken"] for request in world.requests("TransactWriteItems")}
+    assert len(tokens) <= change.transactions_max
     assert change.read_stored(world) == change.stored_once
 
 
@@ -258,15 +259,15 @@ def test_a_process_that_is_killed_at_any_request_and_the_retry_by_another_proces
     """Each round has new tables, and kills the process one request later."""
     for request_number in itertools.count():
         settings = fresh_tables(engine.endpoint, ("counts", "receipts"))
-        first, other = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
-        prepare(first, change)
-        with killing_at(first.store, request_number, before=before) as requests:
-            change.make(first)
-        committed = change.read_stored(other) == change.stored_once
-        body, replayed = change.make(other)
+        first_process, other_process = (replace(world, store=Store(world.store.client, settings)) for _ in range(2))
+        prepare(first_process, change)
+        with killing_at(first_process.store, request_number, before=before) as requests:
+            change.make(first_process)
+        committed = change.read_stored(other_process) == change.stored_once
+        body, replayed = change.make(other_process)
         assert replayed is (committed and change.has_receipt)
         assert not committed or (change.retry_answer or change.answer).items() <= body.items()
-        assert change.read_stored(other) == change.stored_once
+        assert change.read_stored(other_process) == change.stored_once
         if len(requests) < request_number:
             break
 
@@ -315,8 +316,9 @@ def test_a_late_copy_of_a_like_without_a_key_does_not_like_again_after_an_unlike
 def test_each_attempt_of_tally_has_a_new_token_and_the_retries_of_the_sdk_keep_it(world: World) -> None:
     world.proxy.plan = faults.script({"TransactWriteItems": [faults.FAIL_BEFORE, faults.CONFLICT]})
     world.play(KEY)
-    first, retry_of_sdk, retry_of_tally = (sent["ClientRequestToken"] for sent in world.requests("TransactWriteItems"))
-    assert first == retry_of_sdk != retry_of_tally
+    tokens = [request["ClientRequestToken"] for request in world.requests("TransactWriteItems")]
+    first_try, retry_of_sdk, retry_of_tally = tokens
+    assert first_try == retry_of_sdk != retry_of_tally
 
 
 # Records

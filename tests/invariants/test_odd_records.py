@@ -33,11 +33,11 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
 
 
 def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_one(stream: StreamWorld) -> None:
-    first, edited, rewritten = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
+    first_image, edited_image, new_image = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
-        record(1, "INSERT", NewImage=first),
-        record(2, "MODIFY", OldImage=first, NewImage=edited),
-        record(3, "MODIFY", OldImage=edited, NewImage=rewritten),
+        record(1, "INSERT", NewImage=first_image),
+        record(2, "MODIFY", OldImage=first_image, NewImage=edited_image),
+        record(3, "MODIFY", OldImage=edited_image, NewImage=new_image),
     ]
     for consumer in CONSUMERS:
         assert stream.deliver(consumer, "receipts", SHARD, records) is None

@@ -62,7 +62,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new_processes(world: World, number: int) -> list[Store]:
-    """Returns the stores of processes that have cached nothing yet."""
+    """Returns the stores of processes that have cached nothing."""
     return [
         replace(world.store, spread=Spread(), breaker=Breaker(), idempotency_layers={}, limit_cache={})
         for _ in range(number)
@@ -210,7 +210,7 @@ def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_wr
 def test_a_call_with_a_wrong_clock_is_judged_by_the_present_override(
     world: World, clock: Clock, counter: Counter, clock_skew_s: int
 ) -> None:
-    """The process has had no response of DynamoDB yet, so its own clock says which period it is."""
+    """The process has had no response of DynamoDB, so its own clock says which period it is."""
     clock.pass_s(DAY_S - clock() % DAY_S - clock_skew_s / 2)  # on either side of midnight
     (other_process,) = new_processes(world, 1)
     put_override(world.store, counter, 20)
@@ -332,7 +332,7 @@ def test_without_limit_overrides_the_declared_limit_holds_and_after_a_rollback_t
 
 
 def test_an_override_of_the_floor_is_ignored_once_the_counter_has_a_ceiling(world: World, clock: Clock) -> None:
-    """Reads would show no floor. So the override is the ceiling as soon as the counter declares one."""
+    """Reads would show no floor. So the override is the ceiling as soon as the counter declares a ceiling."""
     put_override(world.store, CREDIT, -3)
     (later_process,) = new_processes(world, 1)
     bounded = replace(CREDIT, ceiling=20)
@@ -490,7 +490,7 @@ def test_a_commit_is_judged_by_the_override_that_its_period_had_when_the_period_
 
 
 def test_each_change_of_a_batch_is_judged_by_the_override_of_its_id(world: World, clock: Clock) -> None:
-    """The process has cached the old limits of both tallies. It learns both new limits from one failed write."""
+    """The process has cached the old limits of both tallies. One failed write shows both new limits."""
 
     def count_batch(*amounts: int) -> None:
         entries = [
@@ -565,8 +565,8 @@ def test_reads_show_the_present_limit_in_every_period(counting: Counting, clock:
 def test_the_write_of_a_tally_without_an_override_has_no_condition_on_an_override(counting: Counting) -> None:
     counting.stock(3)
     counting.increment(counters.STOCK, -1)
-    sent = counting.world.requests("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
-    assert (sent["ConditionExpression"], sorted(sent["ExpressionAttributeNames"])) == (
+    update = counting.world.requests("TransactWriteItems")[-1]["TransactItems"][1]["Update"]
+    assert (update["ConditionExpression"], sorted(update["ExpressionAttributeNames"])) == (
         "#number >= :limit", ["#at", "#number"],
     )  # fmt: skip
     (item,) = counting.world.items()

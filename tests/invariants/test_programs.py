@@ -80,9 +80,9 @@ class Model:
         if step.target not in self.likes:
             return None
         likers, liked = self.likes[step.target], step.kind == "like"
-        changed = (step.user in likers) is not liked
+        is_change = (step.user in likers) is not liked
         (likers.add if liked else likers.discard)(step.user or "")
-        return {"present": liked, "changed": changed, "visible": "now"}
+        return {"present": liked, "changed": is_change, "visible": "now"}
 
 
 @st.composite
@@ -92,7 +92,7 @@ def steps(draw: st.DrawFn) -> Step:
     keys = st.sampled_from(["k1", "k2"])
     key = draw(keys if kind == "play" else st.none() | keys)
     possible = st.sampled_from([fault for fault in FAULTS if key is None or fault is not FORGED_REFUSAL])
-    injected = draw(
+    injected_faults = draw(
         st.just([]) | st.lists(st.none() | possible, min_size=1, max_size=4) | possible.map(lambda fault: [fault] * 3)
     )
     return Step(
@@ -101,7 +101,7 @@ def steps(draw: st.DrawFn) -> Step:
         user=draw(st.sampled_from(USERS) if kind in ("like", "unlike") else st.sampled_from([None, "ann"])),
         key=key,
         amount=draw(st.sampled_from([1, 1, 1, 7, -2])) if kind == "play" else 0,
-        faults=tuple(injected),
+        faults=tuple(injected_faults),
     )
 
 

@@ -47,7 +47,7 @@ class Shard:
     records: list[tuple[int, str, Contribution | None, Contribution | None, float]] = field(default_factory=list)
     """Sequence number, key, old and new contribution, event time."""
     position: int = 0
-    """The index of the first record that Lambda has not delivered yet."""
+    """The index of the first record that Lambda has not delivered."""
     checkpoint: int = -1
     """The sequence number of the last record that was applied."""
     through_s: float = -9.0
@@ -143,12 +143,12 @@ class Model:
             yield
             if fate < 0.05:
                 return
-            changed = dict(run.markers_after.items() - run.markers_before.items())
+            changed_markers = dict(run.markers_after.items() - run.markers_before.items())
             expects_markers = self.has("expect unchanged markers")
-            if shard.checkpoint != checkpoint or (expects_markers and not self.are_unchanged(run, changed)):
+            if shard.checkpoint != checkpoint or (expects_markers and not self.are_unchanged(run, changed_markers)):
                 continue
             shard.checkpoint, shard.through_s = new_records[-1][0], new_records[-1][4]
-            for name, marker in changed.items():
+            for name, marker in changed_markers.items():
                 self.markers[self.marker_keys[name]] = marker
             for (_, group), effect in run.sums.items():
                 self.numbers[group] += effect.expected
@@ -172,9 +172,9 @@ class Model:
         self.marker_keys[name] = scan.generation, key
         return name
 
-    def are_unchanged(self, run: ItemsRun, changed: dict[str, Marker]) -> bool:
+    def are_unchanged(self, run: ItemsRun, changed_markers: dict[str, Marker]) -> bool:
         """Says whether the markers that the run read and changes are stored as the run read them."""
-        names = [name for name in changed if name in run.markers_before]
+        names = [name for name in changed_markers if name in run.markers_before]
         return all(self.markers.get(self.marker_keys[name]) == run.markers_before[name] for name in names)
 
     def poll(self) -> None:
@@ -317,7 +317,7 @@ class Model:
         return self.has_wrong_number()
 
     def has_wrong_number(self) -> bool:
-        """Says whether a number that is shown differs from the items, less the records that are not consumed yet."""
+        """Says whether a number that is shown differs from the items, less the records that are not consumed."""
         expected: Multiset[str] = Multiset()
         for value in self.items.values():
             expected[value.group] += value.amount

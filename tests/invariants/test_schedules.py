@@ -42,7 +42,8 @@ def always_on_writes(fault: Fault) -> Plan:
 
 def shards_tried(world: World) -> list[str]:
     """Returns the sort key of the tally item in each transaction, in the order of sending."""
-    return [sent["TransactItems"][-1]["Update"]["Key"]["SK"]["S"] for sent in world.requests("TransactWriteItems")]
+    transactions = [request["TransactItems"] for request in world.requests("TransactWriteItems")]
+    return [writes[-1]["Update"]["Key"]["SK"]["S"] for writes in transactions]
 
 
 def test_16_concurrent_callers_with_one_key_count_once_and_get_16_equal_answers(world: World) -> None:

@@ -52,8 +52,8 @@ def test_each_minute_of_a_run_is_a_segment_and_all_commit_with_the_checkpoint(st
         play(4, record_minute=MINUTE + 1),
     ]
     stream.deliver("bookkeeper", "receipts", SHARD, records, store=store)
-    ((_, sent),) = client.calls
-    assert len(sent["TransactItems"]) == 3 + 1
+    ((_, parameters),) = client.calls
+    assert len(parameters["TransactItems"]) == 3 + 1
     assert sorted(stream.segments()) == [
         (minute, f"receipts#{SHARD}#1", [JournalEntry("plays", "v", "", amount, 0)])
         for minute, amount in ((MINUTE - 1, 2), (MINUTE, 1), (MINUTE + 1, 1))
@@ -71,7 +71,7 @@ def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
     stream.note_fingerprint(counters.PLAYS)
     store, client = stream.watched_store()
     assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store) is None
-    assert [len(sent["TransactItems"]) for _, sent in client.calls] == [41, 22]
+    assert [len(parameters["TransactItems"]) for _, parameters in client.calls] == [41, 22]
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 

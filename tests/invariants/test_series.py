@@ -145,8 +145,8 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).delete_expired(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
-    shown = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
-    assert shown == dict.fromkeys(range(1 + since, 3), 5)
+    shown_days = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
+    assert shown_days == dict.fromkeys(range(1 + since, 3), 5)
     assert answer["since"] == hours.DAY_S * (first + 1 + since)
 
 
@@ -368,30 +368,30 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     imported = defaultdict[str, Sums[int]](Sums)
     fold(store, M - 1)
     for minute in range(3 * 4):
-        moved = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
-        truth[H + minute // 4].update(moved)
+        amounts = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
+        truth[H + minute // 4].update(amounts)
         rows = [(f"v{chance.randrange(9)}", OLD_DAY + chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
         for video, day, amount in rows:
             for id_ in (video, hours.TOTAL_ID):
                 imported[id_][day] += amount
         imports_ = (plays(amount, video, day) for video, day, amount in rows)
-        book(store, M + minute, *(plays(amount, video) for video, amount in moved.items()), *imports_)
+        book(store, M + minute, *(plays(amount, video) for video, amount in amounts.items()), *imports_)
         for _ in range(4):
             client = client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)
             with contextlib.suppress(Crash):
                 fold(replace(store, client=client), M + minute)
     fold(store, M + 3 * 4 - 1)
-    assert series(store, hours.TOTAL_ID) == {hour: sum(moved.values()) for hour, moved in truth.items()}
-    for video in {video for moved in truth.values() for video in moved}:
-        assert series(store, video) == {hour: moved[video] for hour, moved in truth.items() if video in moved}
+    assert series(store, hours.TOTAL_ID) == {hour: sum(amounts.values()) for hour, amounts in truth.items()}
+    for video in {video for amounts in truth.values() for video in amounts}:
+        assert series(store, video) == {hour: amounts[video] for hour, amounts in truth.items() if video in amounts}
     assert {video: imports(store, video) for video in imported} == imported
-    for hour, moved in truth.items():
+    for hour, amounts in truth.items():
         answer = top.top_list(Call(store), PLAYS, "hour", top.span_of(hour), 100)
         assert answer["error_max"] == 0
-        assert [entry["value"] for entry in answer["top"]] == sorted(moved.values(), reverse=True)[:15]
-        check_bound(answer["top"], 0, moved)
+        assert [entry["value"] for entry in answer["top"]] == sorted(amounts.values(), reverse=True)[:15]
+        check_bound(answer["top"], 0, amounts)
     for day in {top.span_of(hour)[:10] for hour in truth}:
-        hours_of_day = (moved for hour, moved in truth.items() if top.span_of(hour).startswith(day))
+        hours_of_day = (amounts for hour, amounts in truth.items() if top.span_of(hour).startswith(day))
         answer = top.top_list(Call(store), PLAYS, "day", day, 100)
         check_bound(answer["top"], answer["error_max"], sum(hours_of_day, Sums[str]()))
 
@@ -416,16 +416,16 @@ def test_the_error_of_a_merged_list_bounds_every_value(month: list[list[dict[str
         truth, day_lists = Sums[str](), []
         for day in month:
             hour_lists = []
-            for moved in day:
+            for amounts in day:
                 builder = top.TopListBuilder()
-                for id_, amount in moved.items():
+                for id_, amount in amounts.items():
                     truth[id_] += amount
                     builder.add("likes", id_, amount)
-                hour_lists += [builder.list("likes")] if moved else []
+                hour_lists += [builder.list("likes")] if amounts else []
             day_lists.append(top.merge_lists(hour_lists))
         merged = top.merge_lists(day_lists)
-    shown = [{"id": entry.id, "value": entry.value} for entry in merged.entries if entry.value > 0]
-    check_bound(shown, merged.error, truth)
+    shown_entries = [{"id": entry.id, "value": entry.value} for entry in merged.entries if entry.value > 0]
+    check_bound(shown_entries, merged.error, truth)
 
 
 def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_periods(store: Store) -> None:
@@ -487,7 +487,7 @@ def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[in
 
 
 def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store: Store) -> None:
-    """This holds in the current hour and after it, for imports in two hours, and after a repeated fold."""
+    """This holds in and after the current hour, for imports in two hours, and after a repeated fold."""
     fold(store, M - 1)
     book(store, M, plays(3), plays(1200, day=OLD_DAY), plays(7, "w", OLD_DAY), plays(5, day=OLD_DAY + 1))
     for is_current in (True, False):

@@ -241,8 +241,8 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
     assert children.has_child(hot_children.call(), hot_children.child_counter, POST, "ann") is False
     first, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
     assert (first, following is not None) == ([], True)
-    listed, _ = children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)
-    assert [child.name for child in listed] == ["bob"]
+    page_of_children, _ = children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)
+    assert [child.name for child in page_of_children] == ["bob"]
     assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1
     assert hot_children.unlike("ann")[0]["changed"] is False
     assert hot_children.unlike("ann", key="key-1")[0]["changed"] is False
@@ -300,22 +300,22 @@ def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_c
     assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
 
-@pytest.mark.parametrize("before", STAMPED_ATTRIBUTES)
-@pytest.mark.parametrize("after", [*STAMPED_ATTRIBUTES, None])
+@pytest.mark.parametrize("stamps", STAMPED_ATTRIBUTES)
+@pytest.mark.parametrize("new_stamps", [*STAMPED_ATTRIBUTES, None])
 def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_it_removes(
-    world: World, before: tuple[str, ...], after: tuple[str, ...] | None
+    world: World, stamps: tuple[str, ...], new_stamps: tuple[str, ...] | None
 ) -> None:
-    """`before`: the stamps of the like. `after`: the stamps of a like that replaces this like; None: no such like."""
+    """`stamps`: of the like. `new_stamps`: of a like that replaces this like; None: no like replaces it."""
     world.write_post()
     world.like("ann")
     bare = without(stored_child(world), "at", "nonce")
-    first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in before}
+    first = bare | {name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "a"})) if name in stamps}
     world.put(first)
-    if after is None:
+    if new_stamps is None:
         removed_like = first
     else:
         removed_like = bare | {
-            name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in after
+            name: value for name, value in (("at", {"N": "1"}), ("nonce", {"S": "b"})) if name in new_stamps
         }
         world.proxy.plan = acting_before({0: lambda: world.put(removed_like)})
     assert world.unlike("ann")[0]["changed"] is True

@@ -33,9 +33,10 @@ OTHER_SHARD = "shardId-4"
 def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, store: Store) -> None:
     event = stream.event("receipts", SHARD, [play(1)])
     other_table = {"eventSourceARN": "arn:aws:dynamodb:x:1:table/other/stream/1"}
-    for wrong, message in ((event | {"shardId": None}, "tumbling window"), (event | other_table, "not of the counts")):
+    wrong_events = ((event | {"shardId": None}, "tumbling window"), (event | other_table, "not of the counts"))
+    for wrong_event, message in wrong_events:
         with pytest.raises(ConfigurationError, match=message):
-            stream.handler("rollup")(wrong, LambdaContext())
+            stream.handler("rollup")(wrong_event, LambdaContext())
     with pytest.raises(ConfigurationError, match="TALLY_DEAD_LETTER_BUCKET"):
         streams.Handler(rollup.CONSUMER, counters.COUNTERS, store)
 
@@ -56,7 +57,7 @@ def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundr
         store, client = stream.watched_store()
         records = [play(number, f"{tally_count} {number % tally_count}") for number in range(1, plays + 1)]
         assert stream.deliver("rollup", "receipts", f"shardId-{tally_count}", records, store=store) is None
-        assert [len(sent["TransactItems"]) for _, sent in client.calls] == sizes
+        assert [len(parameters["TransactItems"]) for _, parameters in client.calls] == sizes
     assert stream.tallies() == {
         ("plays", f"{tally_count} {number}"): amount
         for tally_count, amount in ((10, 100), (250, 2))
@@ -74,7 +75,7 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
         play(number, record_minute=MINUTE - (number <= 400), writer_minute=MINUTE - number % 2) for number in numbers
     ]
     stream.deliver("rollup", "receipts", SHARD, records, store=store)
-    stamps = [sent["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, sent in client.calls]
+    stamps = [parameters["TransactItems"][0]["Update"]["ExpressionAttributeValues"] for _, parameters in client.calls]
     expected = [(400, MINUTE - 1), (600, MINUTE)]
     assert [(int(stamp[":amount"]["N"]), int(stamp[":at"]["N"])) for stamp in stamps] == expected
     assert {item["nonce"]["S"][0] for item in stream.scan("counts")} == {tallies.ROLLUP_NONCE_PREFIX}
@@ -177,15 +178,15 @@ def test_a_poison_record_becomes_a_dead_letter_and_delays_no_other_record(stream
     """The poison record is the first of its batch, the last, in the middle, or alone."""
     for number, (bad, place) in enumerate(zip(POISON, itertools.cycle(("first", "last", "middle", "alone"))), 1):
         shard, video = f"shardId-{number}", f"v{number}"
-        before = [] if place in ("first", "alone") else [play(sequence, video) for sequence in range(40, 50)]
-        after = [] if place in ("last", "alone") else [play(sequence, video) for sequence in range(51, 61)]
-        assert stream.deliver("rollup", "receipts", shard, [*before, bad, *after]) is None
-        assert stream.tallies().get(("plays", video), 0) == len(before) + len(after)
+        records_before = [] if place in ("first", "alone") else [play(sequence, video) for sequence in range(40, 50)]
+        records_after = [] if place in ("last", "alone") else [play(sequence, video) for sequence in range(51, 61)]
+        assert stream.deliver("rollup", "receipts", shard, [*records_before, bad, *records_after]) is None
+        assert stream.tallies().get(("plays", video), 0) == len(records_before) + len(records_after)
         dead_letter = json.loads(stream.bucket.objects[f"rollup/receipts/{shard}/50.json"])
         assert dead_letter["record"]["dynamodb"]["SequenceNumber"] == "50"
         assert (dead_letter["consumer"], dead_letter["table"], dead_letter["shard"]) == ("rollup", "receipts", shard)
         assert dead_letter["reason"]
-        assert stream.checkpoint("rollup", "receipts", shard)["sequence"] == str(50 + len(after))
+        assert stream.checkpoint("rollup", "receipts", shard)["sequence"] == str(50 + len(records_after))
     assert len(stream.rows("DEADLETTER")) == len(POISON)
 
 
@@ -202,11 +203,11 @@ def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_de
     """A transaction has at most 4 MB, to which the stored items count, too."""
     store, client = stream.watched_store()
 
-    def before(_: int, name: str, parameters: dict[str, Any]) -> None:
+    def records_before(_: int, name: str, parameters: dict[str, Any]) -> None:
         if len(parameters.get("TransactItems", ())) > 9:
             raise ClientError({"Error": {"Code": "ValidationException", "Message": "4 MB"}}, name)
 
-    client.before = before
+    client.before = records_before
     records = [play(number, f"v{number}") for number in range(1, 101)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 1 for number in range(1, 101)}

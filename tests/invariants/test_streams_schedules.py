@@ -172,10 +172,10 @@ class Deliveries(Delivery):
 
     def two_processes(self, batch: list[Record]) -> str | None:
         """Two processes apply the batch concurrently."""
-        other = threading.Thread(target=self.run, args=(batch,))
-        other.start()
+        other_thread = threading.Thread(target=self.run, args=(batch,))
+        other_thread.start()
         self.run(_prefix(batch, len(batch) // 2 + 1))
-        other.join()
+        other_thread.join()
         return CRASHED  # nobody knows which of the two answered
 
     def out_of_time(self, batch: list[Record]) -> str | None:
@@ -227,9 +227,9 @@ def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list
             deliveries.append((parent, None))
             deliveries.append((Deliveries(world, chance, name, table, f"{shard}-child", records[cut:]), parent))
     for _ in range(TURNS_MAX):
-        ready = [each for each, parent in deliveries if not each.is_done and (parent is None or parent.is_done)]
+        ready = [shard for shard, parent in deliveries if not shard.is_done and (parent is None or parent.is_done)]
         if not ready:
-            return [each for each, _ in deliveries if each.records]
+            return [shard for shard, _ in deliveries if shard.records]
         chance.choice(ready).turn()
     raise AssertionError("the schedule does not come to an end")
 
@@ -238,14 +238,16 @@ def run(world: StreamWorld, seed: int) -> None:
     """Runs a schedule. Asserts that each record took effect once, and that each checkpoint is at the last record."""
     chance = random.Random(seed)
     facts = Facts(chance)
-    delivered = deliver_all(world, facts, chance)
+    deliveries = deliver_all(world, facts, chance)
     assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
     assert world.ledger() == {key: sums for key, sums in facts.ledger.items() if any(sums)}
     assert world.dead_letter_sequences() == facts.dead_letters
-    assert {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in world.rows("CHECKPOINT#")} == {
-        keys.checkpoint_key(each.consumer, each.table, each.shard): each.records[-1]["dynamodb"]["SequenceNumber"]
-        for each in delivered
+    last_records = {
+        keys.checkpoint_key(delivery.consumer, delivery.table, delivery.shard): delivery.records[-1]["dynamodb"]
+        for delivery in deliveries
     }
+    checkpoints = {(row["PK"]["S"], row["SK"]["S"]): row["sequence"]["S"] for row in world.rows("CHECKPOINT#")}
+    assert checkpoints == {key: record["SequenceNumber"] for key, record in last_records.items()}
 
 
 @pytest.fixture(scope="session")

@@ -169,11 +169,11 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
     assert full.value.members == {"entry": 1, "counter": "stock", "id": "mug", "left": 2}
     missing = {"Key": {"PK": {"S": "none"}}, "ConditionExpression": "attribute_exists(PK)"}
     check = {"ConditionCheck": {"TableName": shop.table, **missing}}
-    for order, extra, write, stored in (("o-1", [], 0, "o-1"), ("o-4", [check], 2, None)):
+    for order, extra, write, stored_order in (("o-1", [], 0, "o-1"), ("o-4", [check], 2, None)):
         with pytest.raises(WriteRefusedError, match=rf"condition of writes\[{write}\] failed") as error:
             shop.commit("o-2", order, extra=extra)
         item = error.value.item
-        assert (error.value.write, item and item["PK"]["S"]) == (write, stored)
+        assert (error.value.write, item and item["PK"]["S"]) == (write, stored_order)
     assert shop.numbers() == AFTER_ONE_ORDER
     assert shop.commit("o-2").replayed is False, "the key is free after a refusal"
 

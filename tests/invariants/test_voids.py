@@ -132,10 +132,10 @@ def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clo
 
 
 @pytest.mark.parametrize(
-    ("counter", "gift", "used", "left"), [(STOCK, 50, -120, 30), (QUOTA, -50, 120, 30)], ids=["floor", "ceiling"]
+    ("counter", "gift", "used", "amount_left"), [(STOCK, 50, -120, 30), (QUOTA, -50, 120, 30)], ids=["floor", "ceiling"]
 )
 def test_a_void_that_a_limit_refuses_writes_nothing_and_may_succeed_later(
-    shop: Shop, counter: Counter, gift: int, used: int, left: int
+    shop: Shop, counter: Counter, gift: int, used: int, amount_left: int
 ) -> None:
     """The error has no `retry_after_s`, because a void moves only the period of its change."""
     shop.add(counter, gift, "gift")
@@ -144,7 +144,7 @@ def test_a_void_that_a_limit_refuses_writes_nothing_and_may_succeed_later(
     for _ in range(2):
         error = refusal(partial(shop.void, counter, "gift"))
         tally = {"counter": counter.name, **periods.answer_members(shop.tally(counter))}
-        assert (type(error), error.members) == (LimitReachedError, {**tally, "left": left})
+        assert (type(error), error.members) == (LimitReachedError, {**tally, "left": amount_left})
         assert error.detail.startswith(f"{counter.name} {ID}: ")
     assert (shop.number(counter), shop.world.receipts()) == state_before
     shop.add(counter, -used)

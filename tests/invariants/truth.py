@@ -38,7 +38,7 @@ class Truth:
     lost_changes: set[int] = field(default_factory=set)
     """The numbers of the spilled changes that the rollup has lost."""
     spilled: dict[int, float] = field(default_factory=dict)
-    """When each spilled change was accepted that the rollup has not added yet, by its number."""
+    """By its number: when each spilled change was accepted that the rollup has not added."""
 
     def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
         """Notes an edit of a tally, which the ledger books on a minute."""

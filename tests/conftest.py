@@ -73,11 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if workers == 1:
         return
     first_tests: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    rest: list[pytest.Item] = []
+    other_tests: list[pytest.Item] = []
     for item in items:
         worker = _worker_to_begin_with(item)
-        (rest if worker is None else first_tests[worker % workers]).append(item)
-    spare = iter(rest)
+        (other_tests if worker is None else first_tests[worker % workers]).append(item)
+    spare = iter(other_tests)
     length = len(items) // workers
     parts = [[*tests, *itertools.islice(spare, max(0, length - len(tests)))] for tests in first_tests]
     items[:] = [*itertools.chain(*parts), *spare]

@@ -191,7 +191,7 @@ def _wait_until_loaded(page: Page) -> None:
 
 
 @contextlib.contextmanager
-def _serving(data: Path, **environment: str) -> Iterator[Dev]:
+def _serve(data: Path, **environment: str) -> Iterator[Dev]:
     """Run `make dev` on this data folder during the block. Raises LocalError if it does not start."""
     server = Dev(ROOT, data, "--port", "0", environment=bare_environment(**environment))
     try:
@@ -214,9 +214,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
         filled = fill(ROOT, Path(folder, "day"), time.time())
         minute = {"TALLY_MINUTE_S": str(MINUTE_S)}
-        with _serving(Path(folder, "day"), **minute) as server, _browser() as browser:
+        with _serve(Path(folder, "day"), **minute) as server, _browser() as browser:
             take_day(browser, server, filled)
-        with _serving(Path(folder, "new")) as server:
+        with _serve(Path(folder, "new")) as server:
             outcome = asyncio.run(replay(read_log(LOG), server.port, 8, quick=True))
             if outcome.differing:  # a late result is not an error here
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)

@@ -81,10 +81,10 @@ def _spell_out_issuer(node: Json) -> Json:
 
 def rewritten_copy(assembly: Path, change: Callable[[Json], Json]) -> Path:
     """Returns a copy of the assembly with a changed template. The copy is beside the assembly."""
-    changed = assembly.with_name(f"{assembly.name}-{change.__name__}")
-    shutil.copytree(assembly, changed, dirs_exist_ok=True)
-    rewrite(changed, change)
-    return changed
+    copy = assembly.with_name(f"{assembly.name}-{change.__name__}")
+    shutil.copytree(assembly, copy, dirs_exist_ok=True)
+    rewrite(copy, change)
+    return copy
 
 
 def rewrite(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
@@ -190,7 +190,10 @@ class Stack:
         """Returns the type and the physical id of each resource, by logical id."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name)
         summaries = [resource for page in pages for resource in page["StackResourceSummaries"]]
-        return {each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"]) for each in summaries}
+        return {
+            summary["LogicalResourceId"]: (summary["ResourceType"], summary["PhysicalResourceId"])
+            for summary in summaries
+        }
 
     def alias(self, module: str) -> str:
         """Returns the ARN of the alias `live` of the function of a module."""

@@ -53,7 +53,7 @@ def test_the_runbook_restores_a_stack_under_traffic_without_a_lost_change(
 ) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD)
-    with deployed(tmp_path, first) as stack:
+    with deployed_stack(tmp_path, first) as stack:
         prefix = restore_under_traffic(stack, first, monkeypatch)
         second = synthesize(tmp_path / "second", **PROD, tables=prefix)
         with step("cdk deploy adopts the tables") as notes:
@@ -75,7 +75,7 @@ def test_the_runbook_restores_a_lost_region_from_the_copies_of_a_vault(
 ) -> None:
     with step("synthesize prod"):
         first = synthesize(tmp_path / "first", **PROD, backupTo=VAULT)
-    with deployed(tmp_path, first) as stack:
+    with deployed_stack(tmp_path, first) as stack:
         for name, value in stack.environment.items():
             monkeypatch.setenv(name, value)
         copies: dict[str, list[Item]] = {}
@@ -99,7 +99,7 @@ def test_the_runbook_restores_a_lost_region_from_the_copies_of_a_vault(
 
 
 @contextmanager
-def deployed(home: Path, assembly: Path) -> Iterator[Stack]:
+def deployed_stack(home: Path, assembly: Path) -> Iterator[Stack]:
     """Deploys the prod stack into a new emulator."""
     emulator = Emulator(home)
     try:

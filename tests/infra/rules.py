@@ -60,7 +60,7 @@ def metrics_name_their_stack(template: Template) -> Iterator[str]:
         if template.stack in dimensions.values():  # a metric of the web ACL, which has the name of its stack
             continue
         references = [REFERENCE.match(value) for value in dimensions.values() if value != "Global"]
-        if not references or not all(each and each[1] in template.resources for each in references):
+        if not references or not all(match and match[1] in template.resources for match in references):
             yield f"{where}: {namespace} {metric} of {dimensions}, which names no resource of the stack"
 
 

@@ -77,7 +77,7 @@ def test_the_rollback_alarms_read_metrics_of_the_new_code_alone(prod: Template) 
     variables = [
         prod.resources[prod.functions()[module]]["Properties"]["Environment"]["Variables"] for module in WITH_ROUTES
     ]
-    assert {each["TALLY_VERSION"] for each in variables} == {version}
+    assert {entry["TALLY_VERSION"] for entry in variables} == {version}
 
 
 def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) -> float:
@@ -118,4 +118,4 @@ def test_dev_and_a_stack_with_canary_false_have_no_canary(request: pytest.Fixtur
 
 
 def dimensions(metric: Json) -> dict[str, str]:
-    return {each["Name"]: as_text(each["Value"]) for each in metric["Dimensions"]}
+    return {entry["Name"]: as_text(entry["Value"]) for entry in metric["Dimensions"]}

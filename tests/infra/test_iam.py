@@ -70,7 +70,7 @@ def policies(template: Template) -> dict[str, Json]:
 def document(statements: list[Json]) -> Json:
     """Returns a policy with the statements on DynamoDB. ARNs replace references."""
 
-    def resolved(node: Json) -> Any:
+    def resolve(node: Json) -> Any:
         match node:
             case {"Fn::GetAtt": [table, "Arn"]}:
                 return arn(table)
@@ -82,7 +82,7 @@ def document(statements: list[Json]) -> Json:
         statement for statement in statements
         if all(name.startswith("dynamodb:") for name in as_list(statement["Action"]))
     ]  # fmt: skip
-    return {"Version": "2012-10-17", "Statement": json.loads(json.dumps(on_tables), object_hook=resolved)}
+    return {"Version": "2012-10-17", "Statement": json.loads(json.dumps(on_tables), object_hook=resolve)}
 
 
 def forbidden_variants(request: Request, prefixes: dict[Table, set[str]], needs: Needs) -> Iterator[Request]:

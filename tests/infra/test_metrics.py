@@ -61,7 +61,7 @@ def written_metrics(printed: str) -> Written:
             for names in directive["Dimensions"]:
                 dimensions = frozenset((name, line[name]) for name in names)
                 metrics |= {
-                    (directive["Namespace"], each["Name"], dimensions): each["Unit"] for each in directive["Metrics"]
+                    (directive["Namespace"], entry["Name"], dimensions): entry["Unit"] for entry in directive["Metrics"]
                 }
     return metrics
 
@@ -71,7 +71,7 @@ def read_metrics(template: Template) -> dict[Series, set[str | None]]:
     units: dict[Series, set[str | None]] = {}
     for alarm in alarms_of(template).values():
         for stat in (entry["MetricStat"] for entry in alarm["Metrics"] if "MetricStat" in entry):
-            pairs = ((each["Name"], as_text(each["Value"])) for each in stat["Metric"].get("Dimensions", ()))
+            pairs = ((entry["Name"], as_text(entry["Value"])) for entry in stat["Metric"].get("Dimensions", ()))
             series = stat["Metric"]["Namespace"], stat["Metric"]["MetricName"], frozenset(pairs)
             units.setdefault(series, set()).add(stat.get("Unit"))
         for namespace, metric, dimensions in queried_metrics(alarm):

@@ -63,7 +63,7 @@ def alarm_metrics(template: Template) -> dict[str, list[Series]]:
     by_name: dict[str, list[Series]] = {}
     for name, alarm in alarms_of(template).items():
         by_name[name] = [
-            (metric["Namespace"], metric["MetricName"], frozenset(_pair(each) for each in metric.get("Dimensions", ())))
+            (metric["Namespace"], metric["MetricName"], frozenset(map(_pair, metric.get("Dimensions", ()))))
             for metric in (entry["MetricStat"]["Metric"] for entry in alarm["Metrics"] if "MetricStat" in entry)
         ]
         by_name[name] += [

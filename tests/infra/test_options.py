@@ -105,19 +105,12 @@ def test_an_empty_value_counts_as_missing() -> None:
 
 def test_cdk_json_may_have_booleans_numbers_and_lists() -> None:
     values = {
-        "snapStart": False,
-        "canary": True,
-        "warmWrites": 4000,
-        "logSampling": 0,
-        "pageHosts": ["a.example", "b.org"],
-    }
+        "snapStart": False, "canary": True, "warmWrites": 4000, "logSampling": 0, "pageHosts": ["a.example", "b.org"],
+    }  # fmt: skip
     texts = {
-        "snapStart": "false",
-        "canary": "true",
-        "warmWrites": "4000",
-        "logSampling": "0",
+        "snapStart": "false", "canary": "true", "warmWrites": "4000", "logSampling": "0",
         "pageHosts": "a.example,b.org",
-    }
+    }  # fmt: skip
     assert Options.from_context(values) == Options.from_context(texts)
 
 

@@ -86,11 +86,8 @@ def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> 
     with server.running():
         reply = smoke.send(server.origin, "t", smoke.Probe("x", "PUT", "/a", bool, True, {"amount": 1}))
     assert requests == [("PUT /a", "Bearer t", b'{"amount": 1}')]
-    assert (reply.status, reply.body, reply.headers["idempotency-replayed"]) == (
-        409,
-        {"title": "Refused"},
-        "true",
-    )
+    assert (reply.status, reply.body) == (409, {"title": "Refused"})
+    assert reply.headers["idempotency-replayed"] == "true"
 
 
 @pytest.mark.parametrize(("page_given", "state"), [(False, "skipped"), (True, "failed")])

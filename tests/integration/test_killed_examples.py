@@ -203,7 +203,7 @@ class Shop:
     others: Tally
     invoke: Invoke
 
-    def committed(self, counter: str, id_: str) -> list[int]:
+    def committed_amounts(self, counter: str, id_: str) -> list[int]:
         """Returns the committed amounts of an id's holds, as the ledger says."""
         store = self.invoke.store
         expired_holds.sweep(store, counters.COUNTERS, store.clock() + 60)
@@ -265,7 +265,7 @@ def test_every_charged_order_is_sold_or_refunded(
         order = {"order_id": f"o-{seed}-{number}", "item_id": item[1], "amount": 2}
         answer = processes.handle(order)
         processes.clock.now_s += 2000
-        sold = sum(example_shop.committed(*item))
+        sold = sum(example_shop.committed_amounts(*item))
         key = order["order_id"]
         assert provider.charged[key] == sold + provider.refunded[key], (number, answer)
         assert answer["sold"] == (sold == 2)
@@ -305,7 +305,7 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
-        assert sum(example_shop.committed(*team)) == spent, (number, answer)
+        assert sum(example_shop.committed_amounts(*team)) == spent, (number, answer)
         assert example_shop.tally.get_counter(*team)["value"] == used["by others"] + spent
         assert answer["status"] == (200 if spent else 429)
         statuses[answer["status"]] += 1
@@ -326,7 +326,7 @@ class Gateway:
     @property
     def charged(self) -> list[int]:
         """The amounts that the request was charged. Nothing else may move the budget of its team."""
-        committed = self.shop.committed(*self.team)
+        committed = self.shop.committed_amounts(*self.team)
         assert self.shop.tally.get_counter(*self.team)["value"] == sum(committed)
         return committed
 
@@ -379,7 +379,8 @@ def test_a_late_call_is_not_charged_an_amount_that_others_take_before_its_commit
     monkeypatch.setattr(Tally, "commit_hold", commit_hold)
     monkeypatch.setattr(example_shop.processes.module, "complete", complete_slowly)
     assert example_shop.processes.module.handler(gateway.request, None)["status"] == 200
-    assert (example_shop.committed(*gateway.team), example_shop.tally.get_counter(*gateway.team)["value"]) == ([0], 120)
+    assert example_shop.committed_amounts(*gateway.team) == [0]
+    assert example_shop.tally.get_counter(*gateway.team)["value"] == 120
 
 
 def test_two_runs_of_a_request_with_different_answers_of_the_model_are_charged_once(
@@ -420,7 +421,7 @@ def test_an_order_whose_hold_is_voided_during_the_charge_is_not_sold(
 
     monkeypatch.setattr(module, "charge", charge_after_void)
     assert module.handler(order, None) == {"sold": False}
-    assert (example_shop.committed("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
+    assert (example_shop.committed_amounts("stock", "mug"), provider.refunded["o-1"]) == ([], 0)
     assert example_shop.tally.get_counter("stock", "mug")["value"] == 2
 
 
@@ -449,7 +450,7 @@ def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
     monkeypatch.setattr(module, "charge", lambda order: next(charges)(order))
     monkeypatch.setattr(module, "give_up", sell_and_give_up)
     assert module.handler(order, None) == {"sold": True}
-    assert (provider.charged["o-1"], provider.refunded["o-1"], example_shop.committed(*item)) == (2, 0, [2])
+    assert (provider.charged["o-1"], provider.refunded["o-1"], example_shop.committed_amounts(*item)) == (2, 0, [2])
 
 
 class DeadlyWire(SyncWire):
@@ -536,7 +537,7 @@ def test_an_order_that_sigkill_interrupts_is_sold_or_refunded(
     for name in Deaths(example_shop, engine).killed_runs(
         order, lambda name: example_shop.others.increment("stock", name, amount=-2)
     ):
-        sold = sum(example_shop.committed("stock", name))
+        sold = sum(example_shop.committed_amounts("stock", name))
         assert paid_amount(order(name)) == sold, name
         outcomes[sold] += 1
     assert outcomes[2] > outcomes[0] > 0
@@ -566,6 +567,6 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
     for name in Deaths(example_shop, engine).killed_runs(
         request, lambda name: example_shop.others.increment("tokens", name, amount=150)
     ):
-        assert example_shop.committed("tokens", name) == ([90] if kept_answer(request(name)) else []), name
-        charged[sum(example_shop.committed("tokens", name))] += 1
+        assert example_shop.committed_amounts("tokens", name) == ([90] if kept_answer(request(name)) else []), name
+        charged[sum(example_shop.committed_amounts("tokens", name))] += 1
     assert charged[90] > charged[0] > 0

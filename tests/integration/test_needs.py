@@ -281,8 +281,8 @@ def settle(world: World) -> Scenario:
     for counter, hold_id in holds_in_time.items():
         if too_much:
             assert world.call(**{**STOCK, "counter": counter}, hold=hold_id, **too_much)["status"] == 409
-        for each in (hold_id, hold_id, NO_HOLD):
-            world.call(**{**STOCK, "counter": counter}, hold=each)
+        for id_ in (hold_id, hold_id, NO_HOLD):
+            world.call(**{**STOCK, "counter": counter}, hold=id_)
     world.pass_a_minute()
     for counter, hold_id in late_holds.items():
         world.call(**{**STOCK, "counter": counter}, hold=hold_id)

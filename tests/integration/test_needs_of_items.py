@@ -114,8 +114,8 @@ def test_the_consumer_of_items_needs_exactly_what_it_declares(team_store: Store)
     assert scan_state.end(team_store, scan, time.time() - scan_state.CLOCK_SLACK * team_store.settings.minute_s - 1)
     recorder.needs = consumer_needs
     shop.write("CUSTOMER#ann", "ORDER#3", new=OPEN_ORDER)
-    other = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
-    Shop(team_store, other, LIKED).write("CUSTOMER#ann", "ORDER#4", new=OPEN_ORDER)
+    other_orders = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=Items("shop"))
+    Shop(team_store, other_orders, LIKED).write("CUSTOMER#ann", "ORDER#4", new=OPEN_ORDER)
     assert recorder.needs == items.needed(COUNTERS.values())
 
 
@@ -169,16 +169,16 @@ def test_the_sweep_of_a_stack_that_counts_only_items_needs_what_it_declares(
     order = {"PK": {"S": "CUSTOMER#ann"}, "SK": {"S": "ORDER#1"}, **OPEN_ORDER}
     team_store.client.put_item(TableName=SHOP.name, Item=order)
     like = {"PK": {"S": "POST#a"}, "SK": {"S": "LIKE#ann"}, "at": {"N": "1"}}
-    chosen = {"orders": [order], "liked": [like]}  # in place of random items
-    monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: chosen[recount.counter.name])
+    items_by_counter = {"orders": [order], "liked": [like]}  # in place of random items
+    monkeypatch.setattr(spot_checks, "random_items", lambda recount, _: items_by_counter[recount.counter.name])
     recorder = TeamsRecorder(team_store, SHOP.name)
     for days in (0, 0.1, 0.2, 3):  # from now
         monkeypatch.setattr(time, "time", lambda days=days: now() + days * 24 * 3600)
         Sweep(COUNTERS, team_store, OneShard())({}, LambdaContext())  # type: ignore[arg-type]
-    recorded = {(need.action, need.prefix) for need in recorder.needs}
+    recorded_needs = {(need.action, need.prefix) for need in recorder.needs}
     assert recorder.needs <= needed(COUNTERS.values())
     assert recorder.team_operations <= {"DescribeTable", "Scan", "Query"}, "as TeamTables.scanning allows"
-    assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= recorded
+    assert {(need.action, need.prefix) for need in needed(COUNTERS.values()) - needed([])} <= recorded_needs
 
 
 def test_a_table_whose_stream_is_deleted_does_not_delay_other_tables(team_store: Store) -> None:

@@ -107,11 +107,11 @@ def test_a_retry_of_a_change_that_was_counted_before_the_retirement_gets_the_fir
 def test_a_refused_entry_of_a_batch_does_not_fail_the_other_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for declared in (RETIRED["usage"], ACTIVE):
-        monkeypatch.setitem(counters.COUNTERS, declared.name, declared)
+    for counter in (RETIRED["usage"], ACTIVE):
+        monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     changes = [increment("usage"), *(increment("active", f"{KEY}-{number}") for number in range(3))]
-    sent = [{"id": "i1", "caller": "shop", **change} for change in changes]
-    results = Invoke(store)({"batch": [*sent, sent[0]]})["results"]
+    entries = [{"id": "i1", "caller": "shop", **change} for change in changes]
+    results = Invoke(store)({"batch": [*entries, entries[0]]})["results"]
     assert [result["status"] for result in results] == [409, 200, 200, 200, 409]
     assert tallies.read(Call(store), ACTIVE, "i1") == 15
 

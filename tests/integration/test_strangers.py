@@ -138,24 +138,24 @@ def test_a_person_who_knows_an_id_reads_its_number(filled_store: Store) -> None:
 PUBLIC = [name for name, counter in counters.COUNTERS.items() if counter.public]
 
 
-@pytest.mark.parametrize("listed", ["likes", "visits", *in_long(sorted({*PUBLIC} - {"likes", "visits"}))])
+@pytest.mark.parametrize("name", ["likes", "visits", *in_long(sorted({*PUBLIC} - {"likes", "visits"}))])
 def test_the_list_of_a_counter_that_anyone_may_list_has_only_its_own_ids(
-    listed: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
+    name: str, filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed_counter = replace(COUNTERS[listed], lists=ANYONE)
-    monkeypatch.setitem(COUNTERS, listed, listed_counter)
+    listed_counter = replace(COUNTERS[name], lists=ANYONE)
+    monkeypatch.setitem(COUNTERS, name, listed_counter)
     answers = answers_to_stranger(filled_store)
     assert routes_with(SECRET, answers) == {"GET /top"}
     other_ids = {stored_id(counter) for counter in COUNTERS.values() if not counter.pages} - {stored_id(listed_counter)}
     assert [id_ for id_ in other_ids if routes_with(f'"{id_}', answers) or routes_with(f'\\"{id_}', answers)] == []
     invoke = Invoke(filled_store)
     if listed_counter.child:
-        children = events.body_of(invoke.http(f"list_children_{listed}", id=stored_id(listed_counter)))["children"]
+        children = events.body_of(invoke.http(f"list_children_{name}", id=stored_id(listed_counter)))["children"]
         assert [child["child"] for child in children] == [FAN]
-    [place] = events.body_of(invoke.http("get_top", counter=listed))["top"]
+    [place] = events.body_of(invoke.http("get_top", counter=name))["top"]
     assert place == {"id": stored_id(listed_counter), "value": 7}
     for other in COUNTERS.values():
-        if other.name != listed:
+        if other.name != name:
             refused = events.body_of(invoke.http("get_top", counter=other.name))
             assert (refused["status"], SECRET in str(refused)) == (403, False), other.name
 

@@ -283,12 +283,12 @@ def test_get_drift_answers_one_page_at_a_time(store: Store, ledger: Ledger, invo
     ledger.book(-8, 1, 0, 3, 4)
     ledger.book(-7, -1, 5)
     judge.judge(store, Watermark(ledger.minute - 9, ledger.now_s), ledger.now_s, until_s=float("inf"))
-    page = invoke.direct("get_drift", limit=2)["body"]
-    rest = invoke.direct("get_drift", limit=2, cursor=page["cursor"])["body"]
+    first = invoke.direct("get_drift", limit=2)["body"]
+    second = invoke.direct("get_drift", limit=2, cursor=first["cursor"])["body"]
     since = 60 * (ledger.minute - 8)
-    drifting = [(row["id"], row["drift"], row["since"], row["confirmed"]) for row in page["drift"] + rest["drift"]]
+    drifting = [(row["id"], row["drift"], row["since"], row["confirmed"]) for row in first["drift"] + second["drift"]]
     assert sorted(drifting) == [("v1", 5, since + 60, False), ("v2", 3, since, False), ("v3", 4, since, False)]
-    assert (len(page["drift"]), rest["cursor"]) == (2, None)
+    assert (len(first["drift"]), second["cursor"]) == (2, None)
     assert invoke.direct("get_drift", cursor="!")["status"] == 400
 
 

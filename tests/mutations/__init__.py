@@ -55,13 +55,13 @@ class Mutation:
 def mutations() -> list[Mutation]:
     """Returns every mutation, in the order of the files."""
     return [
-        _parsed(block)
+        _parse(block)
         for file in sorted(Path(__file__).parent.glob("*.txt"))
         for block in file.read_text().split("\n---\n")
     ]
 
 
-def _parsed(block: str) -> Mutation:
+def _parse(block: str) -> Mutation:
     head, _, rest = block.strip("\n").partition("\n")
     module, tests, name = (part.strip() for part in head.split("|"))
     old, _, new = rest.partition("\n=>")

@@ -89,9 +89,9 @@ INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("floor", {"floor": 11, "start": 10}, "is above start, which is 10"),
     ("ceiling", {"ceiling": 9, "start": 10}, "is below start, which is 10"),
     ("debt", {"debt": 5, "floor": 0, "delta": -1}, "one limit and no delta"),
-    *(("debt", {"debt": 5, "floor": 0, "changes": who}, "needs changes='service'") for who in ("anyone", "caller")),
-    *(("visible", {"visible": "soon", **more}, "changes depend on the number") for more in CONDITIONAL),
-    *(("max_shards", {"max_shards": 2, **more}, "must be 1") for more in CONDITIONAL),
+    *(("debt", {"debt": 5, "floor": 0, "changes": by}, "needs changes='service'") for by in ("anyone", "caller")),
+    *(("visible", {"visible": "soon", **fields}, "changes depend on the number") for fields in CONDITIONAL),
+    *(("max_shards", {"max_shards": 2, **fields}, "must be 1") for fields in CONDITIONAL),
     *(("max_age_s", {"max_age_s": age, "read": "anyone"}, "from 0 to 86400") for age in (-1, 86401, True, 5.0)),
     *(
         ("changes", {"child": "LIKE#", "changes": changes}, "its child must end with USER#")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -20,10 +21,8 @@ LISTS = [name for name, kind in SOURCES.items() if kind == "list"]
 def sources_of_group(group: str) -> dict[str, list[str]]:
     """Returns the sources of each name of a group."""
     start = LINES.index(f"= {group}") + 1
-    rows = [line.split() for line in LINES[start:]]
-    return {
-        row[0]: row[1:] for row in rows[: next((at for at, row in enumerate(rows) if row[:1] == ["="]), None)] if row
-    }
+    rows = itertools.takewhile(lambda row: row[:1] != ["="], (line.split() for line in LINES[start:]))
+    return {row[0]: row[1:] for row in rows if row}
 
 
 def test_each_dropped_name_has_a_known_source() -> None:

@@ -39,8 +39,8 @@ def test_each_command_of_a_workflow_exists() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_each_action_is_pinned_by_its_commit_except_two(path: Path) -> None:
-    used = re.findall(r"uses: (\S+?)(?:@(\S+))?(?: #.*)?$", path.read_text(), re.MULTILINE)
-    unpinned = {name for name, version in used if not re.fullmatch(r"[0-9a-f]{40}", version)}
+    actions = re.findall(r"uses: (\S+?)(?:@(\S+))?(?: #.*)?$", path.read_text(), re.MULTILINE)
+    unpinned = {name for name, version in actions if not re.fullmatch(r"[0-9a-f]{40}", version)}
     assert unpinned <= {"./.github/workflows/ci.yml", "pypa/gh-action-pypi-publish"}
 
 

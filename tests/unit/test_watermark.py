@@ -503,8 +503,8 @@ def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_it
             up_to_date_stack.store.client.delete_item(TableName=table, Key=younger)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
         shown_s.append(watermark.read(up_to_date_stack.store).as_of(settings))
-    rolled = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]
-    expected_s = [min(rolled[0], made_s), min(rolled[1], made_s), made_s, rolled[3], rolled[4]]
+    rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]
+    expected_s = [min(rolled_up_s[0], made_s), min(rolled_up_s[1], made_s), made_s, rolled_up_s[3], rolled_up_s[4]]
     assert shown_s == [None, *(time_s - 5 for time_s in expected_s)]
 
 

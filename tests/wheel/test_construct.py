@@ -223,8 +223,8 @@ def test_two_tallys_in_one_stack_share_no_name(template: dict[str, Any]) -> None
 def test_no_resource_of_one_tally_refers_to_another_tally(template: dict[str, Any]) -> None:
     text = {id_: json.dumps(resource) for id_, resource in template["Resources"].items()}
     first, second = ([id_ for id_ in text if id_.startswith(name)] for name in ("Tally", "OldPolls"))
-    for own, others in ((first, second), (second, first)):
-        assert [(id_, other) for id_ in own for other in others if f'"{other}"' in text[id_]] == []
+    for ids, other_ids in ((first, second), (second, first)):
+        assert [(id_, other_id) for id_ in ids for other_id in other_ids if f'"{other_id}"' in text[id_]] == []
 
 
 def test_options_from_arguments_equal_options_from_the_context() -> None:

@@ -31,8 +31,8 @@ def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
     now_s = int(time.time())
     judged_minute = store.settings.minute_of(now_s) + minutes_ahead
     known_s = now_s // 60 * 60 + 5  # reads show the watermark less 5 s
-    passed = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
-    facts = {"judged": judged_minute, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(passed, known_s)
+    names = ("journal_complete_s", "rollup_passed_s", "reads_complete_s")
+    facts = {"judged": judged_minute, "written_s": now_s - 99, "began_s": 1} | dict.fromkeys(names, known_s)
     store.client.put_item(TableName=store.settings.ledger_table, Item=watermark.WATERMARK_KEY | items.to_wire(facts))
     return judged_minute
 

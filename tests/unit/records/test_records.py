@@ -283,13 +283,13 @@ def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_
     """In the Java client a list of extensions replaces the default list, so that counters stand still."""
     visits_seen: list[object] = []
 
-    def appending(letter: str) -> Extension:
+    def append(letter: str) -> Extension:
         return Extension(
             lambda context: WriteModification(item={**context.item, "name": f"{context.item['name']}{letter}"})
         )
 
     observer = Extension(lambda context: visits_seen.append(context.item.get("visits", "nothing")))
-    first = Records(recorder, table, Customer, extensions=[observer, *map(appending, "bcd")])
+    first = Records(recorder, table, Customer, extensions=[observer, *map(append, "bcd")])
     assert (first.put_item(Customer(id="1", name="a")).name, visits_seen) == ("abcd", [0])
     assert (first.update_item(Customer(id="1", name="x")).name, first.get_item("1")) == (
         "xbcd", Customer(id="1", name="xbcd", visits=1, points=15, left=-21),

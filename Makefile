@@ -104,21 +104,21 @@ soak: setup ## make a million changes while requests fail and consumers are kill
 test: setup-tests lint $(ENGINE_TARGET) ## run lint and the tests of the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
-# DynamoDB Local runs the tests of changes, limits, retries, keys and streams. Python 3.14, as in Lambda, runs the core's.
+# DynamoDB Local runs the tests of changes, limits, retries, keys and streams. Python 3.14, as in Lambda, runs the core's tests.
 # The list has each file with known failures (tests/engines/dynamodb_local.py), so that each new failure or pass is seen.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
-# `make dev` on DynamoDB Local: README's session, the demo, data that stay, an end without orphans, and new code.
+# `make dev` on DynamoDB Local: README's session, the demo, kill -9, the death of the engine, and a new counter.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
   acknowledged_changes_survive_kill_9 make_dev_ends_with_one_line_when_the_engine_dies \
   a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))
 IN_BROWSERS := tests/e2e/test_browsers.py
-test-all: test ## run `make test`, and the tests of tools and the long ones: soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
+test-all: test ## run `make test`, and the long tests: tools, soak, quick bench, recipes, fuzz, emulator, Firefox, WebKit, DynamoDB Local, Python 3.14
 	@$(PYTEST) -m long --ignore=$(IN_BROWSERS)
-	@for one in firefox:firefox-esr webkit:WebKitWebDriver; do \
-	  if command -v $${one#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${one%:*} || exit 1; \
-	  else echo "tally: LEFT OUT: the JavaScript client in $${one%:*}: there is no $${one#*:} with Xvfb here" >&2; fi; done
+	@for browser in firefox:firefox-esr webkit:WebKitWebDriver; do \
+	  if command -v $${browser#*:} && command -v Xvfb; then $(PY) -m pytest $(IN_BROWSERS) -k $${browser%:*} || exit 1; \
+	  else echo "tally: LEFT OUT: the JavaScript client in $${browser%:*}: there is no $${browser#*:} with Xvfb here" >&2; fi; done
 	@if command -v java && command -v mvn; then $(MAKE) test ENGINE=dynamodb-local ARGS="$(ON_LOCAL)"; \
 	else echo "tally: LEFT OUT: the core's tests on DynamoDB Local: there is no Java with Maven (mvn) here" >&2; fi
 	@if command -v java && command -v mvn; then ENGINE=dynamodb-local $(PYTEST) -m "" $(DEV_ON_LOCAL); fi
@@ -181,9 +181,9 @@ npm: setup ## pack the JavaScript client as npm's `tally-client` into dist/, wit
 lock: setup ## compile the pins of every requirements.in, with the hashes of their files
 	@for lock in $(LOCKS); do $(LOCK) $${lock%.txt}.in -o $$lock || exit 1; done
 
-# Both tools end with 1 for a known vulnerability and for a failed audit. An audit has failed if npm writes a warning or an error, or
-# if pip-audit writes nothing to stdout. --offline=false: npm reports no vulnerability when it is offline.
-audit: setup-tests ## list known vulnerabilities of the pinned packages, by PyPI and npm; fails if one of them does not answer
+# Both tools end with 1 for a known vulnerability and for a failed audit. An audit has failed if npm writes a warning or
+# an error, or if pip-audit writes nothing to stdout. --offline=false: an offline npm reports no vulnerability.
+audit: setup-tests ## list known vulnerabilities of the pinned packages, by PyPI and npm; fails if a registry does not answer
 	@bad=0; mkdir -p .build; for lock in $(LOCKS); do \
 	  if found=$$($(VENV)/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$lock 2>.build/audit); \
 	  then echo "$$lock: no known vulnerability"; else bad=1; \

@@ -34,7 +34,7 @@ def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
         hold = tally.hold(*item, amount, PAY_WITHIN_S, idempotency_key=order["order_id"])
     except LimitReachedError as refused:  # no run of this order got a hold, so no run charged
         return {"sold": False, "left": refused.left}
-    if hold["state"] in ("committed", "voided"):  # an earlier run sold; voided: somebody took it back
+    if hold["state"] in ("committed", "voided"):  # an earlier run sold; somebody may have voided the sale
         return {"sold": hold["state"] == "committed"}
     if hold["state"] == "released":  # an earlier run gave up, and may have died before the refund
         return give_up(order, hold["hold"])
@@ -42,7 +42,7 @@ def handler(order: dict[str, Any], context: object) -> dict[str, Any]:
         return {"sold": False}
     try:
         tally.commit_hold(*item, hold["hold"], amount=amount)  # if the hold has expired, this takes the items again
-    except (LimitReachedError, HoldSettledError):  # somebody else has the items, or another run gave up
+    except (LimitReachedError, HoldSettledError):  # other customers have the items, or another run gave up
         return give_up(order, hold["hold"])
     return {"sold": True}
 

@@ -29,7 +29,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
         changes, left = plan_changes(request["customer"], request["amount"])
         if left < request["amount"]:
             receipt = tally.get_own_receipts("change", ["changes"], [request["id"]])["receipts"][0]
-            return {"spent": receipt["state"] == "counted"}  # an earlier run may have spent them
+            return {"spent": receipt["state"] == "counted"}  # an earlier run may have spent the credits
         try:
             tally.change(changes, idempotency_key=request["id"])
             return {"spent": True}
@@ -37,7 +37,7 @@ def handler(request: dict[str, Any], context: object) -> dict[str, Any]:
             return {"spent": True}
         except LimitReachedError:  # another request spent the same grant: plan again
             continue
-    raise TimeoutError("Others are spending the same grants. Send the request again.")
+    raise TimeoutError("Other requests spend the same grants. Send this request again.")
 
 
 def plan_changes(customer: str, amount: int) -> tuple[list[dict[str, Any]], int]:
@@ -45,7 +45,7 @@ def plan_changes(customer: str, amount: int) -> tuple[list[dict[str, Any]], int]
     today = datetime.now(UTC).date()
     valid = {grant: ends for grant, ends in grants(customer).items() if ends >= today}
     tallies = tally.get_any_tallies([f"credits:{grant}" for grant in valid])["tallies"] if valid else []
-    values, changes, missing = {one["id"]: one["value"] for one in tallies}, [], amount
+    values, changes, missing = {answer["id"]: answer["value"] for answer in tallies}, [], amount
     for grant in sorted(valid, key=lambda grant: valid[grant]):
         if taken := min(missing, values[grant]):
             changes.append({"counter": "credits", "id": grant, "amount": -taken})

@@ -28,6 +28,7 @@ from tests.patience import PATIENCE_S
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 MUG = ("stock", "mug")
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
+PROMPT = "x" * 149  # the sample gateway estimates 50 tokens
 
 
 def lambda_payload(invoke: Invoke, name: str, event: object) -> tuple[bytes, bool]:
@@ -348,7 +349,7 @@ def test_the_sample_gateway_never_spends_more_than_the_budget_of_a_team(
     monkeypatch.setattr(gateway, "complete", lambda request: {"text": "x", "tokens": request["uses"]})
 
     def ask(number: int, **more: Any) -> dict[str, Any]:
-        request = {"team": "acme", "id": f"r-{number}", "prompt": "x" * 149, "max_tokens": 50, "uses": number % 40}
+        request = {"team": "acme", "id": f"r-{number}", "prompt": PROMPT, "max_tokens": 50, "uses": number % 40}
         return dict(gateway.handler(request | more, None))
 
     with ThreadPoolExecutor(6) as pool:

@@ -37,7 +37,7 @@ from tally.dynamo import queries
 from tally.dynamo.client import Store
 from tally.errors import LimitReachedError
 from tests.integration.conftest import Invoke
-from tests.integration.test_client import FakeLambda, counter_of_limits_page, example
+from tests.integration.test_client import PROMPT, FakeLambda, counter_of_limits_page, example
 from tests.sync_wire import SyncWire
 from tests.tiers import in_long
 
@@ -139,7 +139,7 @@ class Processes:
                 return answer
 
     def _pass_time(self) -> None:
-        self.clock.now_s += self.chance.choice((0, 60, 1000))
+        self.clock.now_s += self.chance.choice((0, 60, 1000))  # a hold of the shop lasts 900 s, of the gateway 120 s
         self.act_as_others()
 
 
@@ -301,7 +301,7 @@ def test_a_team_is_charged_what_its_model_was_paid_for(
         processes.act_as_others = act_as_others
         if number % 5 == 0:
             act_as_others()
-        request = {"team": team[1], "id": f"r-{seed}-{number}", "prompt": "x" * 149, "max_tokens": 50}
+        request = {"team": team[1], "id": f"r-{seed}-{number}", "prompt": PROMPT, "max_tokens": 50}
         answer = processes.handle(request)
         processes.clock.now_s += 2000
         spent = sum(answer["tokens"] for answer in model.answers.values())
@@ -320,7 +320,7 @@ class Gateway:
     shop: Shop
     team: tuple[str, str] = ("tokens", "team")
     request: dict[str, Any] = field(
-        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": "x" * 149, "max_tokens": 51}
+        default_factory=lambda: {"team": "team", "id": "r-1", "prompt": PROMPT, "max_tokens": 51}
     )
 
     @property
@@ -559,7 +559,7 @@ def test_a_call_that_sigkill_interrupts_is_charged_once(
         return {"text": "x", "tokens": 90}
 
     def request(name: str) -> dict[str, Any]:
-        return {"team": name, "id": name, "prompt": "x" * 149, "max_tokens": 50}
+        return {"team": name, "id": name, "prompt": PROMPT, "max_tokens": 50}
 
     monkeypatch.setattr(example_shop.processes.module, "complete", complete)
     monkeypatch.setattr(example_shop.processes.module, "kept_answer", kept_answer)

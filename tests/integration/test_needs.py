@@ -236,7 +236,7 @@ def void(world: World) -> Scenario:
 def read(world: World) -> Scenario:
     """Read each counter, or all together, a page by its URL, and hours of the series, also the present hour."""
     world.post()
-    fold_up_to(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
+    store_progress(world.store, 10, progress.hour_of(world.store.settings, int(time.time() // 60)))
     names = {field.name for field in world.operation.fields}
     yield
     if "of" in names:
@@ -343,7 +343,7 @@ def stock_and_hold(invoke: Invoke, counter: Counter = counters.STOCK) -> str:
 
 
 def hold_before_redeclaration(store: Store) -> str:
-    """Place a hold from when `calls` was declared with a floor. The release of the hold meets the ceiling."""
+    """Place a hold as before `calls` had a ceiling. After `fill_calls`, the release of the hold meets the ceiling."""
     old_calls = replace(counters.CALLS, floor=-9, ceiling=None, notify=None)
     process = Call(replace(store, limit_cache={}))
     tally = periods.tally_id(old_calls, "before", time.time())
@@ -351,15 +351,15 @@ def hold_before_redeclaration(store: Store) -> str:
 
 
 def fill_calls(world: World) -> None:
-    """Fill `calls` up to the ceiling with a hold of 4. Until this hold expires, the older hold is not released."""
+    """Fill `calls`, at last with a hold of 4. Until this hold expires, the older hold's release meets the ceiling."""
     id_, amount = {**STOCK, "counter": "calls", "id": "before"}, counters.CALLS.ceiling or 0
     increment_answer = world.prepare({**id_, "operation": "increment", "amount": amount, "idempotency_key": "more"})
     hold_answer = world.prepare({**id_, "operation": "hold", "amount": 4, "ttl_s": 60, "idempotency_key": "held"})
     assert (increment_answer["status"], hold_answer["status"]) == (200, 201)
 
 
-def fold_up_to(store: Store, minute: int, hour: int) -> int:
-    """Store that the series are folded up to this minute of the hour. Returns the minute since 1970."""
+def store_progress(store: Store, minute: int, hour: int) -> int:
+    """Store that the series are summed up to this minute of the hour. Returns the minute, since 1970."""
     minutes = progress.minutes_of(store.settings, hour)
     state = progress.Progress(since=minutes[0] - 600, through=minutes[minute], hour=hour)
     item = progress.PROGRESS | items.to_wire(state.values)
@@ -455,7 +455,7 @@ class OneShard:
 def put_minute_to_judge(store: Store) -> None:
     """Store a closed minute: a tally does not drift, another begins to drift, and the drift of a third ends.
 
-    Also store that the bookkeeper has not provably passed the last day.
+    Also store that the bookkeeper is two days behind. Records may be lost, because a stream keeps a record for a day.
     """
     now_s = int(time.time())
     minute = mark_judged(store, minutes_ahead=-5) + 1
@@ -471,10 +471,10 @@ def put_minute_to_judge(store: Store) -> None:
     put_drift_row(store, "plays", "ends", 3, minutes_ago=0)
 
 
-def put_minute_to_fold(store: Store) -> None:
-    """Store the last minute of an hour."""
+def put_minute_to_sum_up(store: Store) -> None:
+    """Store a play in the last minute of an hour, of which only this minute is not summed up."""
     hour = progress.hour_of(store.settings, watermark.last_judged_minute(store)) - 1
-    minute = fold_up_to(store, 58, hour) + 1
+    minute = store_progress(store, 58, hour) + 1
     page = segments.segment_write(
         store.settings, minute, 0, "s#1", [segments.JournalEntry("plays", "v", "", 1, 1)], int(time.time())
     )
@@ -519,7 +519,7 @@ def test_the_sweep_needs_exactly_what_its_schedule_declares(
     remove_parents(store)
     monkeypatch.setattr(clock, "now_s", lambda: time.time() + 61)
     put_minute_to_judge(store)
-    put_minute_to_fold(store)
+    put_minute_to_sum_up(store)
     put_event_to_send(store)
     recorder = Recorder(store)
     rival = Store(dynamodb_client(endpoint_url=engine.endpoint), store.settings)
@@ -589,10 +589,10 @@ def test_the_command_needs_only_what_its_policy_allows(
     put_faults(invoke, store, objects)
     stock_and_hold(invoke)
     mark_judged(store)
-    repair_clock = reconcile.Reconciler(store).clock  # the import binds this clock, which a command imports late
-    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)  # the judged minutes are ahead of the clock
-    assert reconcile.Reconciler(store).clock() == pytest.approx(repair_clock(), abs=60)
-    fold_up_to(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
+    # A redrive needs a minute that is not judged. Repairs keep the real clock, which `reconcile` read at its import.
+    monkeypatch.setattr(clock, "now_s", lambda: time.time() + 600)
+    assert reconcile.Reconciler(store).clock() == pytest.approx(time.time(), abs=60)
+    store_progress(store, 10, progress.hour_of(store.settings, int(time.time() // 60)))
     monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=Mock(side_effect=KeyboardInterrupt)))
     recorder = Recorder(store)
     stack = Stack(store, objects, counters.COUNTERS)

@@ -346,7 +346,7 @@ def test_a_replay_after_midnight_answers_the_number_of_the_first_answers_period(
     assert tallies.with_value(in_time, COUNTERS["calls"], "x", body) == body, "the tally of the period has expired"
 
 
-@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])
+@pytest.mark.parametrize("remaining_ms", [10_000, 9_000])  # a read takes up to 9 s (REQUEST_S_MAX)
 def test_a_change_succeeds_without_its_value_if_the_value_cannot_be_read_in_time(
     remaining_ms: int, invoke: Invoke, store: Store
 ) -> None:

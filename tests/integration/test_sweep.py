@@ -50,7 +50,7 @@ class Ledger:
     now_s: int
 
     def sweep(self, context: LambdaContext | None = None, **options: Any) -> dict[str, int]:
-        """Run one sweep, and return its log line."""
+        """Run one sweep, and return its log line. `options`: another `store`, or other `shards`."""
         run = Sweep(counters.COUNTERS, options.get("store", self.store), options.get("shards", Streams()))
         return run({}, context or LambdaContext())
 
@@ -92,7 +92,7 @@ class Ledger:
 def ledger_to_judge(store: Store, now_s: int) -> Ledger:
     """Returns a ledger with five minutes to judge. In one minute a tally drifts."""
     to_judge = Ledger(store, now_s)
-    known_s = 60 * (to_judge.minute - 3) + 5
+    known_s = 60 * (to_judge.minute - 3) + 5  # closes minute -5; clocks may differ by 5 s
     to_judge.put(
         watermark.WATERMARK_KEY, judged=to_judge.minute - 10, written_s=to_judge.now_s - 60, journal_complete_s=known_s,
         rollup_passed_s=known_s, bookkeeper_passed_s=known_s, rollup_booked_s=known_s, probe_visible_s=known_s + 10,
@@ -227,7 +227,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
     assert (metered["stack"]["DriftingTallies"], metered["stack"]["DriftAbsolute"]) == ([20.0], [4e16])
     assert not [name for name in counters.COUNTERS if name in metered], "no counter is known to have no drift"
     assert [vars(record)["at_least"] for record in caplog.records if record.message == "more may drift"] == [20]
-    assert times_left_s == [30], "later parts have their share of the time"
+    assert times_left_s == [30], "half of the time that the report has left"
 
 
 def test_a_consumer_that_lags_is_logged_with_its_shard(

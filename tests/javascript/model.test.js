@@ -21,7 +21,7 @@ class History {
   changes = [];
   /** The changes of likes that callers or the client made, by their key, in their order. */
   likeChanges = new Map();
-  /** `user`: who is signed in. `signIn`: the number of the sign-in. `failure`: how `user` or `token` fails; "none": no failure. */
+  /** `user`: who is signed in. `signIn`: the sign-in's number. `failure`: how `user` or `token` fails, or "none". */
   session = { user: undefined, signIn: 0, failure: "none" };
 
   constructor(seed) {

@@ -1,4 +1,4 @@
-"""Writes into the tables without Tally: a judged ledger, posts, edits, drift rows."""
+"""Writes into the tables without Tally: a judged ledger, posts, edits, drift rows, series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tally.streams import segments, watermark
 from tally.streams.fingerprints import FingerprintCache
 from tally.streams.record import CounterIndex
 
-SINCE = "2027-01-15 08:00:00 UTC"  # 1_800_000_000 s since 1970: since when each drift row drifts
+SINCE = "2027-01-15 08:00:00 UTC"  # the start of each drift row, 1_800_000_000 s since 1970
 SIGNED = ("--by", "ann", "--why", "edited by hand")
 Run = Callable[..., tuple[int, str, str]]
 
@@ -67,7 +67,7 @@ def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_
     store.client.put_item(TableName=store.settings.ledger_table, Item=item)
 
 
-def fold_plays(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
+def put_series(store: Store, since: int, through: int, plays: Iterable[tuple[int, str, int, *tuple[int, ...]]]) -> None:
     """Store plays (minute, id, amount, the day of an import) in the series, which cover `since` to `through`."""
     state = progress.Progress(since=since, through=since - 1, hour=progress.hour_of(store.settings, since))
     try_commit(

@@ -42,7 +42,7 @@ from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
 from tests.commands import error_of, run_command
 from tests.conftest import create_tables, new_engine
-from tests.integration.command.numbers import SIGNED, Run, edit, fold_plays, mark_judged, post
+from tests.integration.command.numbers import SIGNED, Run, edit, mark_judged, post, put_series
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
@@ -262,9 +262,9 @@ HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 
 
 @pytest.fixture
-def folded_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def series_of_plays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series from 06:55 to 08:20: plays of `a` in the hours 6 to 8, plays of `b` in one hour, and a repair."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # fold_plays fills only the first bucket of a minute
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
     since = HOUR_8 * 60 - 65  # the minute 06:55
     plays = [(since, "a", -300), (since + 30, "a", 1200), (since + 30, "b", 30), (HOUR_8 * 60, "a", 40)]
     imports = [
@@ -272,7 +272,7 @@ def folded_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         (HOUR_8 * 60, "a", 70, HOUR_8 // 24),
         (HOUR_8 * 60, "a", 900, 19_846),  # the day 2024-05-03
     ]
-    fold_plays(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
+    put_series(store, since, HOUR_8 * 60 + 20, [*plays, *imports])
     repair = {"before": 900, "amount": -5, "added": 0}
     at_s = HOUR_8 * 3600 - 600
     write = history.repair_entry_write(store, "plays", "a", at_s, repair, by="ann", why="x", how="ledger")
@@ -282,7 +282,7 @@ def folded_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 RANGE = ("--from", "2027-01-15T05:00Z", "--to", "2027-01-15T12:00Z", "--tz", "Europe/Berlin")
 
 
-@pytest.mark.usefixtures("folded_series")
+@pytest.mark.usefixtures("series_of_plays")
 def test_a_series_is_csv_in_a_pipe_and_bars_in_a_terminal_with_repairs_and_incomplete_hours(
     run: Run, request: pytest.FixtureRequest
 ) -> None:
@@ -320,7 +320,7 @@ def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "may_draw", lambda _: True)
 
 
-@pytest.mark.usefixtures("folded_series")
+@pytest.mark.usefixtures("series_of_plays")
 def test_a_top_list_reports_how_exact_it_is(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     span = ("--span", "2027-01-15T07")
     exact = "tally: each value is exact\ntally: complete up to 2027-01-15 08:20 (UTC)\n"
@@ -332,7 +332,7 @@ def test_a_top_list_reports_how_exact_it_is(run: Run, store: Store, monkeypatch:
     )
 
 
-def test_series_that_are_not_folded_are_unknown_with_status_2(run: Run) -> None:
+def test_series_that_are_not_summed_up_are_unknown_with_status_2(run: Run) -> None:
     message = "tally: nothing is summed up yet: a new stack needs some minutes\n"
     assert run("series", "plays", "a") == run("top", "plays") == (2, "", message)
 

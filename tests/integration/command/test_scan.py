@@ -255,7 +255,7 @@ def test_a_throttle_limits_the_units_of_a_second() -> None:
     for units in (10.0, 200.0, 0.5, 89.5):
         throttle.wait_for(units)
         clock.s += 0.1  # the next step takes a while
-    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)
+    assert clock.s - 100 == pytest.approx(300 / 50 - scan.BURST_S + 0.1)  # 300 units in all
     Throttle(0, lambda: 0.0, pytest.fail).wait_for(1000)
 
 

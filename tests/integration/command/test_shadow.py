@@ -13,7 +13,7 @@ from tally.drift import history
 from tally.dynamo.client import Store
 from tally.dynamo.transactions import try_commit
 from tally.streams import fold
-from tests.integration.command.numbers import Run, fold_plays
+from tests.integration.command.numbers import Run, put_series
 
 HOUR_8 = 500_000  # hours since 1970: 2027-01-15 08:00 UTC
 UTC = ("--tz", "UTC")
@@ -24,10 +24,10 @@ HEAD = "from,to,ids,old,tally,excess"
 def series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Series from 05:55 to 10:20: `a` has 9 plays at 05:58, and 100, 200, 300 and 400 in the hours from 06:00. `b` has
     10 plays at 07:30."""
-    monkeypatch.setattr(fold, "BUCKETS", 1)  # fold_plays fills only the first bucket of a minute
+    monkeypatch.setattr(fold, "BUCKETS", 1)  # put_series fills only the first bucket of a minute
     at_8 = HOUR_8 * 60  # minutes since 1970
     plays = [(at_8 - 120 + 60 * hour + 5, "a", 100 * (hour + 1)) for hour in range(4)]
-    fold_plays(store, at_8 - 125, at_8 + 140, [(at_8 - 122, "a", 9), *plays, (at_8 - 30, "b", 10)])
+    put_series(store, at_8 - 125, at_8 + 140, [(at_8 - 122, "a", 9), *plays, (at_8 - 30, "b", 10)])
 
 
 class Files:
@@ -81,7 +81,7 @@ def test_a_right_old_number_exits_with_0_and_errors_that_cancel_out_exit_with_1(
     assert "the old counter's hours have 1 too many, and 1 too few" in err
 
 
-def test_hours_that_tally_has_not_completely_folded_are_unknown(run: Run, files: Files) -> None:
+def test_hours_that_tally_has_not_completely_summed_up_are_unknown(run: Run, files: Files) -> None:
     first = files("a,1,1799989200", "a,5,1799992800")  # the second reading is at 06:00
     code, out, err = run("shadow", "plays", first, files.hourly("a", [None, 105, 300, 600, 1000, 1000, 1000]), *UTC)
     assert (code, rows(out)) == (1, [

@@ -41,7 +41,7 @@ def put_items(team: Team, items: list[dict[str, Any]]) -> None:
 
 
 def posts(errors: dict[str, int]) -> list[dict[str, Any]]:
-    """Returns the items of all posts, with their likes and the team's numbers. `errors`: of numbers, by post."""
+    """Returns the items of all posts, with likes and numbers. `errors`: by post, the excess of a wrong number."""
     items = []
     for number in range(POSTS):
         post, tally = {"S": f"POST#{number}"}, LIKES_EACH + errors.get(str(number), 0)

@@ -7,7 +7,6 @@ import uuid
 
 from tally import fields
 from tally.counter import AMOUNT_MAX
-from tally.errors import InvalidInputError
 from tally.ids import id_of
 
 from . import values
@@ -21,17 +20,10 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "a counter with limit_overrides")
     parser.add_argument("id", metavar="ID", help="the id whose limit it is, without a period")
     change = parser.add_mutually_exclusive_group()
-    change.add_argument("limit", metavar="LIMIT", nargs="?", type=_parse_limit, help="set this limit for the id")
+    limit = values.signed_number(AMOUNT_MAX, may_be_zero=True)
+    change.add_argument("limit", metavar="LIMIT", nargs="?", type=limit, help="set this limit for the id")
     change.add_argument("--declared", action="store_true", help="reset the id to the declared limit")
     parser.add_argument("--key", type=values.idempotency_key, help="the idempotency key (default: a new one)")
-
-
-def _parse_limit(value: str) -> int:
-    """Checks a whole number."""
-    try:
-        return fields.integer_between(int(value), "LIMIT", -AMOUNT_MAX, AMOUNT_MAX)
-    except (ValueError, InvalidInputError):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number within ±{AMOUNT_MAX}") from None
 
 
 def _check_options(args: argparse.Namespace) -> None:

@@ -195,7 +195,15 @@ def _repair_tallies(
         return
     fingerprints.check(fingerprints.read_all(store), counters)
     if moments_differ and not restored.is_repaired(store, to_s):
-        _say_times(store)
+        times = restored.table_moments(store)
+        shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
+        say(f"as of    {', '.join(shown)}")
+        distance = "unknown, because a table has no heartbeat"
+        if all(times.values()):  # a table may have writes of the minute after its newest heartbeat
+            distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
+        say(f"apart    {distance}: {_WHAT_MAY_BE_WRONG} says what may be wrong")
+        for row in restored.known_drift(store):
+            say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
     audit_note = restored.AuditNote(args.by, args.why)
     try:
         with progress_bar(None, "item", "checked") as scanned:
@@ -209,19 +217,6 @@ def _repair_tallies(
     except RepairNotReadyError as error:
         hint = "Choose another second, or delete the dead letters: --without-dead-letters"
         raise CommandError(f"{error.detail} {hint}") from None
-
-
-def _say_times(store: Store) -> None:
-    """Prints the time of each table, how far these times are apart, and the drift that the repair forgets."""
-    times = restored.table_moments(store)
-    shown = [f"{table} {format_time(at_s) if at_s else 'unknown'}" for table, at_s in times.items()]
-    say(f"as of    {', '.join(shown)}")
-    distance = "unknown, because a table has no heartbeat"
-    if all(times.values()):  # a table may have writes of the minute after its newest heartbeat
-        distance = f"at most {math.ceil((max(times.values()) - min(times.values())) / 60) + 1} minutes"
-    say(f"apart    {distance}: {_WHAT_MAY_BE_WRONG} says what may be wrong")
-    for row in restored.known_drift(store):
-        say(f"forgets  the drift of {row.counter} {row.target}: {row.drift:+d}")
 
 
 def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:

@@ -167,12 +167,13 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return checked
 
 
-def signed_number(most: int) -> Callable[[str], int]:
-    """Returns the check of a whole number from 1 to `most`, or from -`most` to -1."""
+def signed_number(most: int, *, may_be_zero: bool = False) -> Callable[[str], int]:
+    """Returns the check of a whole number from -`most` to `most`."""
 
     def checked(value: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not 1 <= abs(int(value)) <= most:
-            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 to {most}, or from -{most} to -1")
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not (0 if may_be_zero else 1) <= abs(int(value)) <= most:
+            but = "" if may_be_zero else ", except 0"
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from -{most} to {most}{but}")
         return int(value)
 
     return checked

@@ -137,38 +137,38 @@ def open_input(name: str) -> IO[bytes]:
     return file
 
 
-def _number_row(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
+def _make_number_row(line: int, row: Sequence[Any], counter: Counter) -> NumberRow:
     id_, value, *day = row
-    amount = _value(value)
+    amount = _parse_amount(value)
     if counter.delta is not None and not counter.start:
         if amount * counter.delta < 0:
             below, up = ("below", "up") if counter.delta > 0 else ("above", "down")
             raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
         if amount % counter.delta:
             raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
-    return NumberRow(line, stored_id(counter, id_), amount, seconds(day[0]) // DAY_S if day else None)
+    return NumberRow(line, stored_id(counter, id_), amount, parse_seconds(day[0]) // DAY_S if day else None)
 
 
-def _reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
+def _make_reading(line: int, row: Sequence[Any], counter: Counter) -> OldReading:
     id_, value, at = row
-    return OldReading(line, stored_id(counter, id_), _value(value), seconds(at))
+    return OldReading(line, stored_id(counter, id_), _parse_amount(value), parse_seconds(at))
 
 
-def _value(value: object) -> int:
-    whole = _whole(value)
+def _parse_amount(value: object) -> int:
+    whole = _parse_whole(value)
     if whole is None or abs(whole) > VALUE_MAX:
         raise InvalidInputError(f"value must be a whole number from -{VALUE_MAX} to {VALUE_MAX}")
     return whole
 
 
-def _child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
+def _make_child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow:
     parent, child, at = row
     if not (counter.changes == ANYONE and anonymous.is_child_name(child)):
         child = fields.user(child, "child")
-    return ChildRow(line, stored_id(counter, parent), child, seconds(at))
+    return ChildRow(line, stored_id(counter, parent), child, parse_seconds(at))
 
 
-def _whole(value: object) -> int | None:
+def _parse_whole(value: object) -> int | None:
     """Returns a value or a text as a whole number; None if it is not whole, or if a float may be rounded."""
     if isinstance(value, str) and (written := _DECIMAL_PATTERN.fullmatch(value.strip())):
         number = Decimal(written[0])
@@ -176,10 +176,10 @@ def _whole(value: object) -> int | None:
     return None if isinstance(value, float) and abs(value) > FLOAT_MAX else fields.integer_or_none(value)
 
 
-def seconds(value: object) -> int:
+def parse_seconds(value: object) -> int:
     """Returns the epoch seconds of a time: ISO 8601 (without a zone UTC), a date of eight digits, or seconds since
     1970. Raises InvalidInputError, also for a number that is probably not in seconds."""
-    number = _whole(value)
+    number = _parse_whole(value)
     if number is not None and len(str(number)) != DATE_DIGITS:
         if not SECONDS_MIN <= number <= SECONDS_MAX:
             wrong = f"the time {number}, in seconds since 1970, is before 2000 or after May 2033"
@@ -309,12 +309,12 @@ def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-NUMBERS = Layout(lambda counter: ("id", "value"), _number_row, optional=("day",))
+NUMBERS = Layout(lambda counter: ("id", "value"), _make_number_row, optional=("day",))
 """The number of each id, perhaps with a day."""
 CHILDREN = Layout(
     lambda counter: ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at"),
-    _child_row, names_child=True,
+    _make_child_row, names_child=True,
 )  # fmt: skip
 """The children that a counter counts, each with its parent and its time."""
-READINGS = Layout(lambda counter: ("id", "value", "at"), _reading)
+READINGS = Layout(lambda counter: ("id", "value", "at"), _make_reading)
 """The values of an old counter for each id, each with its time."""

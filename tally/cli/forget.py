@@ -85,9 +85,9 @@ def print_runs(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the runs that erased a user."""
     runs = list(history.forget_runs(stack.store, args.user))
     for entry in runs:
-        done = _counts({kind: entry[kind.plural] for kind in TraceKind})
+        removed = _counts({kind: entry[kind.plural] for kind in TraceKind})
         unfinished = "" if entry["finished"] else f", not finished, of {entry['found']}"
-        line = f"{format_time(entry['at'])}  removed {done}{unfinished}, by {entry['by']}: {entry['why']}"
+        line = f"{format_time(entry['at'])}  removed {removed}{unfinished}, by {entry['by']}: {entry['why']}"
         print_json_or_line(args, entry, line)
     if not runs and not args.json:
         say("this user was never erased")

@@ -83,7 +83,7 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")
-    done = dict.fromkeys(RedriveOutcome, 0)
+    counts = dict.fromkeys(RedriveOutcome, 0)
     declared = CounterIndex(stack.counters, stack.store.settings.minute_s)
     appliers = (rollup.CONSUMER, bookkeeper.CONSUMER, consumer.items_consumer(stack.counters))
     consumers = {one.name: one for one in appliers}
@@ -94,9 +94,9 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
             of_items = marker.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
                 outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item in its present state
-            done[outcome] += 1
+            counts[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
-                say(f"kept     {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
+                say(f"blocked  {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
             if outcome is RedriveOutcome.OBJECT_LOST and args.drop:
                 _give_up_scans(stack, marker, lost=True)
                 dead_letters.discard(Call(stack.store), marker)
@@ -104,10 +104,10 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
             elif outcome is RedriveOutcome.OBJECT_LOST:
                 since = format_time(marker.at_s)
                 say(f"lost     {marker.object}, a dead letter since {since}: {why}; --drop discards it")
-    applied, already = done[RedriveOutcome.APPLIED], done[RedriveOutcome.ALREADY_APPLIED]
-    blocked, lost = done[RedriveOutcome.STILL_BLOCKED], done[RedriveOutcome.OBJECT_LOST]
+    applied, already = counts[RedriveOutcome.APPLIED], counts[RedriveOutcome.ALREADY_APPLIED]
+    blocked, lost = counts[RedriveOutcome.STILL_BLOCKED], counts[RedriveOutcome.OBJECT_LOST]
     ended = f", {lost} {'dropped' if args.drop else 'lost'}" if lost else ""
-    say(f"{applied} applied, {already} already gone, {blocked} kept{ended}")
+    say(f"{applied} applied, {already} already gone, {blocked} blocked{ended}")
     return blocked + (0 if args.drop else lost)
 
 
@@ -143,11 +143,13 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
     def repair_one(number: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
         checked, counts = number
         counter, id_ = checked.finding.counter, checked.finding.target
-        done = reconciler.repair(counter, id_, args.by, args.why, required_minute=required_minute, counted=counts)
-        if done is None:
+        repair_made = reconciler.repair(
+            counter, id_, args.by, args.why, required_minute=required_minute, counted=counts
+        )
+        if repair_made is None:
             say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
-            say(f"repaired {_format_move(done)}, by {done.how}")
+            say(f"repaired {_format_move(repair_made)}, by {repair_made.how}")
 
     return _fix_each(counted, repair_one)
 
@@ -171,9 +173,9 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
     required_minute = _wait_until_judged(reconciler)
 
     def rebuild_one(loss: Finding) -> None:
-        done = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
-        if done:
-            say(f"rebuilt  {_format_move(done)}")
+        repair_made = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
+        if repair_made:
+            say(f"rebuilt  {_format_move(repair_made)}")
 
     return _fix_each(findings, rebuild_one)
 
@@ -191,8 +193,9 @@ def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     return left
 
 
-def _format_move(done: Finding) -> str:
-    return f"{done.name}: {done.difference:+d} ({done.tally} to {done.tally + done.difference})"
+def _format_move(repair_made: Finding) -> str:
+    before, amount = repair_made.tally, repair_made.difference
+    return f"{repair_made.name}: {amount:+d} ({before} to {before + amount})"
 
 
 def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = None) -> int:

@@ -47,8 +47,8 @@ WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
 PRINTED_LINES_MAX = 20  # bad lines that the command prints
 WORST = 5  # ids that the command prints
 DIFFERS, BAD_INPUT = 1, 2
-Read = dict[str, dict[int, OldReading]]
-"""The readings, by id and by full hour since 1970."""
+HourlyReadings = dict[str, dict[int, OldReading]]
+"""The readings of each id, by full hour since 1970."""
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
@@ -68,7 +68,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 class OldReadings:
     """The readings of the files. `away`: how many readings are too far from a full hour."""
 
-    readings: Read = field(default_factory=dict)
+    readings: HourlyReadings = field(default_factory=dict)
     away: int = 0
     bad: int = 0
 
@@ -148,12 +148,12 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
             try:
                 form = files.format_of(name, args.format)
                 for row in progress_bar(files.read(text, form, files.READINGS, counter), "row", "read"):
-                    wrong = row if isinstance(row, RefusedRow) else old.add(row, args.within)
-                    if wrong is None:
+                    refused = row if isinstance(row, RefusedRow) else old.add(row, args.within)
+                    if refused is None:
                         continue
                     old.bad += 1
                     if old.bad <= PRINTED_LINES_MAX:
-                        note(f"{name}: line {wrong.line}: {wrong.why}")
+                        note(f"{name}: line {refused.line}: {refused.why}")
             except CommandError as error:
                 raise CommandError(f"{name}: {error}") from None
             finally:
@@ -167,8 +167,8 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     since = as_of = progress_.as_of(store.settings)  # fixed, so that each id has the same end
     rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
-    for id_, read in progress_bar(sorted(old.readings.items()), "id", "compared"):
-        spans = list(pairwise(sorted(read)))
+    for id_, by_hour in progress_bar(sorted(old.readings.items()), "id", "compared"):
+        spans = list(pairwise(sorted(by_hour)))
         if not spans:
             alone += 1
             continue
@@ -182,7 +182,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         for first, end in spans:
             hours = range(first, end)
             tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
-            row = ComparedSpan(first * HOUR_S, end * HOUR_S, 1, read[end].value - read[first].value, tally)
+            row = ComparedSpan(first * HOUR_S, end * HOUR_S, 1, by_hour[end].value - by_hour[first].value, tally)
             of_id.append(row)
             span = row.from_s, row.to_s
             rows[span] = rows[span].plus(row) if span in rows else row

@@ -98,12 +98,12 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
 
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
-    kept_lines = [f"kept     {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
+    blocked_lines = [f"blocked  {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
     assert redrive(dev) == (
         1,
         [
-            *kept_lines,
-            "0 applied, 0 already gone, 2 kept",
+            *blocked_lines,
+            "0 applied, 0 already gone, 2 blocked",
             "2 dead letters are not applied. Resolve them first; nothing else was repaired",
         ],
     )
@@ -115,7 +115,7 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
         assert letter["record"]["dynamodb"]["NewImage"] == broken
         letter["record"]["dynamodb"]["NewImage"]["amount"] = {"N": "3"}
         store.put_object(Bucket=stack["bucket"], Key=key, Body=json.dumps(letter).encode())
-    assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 kept", "all is well: dead-letters"])
+    assert redrive(dev) == (0, ["2 applied, 0 already gone, 0 blocked", "all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4
     assert redrive(dev) == (0, ["all is well: dead-letters"])
     assert dev.visits(BROKEN)[0] == 4

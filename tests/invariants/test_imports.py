@@ -324,11 +324,11 @@ REFUSED_TIMES = {
 
 
 def test_a_number_as_time_is_a_date_or_seconds_or_is_refused_with_the_reason(run: Command, tmp_path: Path) -> None:
-    assert {text: files.seconds(text) for text in ACCEPTED_TIMES} == ACCEPTED_TIMES
+    assert {text: files.parse_seconds(text) for text in ACCEPTED_TIMES} == ACCEPTED_TIMES
     for reason, times in REFUSED_TIMES.items():
         for text in times:
             with pytest.raises(InvalidInputError, match=reason):
-                files.seconds(text)
+                files.parse_seconds(text)
     for header, option in (("id,child,at", "--children"), ("id,day,value", "--counter")):
         path = run.file(header, "a,45415,45415" if option == "--counter" else "a,ann,45415")
         assert run("import", path, option, "hearts" if option == "--children" else "plays", *WRITE_OPTIONS) == 2

@@ -95,13 +95,13 @@ def new_code_failures(failed: cloudwatch.Metric, alias: lambda_.Alias) -> cloudw
     the calls without an answer, as of code that does not load. FILL: a metric has no data if nothing happened.
     """
     function = alias.lambda_.function_name
-    of = {
+    dimensions = {
         "FunctionName": function,
         "Resource": f"{function}:{alias.alias_name}",
         "ExecutedVersion": alias.version.version,
     }
     lambdas = {
-        label: metric("AWS/Lambda", name, of, "Sum", period=MINUTE, label=label)
+        label: metric("AWS/Lambda", name, dimensions, "Sum", period=MINUTE, label=label)
         for label, name in (("errors", "Errors"), ("calls", "Invocations"))
     }
     all_failed = "FILL(failed, 0) + FILL(errors, 0)"

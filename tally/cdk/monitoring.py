@@ -103,8 +103,10 @@ class Monitoring(Construct):
         shown = Duration.hours(1)  # the time that it shows at first, so a legend has the sum of an hour
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self.dashboard_name, default_interval=shown)
         dashboard.add_widgets(cloudwatch.TextWidget(markdown="### Alarms", width=24, height=1))
-        on = [created.alarm for created in self._facade.created_alarms()]
-        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(alarms=on, title="State of each alarm", width=24, height=4))
+        every_alarm = [created.alarm for created in self._facade.created_alarms()]
+        dashboard.add_widgets(
+            cloudwatch.AlarmStatusWidget(alarms=every_alarm, title="State of each alarm", width=24, height=4)
+        )
         for section in sections:
             dashboard.add_widgets(*section.widgets())
 
@@ -202,7 +204,7 @@ class Monitoring(Construct):
         silent = replace(alarms.ITERATOR_AGE, missing_data=cloudwatch.TreatMissingData.NOT_BREACHING)
         kinds = {one.function: silent if one.team_tables else alarms.ITERATOR_AGE for one in self._readers}
         lags = self._metrics.by_consumer(observe.WATERMARK_AGE, "Maximum")
-        dead = self._metrics.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
+        dead_letters = self._metrics.by_consumer(observe.DEAD_LETTERS, "Sum", period=metrics.FIVE_MINUTES)
         self._add_section(
             "Behind",
             "Lag of the stream consumers",
@@ -213,7 +215,9 @@ class Monitoring(Construct):
                 "Age of the oldest record read (ms)": [
                     self._with_alarm(age, kinds[name], of=name) for name, age in ages.items()
                 ],
-                "Dead letters": [self._with_alarm(one, alarms.DEAD_LETTERS, of=name) for name, one in dead.items()],
+                "Dead letters": [
+                    self._with_alarm(one, alarms.DEAD_LETTERS, of=name) for name, one in dead_letters.items()
+                ],
             },
         )
         judged = self._metrics.of_stack(observe.JUDGED_AGE, "Maximum")
@@ -230,7 +234,7 @@ class Monitoring(Construct):
                 "Write units": [metrics.aws_metric(one, units, label=name) for name, one in self._tables.items()],
             },
         )
-        left = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
+        given_up = self._parts.failed_events.queue.metric_approximate_number_of_messages_visible(
             period=metrics.FIVE_MINUTES, statistic="Maximum", label="events"
         )
         functions = self._parts.functions.background
@@ -243,6 +247,6 @@ class Monitoring(Construct):
                     metrics.aws_metric(one, "Throttles", label=name) for name, one in functions.items()
                 ],
                 "Successful sweeps": [self._with_alarm(metrics.successful_runs(functions["sweep"]), alarms.SWEEP)],
-                "Asynchronous events given up": [self._with_alarm(left, alarms.FAILED_EVENTS)],
+                "Asynchronous events given up": [self._with_alarm(given_up, alarms.FAILED_EVENTS)],
             },
         )

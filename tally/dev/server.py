@@ -33,8 +33,8 @@ from .stack.template import Template
 from .streams.positions import Positions
 from .streams.pump import Pump
 
-ENGINE_LOOK_S = 0.5  # between two checks of the engine
-CODE_LOOK_S = 1.0  # between two checks for changed code
+ENGINE_CHECK_S = 0.5  # between two checks of the engine
+CODE_CHECK_S = 1.0  # between two checks for changed code
 _CODE = (".py", ".js", ".html", ".css")  # handlers, and what browsers load
 _server_log = logging.getLogger("aiohttp.server")
 
@@ -97,7 +97,7 @@ async def _run_on_schedule(every_s: float, workers: Workers, function: str) -> N
 async def _watch_engine(engine: Engine | None) -> None:
     """Raise LocalError when the embedded engine dies. An engine that the person started is not watched."""
     while engine is None or engine.alive():
-        await asyncio.sleep(ENGINE_LOOK_S)
+        await asyncio.sleep(ENGINE_CHECK_S)
     text = "the DynamoDB engine died; its file has every acknowledged write: start again"
     raise LocalError(f"{text} ({engine.end_reason()})")
 
@@ -112,7 +112,7 @@ async def _watch_code(
     # If a person saved the counters while the stack started, `stamps` includes that write. The first check loads them.
     seen = stamps if _read(options.counters) == code.counters else {}, code.streams
     while True:
-        await asyncio.sleep(CODE_LOOK_S)
+        await asyncio.sleep(CODE_CHECK_S)
         present = file_stamps(sources), await code.find_team_tables()
         if present == seen:
             continue

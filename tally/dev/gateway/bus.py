@@ -16,7 +16,7 @@ from ..base.words import Say
 
 PATH = "/dev/events"
 NAME = "tally-local"
-EVENTS_KEPT_MAX = 200
+EVENTS_MAX = 200
 ENTRIES_MAX = 10
 _TARGET = "AWSEvents.PutEvents"
 
@@ -26,7 +26,7 @@ class LocalBus:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._last: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._last: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
 
     def routes(self) -> list[web.RouteDef]:
         """POST is PutEvents; GET lists the events, the newest first."""

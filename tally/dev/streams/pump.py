@@ -24,9 +24,9 @@ from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
 POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda; longer while a window is open
-LOOK_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
+READ_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
-SHARDS_LOOK_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
+LIST_SHARDS_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
 WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth failure
@@ -81,10 +81,10 @@ class Pump:
         for one, task in self.following:
             if one not in mappings:
                 task.cancel()
-        kept = [(one, task) for one, task in self.following if one in mappings]
-        known = [one for one, _ in kept]
+        continuing = [(one, task) for one, task in self.following if one in mappings]
+        known = [one for one, _ in continuing]
         new = [(one, self.tasks.create_task(self._follow(one))) for one in mappings if one not in known]
-        self.following = kept + new
+        self.following = continuing + new
 
     async def _follow(self, mapping: StreamMapping) -> None:
         stream = await self._stream(mapping)
@@ -99,7 +99,7 @@ class Pump:
                     if shard["ShardId"] not in started and not waits:
                         started.add(shard["ShardId"])
                         tasks.create_task(ShardReader(self, mapping, stream, shard["ShardId"]).run())
-                await asyncio.sleep(SHARDS_LOOK_S)
+                await asyncio.sleep(LIST_SHARDS_S)
 
     async def _stream(self, mapping: StreamMapping) -> str | None:
         try:
@@ -173,12 +173,12 @@ class ShardReader:
             await self._deliver(batch := self._buffer.next_batch(time.time()))
             self._store_position()
             if not batch and self._should_pause and not self._ended:
-                await asyncio.sleep(min(LOOK_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
+                await asyncio.sleep(min(READ_ANYWAY_S, self._buffer.wait_s(time.time()) or POLL_S))
 
     async def _read_stream(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
         stamp, now_s = self._pump.engine_stamp(), time.monotonic()
-        idle = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < LOOK_ANYWAY_S
+        idle = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < READ_ANYWAY_S
         if self._buffer.is_full or (self._caught_up and idle):
             return
         self._read_at_s = now_s

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tally.api.console import UPLOT_FILES
@@ -37,10 +37,10 @@ class BuildError(Exception):
 def git_files() -> list[str]:
     """Returns the paths of the tracked files, and of the new files that git does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if run.returncode:
-        raise BuildError(f"git could not list the files of {ROOT}: {' '.join(run.stderr.split())}")
-    return sorted({path for path in run.stdout.split("\0") if path and (ROOT / path).is_file()})
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if process.returncode:
+        raise BuildError(f"git could not list the files of {ROOT}: {' '.join(process.stderr.split())}")
+    return sorted({path for path in process.stdout.split("\0") if path and (ROOT / path).is_file()})
 
 
 def lay_out(paths: Iterable[str], target: Path) -> None:
@@ -71,27 +71,28 @@ def build(out: Path) -> Path:
         except BundlingError as error:
             raise BuildError(str(error)) from None
         command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--offline", "--out-dir", str(built)]
-        run = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=BUILD_S_MAX)
-        if run.returncode:
-            raise BuildError(f"uv could not build the wheel: {' '.join(run.stderr.split())}")
+        process = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=BUILD_S_MAX)
+        if process.returncode:
+            raise BuildError(f"uv could not build the wheel: {' '.join(process.stderr.split())}")
         [wheel] = built.glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, out / wheel.name))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the wheel and print its path. For an error that a person can fix, print one line and exit with 1."""
-    parser = argparse.ArgumentParser(prog="make wheel", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the wheel (dist)")
-    options = parser.parse_args(arguments)
+def run(target: str, make: Callable[[Path], Path]) -> int:
+    """Make a file in the folder `--out`, and print its path. For an error that a person can fix, print one line and
+    return 1."""
+    parser = argparse.ArgumentParser(prog=f"make {target}", description="Make a file, and print its path.")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the file (dist)")
+    options = parser.parse_args()
     try:
-        wheel = build(options.out)
-    except (BuildError, OSError) as error:
+        file = make(options.out)
+    except (BuildError, OSError, subprocess.TimeoutExpired) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 1
-    print(f"{wheel} ({wheel.stat().st_size // 1024} KB)")
+    print(f"{file} ({file.stat().st_size // 1024} KB)")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("wheel", build))

@@ -5,19 +5,17 @@ The package has the files of `tally/javascript/`, LICENSE, and the version of py
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from tally.paths import version
 
-from .build import ROOT, BuildError, git_files
+from .build import ROOT, BuildError, git_files, run
 
 CLIENT_FOLDER = "tally/javascript/"
 REPOSITORY_VARIABLE = "GITHUB_REPOSITORY"
@@ -42,25 +40,11 @@ def pack(out: Path) -> Path:
         (source / "package.json").write_text(json.dumps(package_json(), indent=2), encoding="utf-8")
         out.mkdir(parents=True, exist_ok=True)
         command = ["npm", "pack", "--silent", "--pack-destination", str(out.resolve())]
-        run = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=60)
-        if run.returncode:
-            raise BuildError(f"npm could not pack the client: {' '.join(run.stderr.split())}")
-        return out / run.stdout.strip()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Pack the client and print its path. For an error that a person can fix, print one line and exit with 1."""
-    parser = argparse.ArgumentParser(prog="make npm", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder of the package (dist)")
-    options = parser.parse_args(arguments)
-    try:
-        package = pack(options.out)
-    except (BuildError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"tally: {error}", file=sys.stderr)
-        return 1
-    print(f"{package} ({package.stat().st_size // 1024} KB)")
-    return 0
+        process = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=60)
+        if process.returncode:
+            raise BuildError(f"npm could not pack the client: {' '.join(process.stderr.split())}")
+        return out / process.stdout.strip()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("npm", pack))

@@ -95,12 +95,12 @@ class Month(NamedTuple):
 
     amounts: Mapping[str, float] = {}
     ids: float = 10_000  # with equally many changes
-    more: Mapping[str, float] = {}  # quantities by the names of their prices
+    other_quantities: Mapping[str, float] = {}  # by the names of their prices
     notifies: bool = False  # whether a counter has thresholds, for which the bookkeeper's window is one second
 
-    def sum(self, what: Callable[[Usage], float]) -> float:
-        """Returns the sum of `what` over all changes and reads."""
-        return sum(amount * what(KINDS[kind]) for kind, amount in self.amounts.items())
+    def sum(self, part: Callable[[Usage], float]) -> float:
+        """Returns the sum of a part of the usage over all changes and reads."""
+        return sum(amount * part(KINDS[kind]) for kind, amount in self.amounts.items())
 
 
 IDLE_MONTH = Month()
@@ -133,7 +133,7 @@ def minute_edge_units(tallies: float, spread_s: float) -> float:
 
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     """Returns the usage of a month of a stage, by the names of the prices. Quantities are averages with fractions."""
-    used = defaultdict(float, month.more)
+    used = defaultdict(float, month.other_quantities)
     moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
     used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HOT_TALLIES * _hot_hours(month)
@@ -156,31 +156,31 @@ def _invoke(used: dict[str, float], invocations: float, ms: float, gb: float = F
 
 def _hot_hours(month: Month) -> float:
     """Returns the share of the hours in which two changes of one tally overlap."""
-    changes_per_s = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / MONTH_S
+    changes_per_s = month.sum(lambda each: each.calls * (each.writes > 0)) / MONTH_S
     return -math.expm1(-3600 * changes_per_s * changes_per_s / month.ids * CHANGE_MS / 1000)
 
 
 def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     """Add the changes and reads themselves: units, API, functions, logs, transfer, receipts, children and series."""
-    used["write"] += month.sum(lambda takes: takes.writes)
-    used["read"] += month.sum(lambda takes: takes.reads)
-    http = month.sum(lambda takes: takes.calls * (takes.in_batch == 1))
+    used["write"] += month.sum(lambda each: each.writes)
+    used["read"] += month.sum(lambda each: each.reads)
+    http = month.sum(lambda each: each.calls * (each.in_batch == 1))
     used |= {"http": min(http, 300 * M), "http-above": max(0.0, http - 300 * M)}
-    used["transfer"] += month.sum(lambda takes: takes.calls * takes.answer * (takes.in_batch == 1)) / GB
-    used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda takes: takes.calls) * ANSWER_LINE) / GB
-    _invoke(used, month.sum(lambda takes: takes.calls / takes.in_batch), CHANGE_MS)
-    used["gb-second"] += month.sum(lambda takes: takes.in_batch > 1) * 0.010 * FUNCTION_GB
+    used["transfer"] += month.sum(lambda each: each.calls * each.answer * (each.in_batch == 1)) / GB
+    used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda each: each.calls) * ANSWER_LINE) / GB
+    _invoke(used, month.sum(lambda each: each.calls / each.in_batch), CHANGE_MS)
+    used["gb-second"] += month.sum(lambda each: each.in_batch > 1) * 0.010 * FUNCTION_GB
     days, hours = _moved(month)
     used["write"] += series_writes(month)
-    new_items = month.sum(lambda takes: takes.new_items) / DAYS
+    new_items = month.sum(lambda each: each.new_items) / DAYS
     kept = new_items * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
-    receipts = month.sum(lambda takes: takes.receipts * takes.receipt_days) / DAYS * RECEIPT_BYTES
+    receipts = month.sum(lambda each: each.receipts * each.receipt_days) / DAYS * RECEIPT_BYTES
     used["stored"] += (receipts + KEPT_DAYS * kept) / GB
 
 
 def _moved(month: Month) -> tuple[float, float]:
     """Returns how many tallies move in a day, and the sum of the tallies that move in each hour of the day."""
-    changes_per_day = month.sum(lambda takes: takes.calls * (takes.writes > 0)) / DAYS
+    changes_per_day = month.sum(lambda each: each.calls * (each.writes > 0)) / DAYS
     return distinct(changes_per_day, month.ids), 24 * distinct(changes_per_day / 24, month.ids)
 
 
@@ -209,10 +209,10 @@ def _consume(month: Month, used: dict[str, float]) -> None:
         _invoke(used, MONTH_S / DELIVERY.tumbling_window_s * shards, 2)
         return batches, batches * tallies
 
-    receipts, waiting = month.sum(lambda takes: takes.receipts), month.amounts.get("soon", 0)
+    receipts, waiting = month.sum(lambda each: each.receipts), month.amounts.get("soon", 0)
     _, updated = consume(waiting, waiting, rollup_units)
     consume(0, 0, rollup_units)
-    for records, metered in ((receipts, "receipts"), (month.sum(lambda takes: takes.counts) + updated, "new_items")):
+    for records, metered in ((receipts, "receipts"), (month.sum(lambda each: each.counts) + updated, "new_items")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))

@@ -58,13 +58,15 @@ def test_each_price_names_a_page_of_aws_as_its_source() -> None:
 
 def test_prices_fall_above_a_quantity_and_the_free_tier_never_makes_a_price_negative() -> None:
     assert bill(Month({"read": 400e6}))["HTTP API"] == pytest.approx(300 + 90)
-    cognito_usd = [bill(Month(more={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)]
+    cognito_usd = [
+        bill(Month(other_quantities={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)
+    ]
     assert cognito_usd == pytest.approx([0, 2_000 * 0.0055])
 
 
 def test_a_unit_without_a_price_is_an_error_and_not_free() -> None:
     with pytest.raises(KeyError, match="horses"):
-        bill(Month(more={"horses": 1.0}))
+        bill(Month(other_quantities={"horses": 1.0}))
 
 
 def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:

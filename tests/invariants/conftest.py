@@ -75,11 +75,13 @@ def make_world(engine: Engine, proxy: FaultProxy, settings: Settings) -> Iterato
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
+    """A World. The proxy injects no fault until a test gives it a plan."""
     return make_world()
 
 
 @pytest.fixture
 def stream(store: Store) -> StreamWorld:
+    """A world of consumers, which get made-up records. No request goes through a proxy."""
     return StreamWorld(store, store.client)
 
 

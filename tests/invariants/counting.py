@@ -93,7 +93,7 @@ class Counting:
         return settling.settle(self.world.call("ann"), counters.STOCK, ITEM, hold_id, state, amount)
 
     def sweep(self) -> int:
-        """Run the sweep. Returns how many holds it released."""
+        """Run the sweep. Returns how many holds the sweep released."""
         return self.sweep_until().released
 
     def sweep_until(self, store: Store | None = None, until_s: float | None = None) -> expired_holds.SweptHolds:

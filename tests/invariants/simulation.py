@@ -4,7 +4,7 @@ A seed decides everything: traffic, manual edits, splits, crashes, stalls and fa
 right numbers from its own actions, never from the code under test.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
-Their stream records do arrive one after the other.
+The stream records of a transaction do arrive one after the other.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ class SimulatedWorld(EngineStreams):
                 self._schedule_poll(consumer, shard)
 
     def _trim(self, consumer: str, shard: ModelledShard) -> None:
-        """Trim records up to 300 s after their retention. A consumer that has not seen them loses them."""
+        """Trim records up to 300 s after their retention. A consumer that has not seen these records loses them."""
         spare_s = self.chance.uniform(0, 300) if self.disturbances.may_lose_records else 0
         oldest_s = self.clock.now_s - self.disturbances.retention_s - spare_s
         times_s = map(_created_s, shard.records[shard.trimmed :])
@@ -370,7 +370,7 @@ class SimulatedWorld(EngineStreams):
         for record in shard.records[delivery.position : shard.trimmed] if consumer == "rollup" else ():
             for tally, number, amount in record.get("spilled", ()):
                 if (number, amount) not in shard.spilled[tally]:
-                    continue  # the rollup has added the change, and its answer was lost; or it is a dead letter
+                    continue  # the rollup has added the change, or the change is in a dead letter
                 shard.spilled[tally].remove((number, amount))
                 minute = booking_minute_of(record["dynamodb"]["NewImage"], self.settings.minute_of(_created_s(record)))
                 self.truth.note_edit(tally, minute, -amount)
@@ -388,7 +388,7 @@ class SimulatedWorld(EngineStreams):
             delivery.advance(None, size)
 
     def _invoke(self, consumer: str, shard: ModelledShard, batch: list[Record]) -> bool:
-        """Invoke a consumer. Returns whether it answered that it applied the records."""
+        """Invoke a consumer. Returns whether the consumer answered that it applied the records."""
         process, late_writes = self.handlers[consumer], list[tuple[str, dict[str, Any]]]()
         if self.draws_fault():
             client = client_that_dies(self.wire, self.chance.randrange(3), committed=self.chance.random() < 0.5)

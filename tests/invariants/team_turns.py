@@ -79,7 +79,7 @@ def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
 
 
 def corrected_attributes(chance: random.Random, item: Item) -> Item:
-    """Returns new attributes for an item. Every counter can count them."""
+    """Returns new attributes for an item, which every counter can count."""
     if item["SK"]["S"] == "PROFILE":
         return {"orders": {"N": "3"}}
     return {"status": {"S": "open"}, "queue": chance.choice(GOOD_QUEUES), "total": chance.choice(GOOD_TOTALS)}

@@ -172,7 +172,7 @@ def test_the_bookkeeper_books_changes_while_the_bus_does_not_exist(
     assert sorted(listened.received()) == sent_events(stream)
 
 
-def test_events_whose_answer_is_lost_are_sent_again_under_the_same_names(
+def test_events_whose_answer_is_lost_are_sent_a_second_time_under_the_same_names(
     stream: StreamWorld, listened: ListenedBus, bus: Bus
 ) -> None:
     listened.lost_answers = 1

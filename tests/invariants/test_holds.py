@@ -166,7 +166,7 @@ def test_a_hold_or_an_increment_releases_many_pages_of_expired_holds_if_it_needs
     assert (counting.stored(counters.STOCK), counting.amounts_by_state()) == (0, {EXPIRED: 60, HELD: 30})
 
 
-def test_expired_holds_of_another_item_are_neither_released_nor_in_the_way_of_this_items_holds(
+def test_expired_holds_of_another_item_are_not_released_and_do_not_block_this_items_holds(
     counting: Counting, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holds, "DUE_PAGE_MAX", 2)

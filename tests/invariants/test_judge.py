@@ -100,7 +100,7 @@ ITEM_DELETED, TALLY_FELL = (
 )
 
 
-def test_one_half_of_an_unlike_without_the_other_is_drift(store: Store) -> None:
+def test_one_half_of_an_unlike_without_the_other_half_is_drift(store: Store) -> None:
     book(store, M, ITEM_DELETED, ITEM_DELETED._replace(pair="x", id="q"))
     book(store, M, ITEM_DELETED._replace(pair="x", counter="other", observed=5), name="s#2")
     book(store, M + 1, TALLY_FELL._replace(pair="another"))
@@ -326,18 +326,18 @@ def drift_of_targets(number: int) -> dict[str, int]:
     return {f"v{place}": place + 1 for place in range(number)}
 
 
-@pytest.mark.parametrize(("number", "names"), [
+@pytest.mark.parametrize(("number", "operations"), [
     (judge.TRANSACTION_ROWS_MIN - 1, ["update_item"] * (judge.TRANSACTION_ROWS_MIN - 1)),
     (judge.TRANSACTION_ROWS_MIN, ["transact_write_items"]),
     (250, ["transact_write_items"] * 3),
 ])  # fmt: skip
 def test_many_rows_are_written_in_transactions_and_few_rows_one_by_one(
-    store: Store, number: int, names: list[str]
+    store: Store, number: int, operations: list[str]
 ) -> None:
     client = WatchedClient(store.client)
     book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(number).items()))
     assert run(with_client(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
-    assert [name for name, _ in client.calls] == [*names, "update_item"]  # the last write stores the minute
+    assert [name for name, _ in client.calls] == [*operations, "update_item"]  # the last write stores the minute
     assert drifts(store) == drift_of_targets(number)
 
 
@@ -350,12 +350,12 @@ def test_a_row_that_a_repair_changes_during_a_transaction_of_many_rows_keeps_bot
     assert drifts(store) == {target: amount + 1000 for target, amount in drift_of_targets(50).items()} | {"v7": 1000}
 
 
-@pytest.mark.parametrize(("times", "names"), [
+@pytest.mark.parametrize(("times", "operations"), [
     (3, ["transact_write_items"] * 4),
     (ATTEMPTS_MAX, ["transact_write_items"] * ATTEMPTS_MAX + ["update_item"] * 50),
 ])  # fmt: skip
-def test_many_rows_are_tried_again_while_their_partition_is_throttled_and_then_written_one_by_one(
-    store: Store, times: int, names: list[str]
+def test_many_rows_are_retried_while_their_partition_is_throttled_and_then_written_one_by_one(
+    store: Store, times: int, operations: list[str]
 ) -> None:
     waits: list[float] = []
     client = WatchedClient(store.client)
@@ -370,7 +370,7 @@ def test_many_rows_are_tried_again_while_their_partition_is_throttled_and_then_w
     book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
     untimed = replace(with_client(store, client), sleep=waits.append, clock=lambda: 0.0)
     assert run(untimed, M) == judge.JudgeRun(minutes=1, changes=50)
-    assert [name for name, _ in client.calls] == [*names, "update_item"]
+    assert [name for name, _ in client.calls] == [*operations, "update_item"]
     assert len(waits) == min(times, ATTEMPTS_MAX - 1)
     assert drifts(store) == drift_of_targets(50)
 

@@ -81,7 +81,7 @@ def test_the_retry_decides_about_a_change_that_never_spills(world: World, code: 
     assert (body["visible"], world.tally(counters.STOCK)) == ("now", 0)
 
 
-def test_a_conflict_on_the_receipt_is_tried_again(world: World) -> None:
+def test_a_call_whose_receipt_is_in_conflict_is_retried(world: World) -> None:
     """DynamoDB cancels one of two calls that use the same key at once."""
     conflict = faults.Fault(faults.FaultKind.CONFLICT, at=RECEIPT)
     world.proxy.plan = faults.script({"TransactWriteItems": [conflict, conflict]})

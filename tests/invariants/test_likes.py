@@ -87,11 +87,11 @@ def test_the_first_like_of_a_spread_post_makes_one_shard_and_uses_it(make_world:
 
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
-@pytest.mark.parametrize("where", ["world", "spread_world"], ids=["first shard", "spread"])
+@pytest.mark.parametrize("fixture", ["world", "spread_world"], ids=["first shard", "spread"])
 def test_a_like_of_a_missing_post_is_refused_and_stores_nothing(
-    where: str, key: str | None, request: pytest.FixtureRequest
+    fixture: str, key: str | None, request: pytest.FixtureRequest
 ) -> None:
-    world: World = request.getfixturevalue(where)
+    world: World = request.getfixturevalue(fixture)
     for change in (world.like, world.unlike):
         with pytest.raises(NotFoundError):
             change("ann", key=key)

@@ -169,7 +169,7 @@ PAIRS = Counter(
 ROWS = Counter("rows", prefix="HALL", sort_key="ROWS", attribute="row", delta=1, ceiling=3, numbered=True)
 
 
-def test_50_of_60_entries_in_a_contest_get_different_numbers_and_only_one_is_the_last(counting: Counting) -> None:
+def test_50_of_60_entries_in_a_contest_get_different_numbers_and_one_entry_gets_the_last(counting: Counting) -> None:
     counting.world.proxy.strip_tokens = True
     counting.world.proxy.plan = faults.random_faults(50, {"TransactWriteItems": FAULT_MIX})
     callers = 12

@@ -283,13 +283,13 @@ def test_a_read_whose_answers_are_all_truncated_is_unreachable_and_never_a_wrong
         read(world)
 
 
-@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+@pytest.mark.parametrize("keeps_tokens", [True, False], ids=["tokens", "no tokens"])
 @pytest.mark.parametrize("fault", [*TIMED_OUT, faults.delay(LATE_S)], ids=fault_name)
 def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
-    make_world: Callable[..., World], fault: Fault, tokens: bool
+    make_world: Callable[..., World], fault: Fault, keeps_tokens: bool
 ) -> None:
     world = make_world(hasty=True)
-    world.proxy.strip_tokens = not tokens
+    world.proxy.strip_tokens = not keeps_tokens
     world.proxy.plan = faults.script({"TransactWriteItems": [fault]})
     assert world.play(KEY) == (PLAYED, False)
     world.proxy.wait_until_idle()
@@ -299,7 +299,7 @@ def test_a_play_that_times_out_or_arrives_after_its_own_retry_counts_once(
 
 
 @pytest.mark.parametrize("spills", [False, True], ids=["exact", "spilled"])
-def test_a_late_copy_of_a_like_without_a_key_does_not_like_again_after_an_unlike(
+def test_a_late_copy_of_a_like_without_a_key_makes_no_like_after_an_unlike(
     make_world: Callable[..., World], spills: bool
 ) -> None:
     world = make_world(hasty=True)

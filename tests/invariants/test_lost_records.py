@@ -274,7 +274,7 @@ def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(
 
 
 def break_consumers(world: Deployment, *consumers: str, target: str = "v") -> Callable[[], object]:
-    """Give these consumers a bug: they cannot read receipts of a target. Returns a function that removes the bug."""
+    """Give these consumers a bug in reading the receipts of a target. Returns a function that removes the bug."""
     originals = {consumer: world.handlers[consumer].consumer for consumer in consumers}
 
     def read(consumer: str, declared, record):  # type: ignore[no-untyped-def]

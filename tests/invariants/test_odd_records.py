@@ -32,7 +32,7 @@ def receipt(counter: str = "plays", nonce: str = "a", **more: Any) -> dict[str, 
     } | more  # fmt: skip
 
 
-def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_one(stream: StreamWorld) -> None:
+def test_a_manually_edited_receipt_counts_once_and_an_overwritten_receipt_is_a_new_receipt(stream: StreamWorld) -> None:
     first_image, edited_image, new_image = receipt(), receipt(note={"S": "seen"}), receipt(nonce="b")
     records = [
         record(1, "INSERT", NewImage=first_image),

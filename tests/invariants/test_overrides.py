@@ -191,7 +191,7 @@ def test_a_period_that_begins_while_the_override_changes_has_the_new_override(
 
 
 def test_a_removed_override_leaves_the_copied_limit_in_a_tally_until_the_next_write(world: World, clock: Clock) -> None:
-    """Events compare with the copied limit. A call whose clock was ahead copied it before the period began."""
+    """Events compare with the copied limit. A call whose clock was ahead copied this limit before the period began."""
     clock.pass_s(59 - clock() % 60)
     first, second = new_processes(world, 2)
     put_override(first, QUOTA, 5)

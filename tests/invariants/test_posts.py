@@ -63,7 +63,7 @@ def test_a_post_belongs_to_the_author_who_creates_it_first(world: World) -> None
     assert stored_post(world) == (0, "theirs")
 
 
-def test_a_post_without_its_text_is_read_once_more_and_then_is_not_found(world: World) -> None:
+def test_a_post_without_its_text_is_read_twice_and_is_not_found(world: World) -> None:
     """A Query beside the transaction that creates a post may find `META` before it finds the text."""
     world.write_post(text="here")
     [text] = [item for item in world.items() if "body" in item]
@@ -103,7 +103,7 @@ def test_a_read_that_sees_the_unlike_but_not_the_like_shows_zero(world: World) -
     assert tallies.read(world.call(), counters.LIKES, POST) == 0
 
 
-def test_a_read_sums_every_shard_and_no_item_beside_them(world: World) -> None:
+def test_a_read_sums_every_shard_and_no_other_item(world: World) -> None:
     world.write_post(text="99")
     world.like("ann")
     for shard in (1, 9, 10, 99, 255):

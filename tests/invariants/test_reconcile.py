@@ -317,7 +317,7 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
 
 
 @pytest.mark.parametrize("shard", [0, *in_long([1, 7])])
-def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_again(
+def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_once_more(
     world: Deployment, reconciler: Reconciler, shard: int
 ) -> None:
     """The like moves the shard that is repaired, another shard, or a shard that did not exist."""

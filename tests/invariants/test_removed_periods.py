@@ -57,7 +57,7 @@ def take_removals_by_ttl(world: Deployment) -> None:
 
 
 def expire(world: Deployment) -> int:
-    """Removes the expired items, as DynamoDB does by TTL. Returns how many it removed, without heartbeats."""
+    """Removes the expired items, as DynamoDB does by TTL. Returns the number of removed items, without heartbeats."""
     world.take_written()
     items = world.scan("counts")
     expired = [item for item in items if int(item.get("expiration", {"N": "9" * 12})["N"]) <= world.now_s]

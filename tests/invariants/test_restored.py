@@ -98,7 +98,7 @@ def repair_restored(world: Deployment, copy: Store, moment_s: float | None = Non
 
 @pytest.fixture
 def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
-    """A function that deploys restored tables with new streams. By default it copies and repairs the present tables."""
+    """A function that deploys restored tables with new streams; by default repaired copies of the present tables."""
     deployments: list[Deployment] = []
 
     def adopt(copy: Store | None = None) -> Deployment:
@@ -135,7 +135,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
 ) -> None:
     """A tally of likes equals its children, and a tally that is rolled up equals its receipts.
 
-    This holds after the repair, under new traffic, and days later.
+    The numbers are equal after the repair, under new traffic, and days later.
     """
     users = itertools.count()
 

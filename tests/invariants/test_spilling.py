@@ -141,12 +141,12 @@ def test_a_replay_closes_a_half_open_breaker(world: World, now_s: list[float]) -
 
 
 @pytest.mark.parametrize("fault", LOST_RESPONSES, ids=lambda fault: fault.kind.name.lower())
-@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "no tokens"])
+@pytest.mark.parametrize("keeps_tokens", [True, False], ids=["tokens", "no tokens"])
 def test_a_change_that_was_committed_before_its_retries_meet_conflicts_is_counted_once(
-    world: World, fault: Fault, tokens: bool
+    world: World, fault: Fault, keeps_tokens: bool
 ) -> None:
     """The first response is lost, and every retry is in conflict. The spill then finds the receipt, and replays it."""
-    world.proxy.strip_tokens = not tokens
+    world.proxy.strip_tokens = not keeps_tokens
     world.proxy.plan = faults.script({"TransactWriteItems": [fault, *CONFLICTS_UNTIL_SPILL]})
     assert world.play("key-1") == ({"video_id": VIDEO, "counted": True, "visible": "now"}, False)
     assert (world.tally(), world.tally_after_rollup()) == (1, 1)
@@ -231,7 +231,7 @@ def test_a_spilled_child_that_is_deleted_before_its_rollup_leaves_the_tally_righ
 
 
 def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> None:
-    """The tombstone stops a late copy of the like. No read, list or count has it, and it expires by TTL."""
+    """The tombstone stops a late copy of the like. No read, list or count has the tombstone, which expires by TTL."""
     hot_children.like("ann")
     hot_children.like("bob")
     hot_children.unlike("ann")

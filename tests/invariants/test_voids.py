@@ -206,7 +206,7 @@ def test_a_void_is_refused_without_a_receipt_of_the_callers_own_change(shop: Sho
 
 
 def test_a_key_that_is_reused_after_its_receipt_expired_can_be_voided_a_second_time(shop: Shop, clock: Clock) -> None:
-    """This holds although the receipt of the first void is still stored, because that void spilled."""
+    """The receipt of the first void is still stored, because that void spilled."""
     shop.add(SALES, 5, "order-1")
     shop.world.store.breaker.trip(f"SALE#{ID}")
     assert shop.void(SALES, "order-1")["visible"] == "soon"

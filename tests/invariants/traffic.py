@@ -366,7 +366,7 @@ class Traffic:
         (_,) = self.world.take_written(note)
 
     def _restore(self, number: int, amount: int, minute: int, nonce_start: str = "+") -> int:
-        """Puts an old image of a tally. Returns the number that it replaces."""
+        """Puts an old image of a tally. Returns the number that the image replaces."""
         item: dict[str, Any] = keys.key(f"SITE#{RESTORED}/{number}", "VISITS")
         nonce = nonce_start + secrets.token_hex(6)
         item |= {"visits": {"N": str(amount)}, "at": {"N": str(minute)}, "nonce": {"S": nonce}}

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tally.dev.base.errors import LocalError
 
 from .. import ROOT, running
-from .replay import SETTLE_S_MAX, ReplayOutcome, replay
+from .replay import COUNTS_S_MAX, ReplayOutcome, replay
 from .report import complaints, report
 from .visitors import Server
 from .weblog import SITE, read_log
@@ -30,8 +30,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="make demo",
         description="Replay a web server's log as visits of its pages. The demo uses the `make dev` on the port, or"
         " starts a `make dev`. It sends some visits twice, loses the answers of others, and then counts the log itself."
-        f" Within {SETTLE_S_MAX:.0f} s every page must have the log's number. No tally may drift, and series and top"
-        " list must have the log's numbers. Otherwise the exit status is 1. In a terminal, a server that the demo"
+        f" Within {COUNTS_S_MAX:.0f} s every page must have the log's number. No tally may drift, and series and"
+        " top list must have the log's numbers. Otherwise the exit status is 1. In a terminal, a server that the demo"
         " started runs until Ctrl-C.",
     )
     parser.add_argument("--port", type=int, default=PORT_DEFAULT, help=f"port of the server (default: {PORT_DEFAULT})")
@@ -47,7 +47,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="do not wait until Tally has judged the minutes of the run and folded them into hours (about a minute, and"
+        help="do not wait until Tally has judged the minutes of the run and summed them up (about a minute, and"
         " longer on a server with a longer TALLY_MINUTE_S)",
     )
     arguments = parser.parse_args(argv)
@@ -99,7 +99,7 @@ def _print_outcome(outcome: ReplayOutcome, port: int, started: bool) -> None:
         print(f"tally: {complaint}", file=sys.stderr)
     keeps_running = started and sys.stdout.isatty()
     until = " (Ctrl-C ends the server)" if keeps_running else ", while `make dev` runs" if started else ""
-    has = "has" if outcome.hours else "will soon have"
+    has = "has" if outcome.series_and_top else "will soon have"
     print(f"\nThe console {has} the log's hours{until}: http://localhost:{port}/console#/top/visits", flush=True)
     if keeps_running:
         with contextlib.suppress(KeyboardInterrupt):

@@ -18,18 +18,18 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .visitors import DriftingTally, RequestsSent, Server, read_counts, send
 from .weblog import Weblog
 
-SETTLE_S_MAX = 60.0  # reads show a visit within seconds, and later on a busy machine
-SETTLE_POLL_S = 0.1
-PAGES = 10  # the most visited pages, whose series and places in the top list are compared
-POLL_S = 1.0
-FOLDED_MINUTES_MAX = 90  # of the ledger; if no consumer is behind, 29 are enough: nine to judge, and twenty to fold
+COUNTS_S_MAX = 60.0  # reads show a visit within seconds, or later if the machine is busy
+COUNTS_POLL_S = 0.1
+PAGES = 10  # the most visited pages, whose series and values in the top list are compared
+SERIES_POLL_S = 1.0
+SERIES_WAIT_MINUTES_MAX = 90  # minutes of the ledger. If no consumer is behind, 29 do: nine to judge, 20 to sum up
 NAME_CHARACTERS_MAX = 100  # of the log's name in a key; Tally allows keys of 255 characters
 _BAR = "{l_bar}{bar}| {elapsed}"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Hours(NamedTuple):
-    """The visits of each page in the last month, as the page's series and the top lists say."""
+class SeriesAndTop(NamedTuple):
+    """The visits of each page: in its series of the last month, and in the top lists of the run's months."""
 
     series: Mapping[str, int]
     top: Mapping[str, int]
@@ -38,14 +38,14 @@ class Hours(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HoursCompared:
+class Comparison:
     """Visits by page: in the log, and added to series and top list during the run."""
 
     log: Mapping[str, int]
     series: Mapping[str, int]
     top: Mapping[str, int]
     took_s: float | None
-    """Seconds from the last visit until series and top list had the whole run. None: not within FOLDED_MINUTES_MAX."""
+    """Seconds from the last visit until series and top list had the whole run. None: longer than the demo waits."""
 
     @property
     def differing(self) -> list[str]:
@@ -62,18 +62,19 @@ class ReplayOutcome:
     counted: dict[str, int]
     sent: RequestsSent
     took_s: float
-    settled_s: float | None
-    """Seconds until every page had its count; None if SETTLE_S_MAX was not enough."""
+    counts_right_after_s: float | None
+    """Seconds from the last visit until every page had its count. None: more than COUNTS_S_MAX."""
     drifts: list[DriftingTally]
     """The tallies that drift after the run, and did not drift before."""
-    hours: HoursCompared | None
+    series_and_top: Comparison | None
     """Series and top list of the most visited pages; None if the demo did not wait for them (`--quick`)."""
 
     @property
     def is_right(self) -> bool:
         """Whether every page has the log's count in time, no tally drifts, and series and top list equal the log."""
-        hours_agree = self.hours is None or (self.hours.took_s is not None and not self.hours.differing)
-        return hours_agree and not self.differing and self.settled_s is not None and not self.drifts
+        compared = self.series_and_top
+        series_agree = compared is None or (compared.took_s is not None and not compared.differing)
+        return series_agree and not self.differing and self.counts_right_after_s is not None and not self.drifts
 
     @property
     def differing(self) -> list[str]:
@@ -88,7 +89,7 @@ class ReplayOutcome:
 
 
 def visits_with_keys(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
-    """Returns the URL and the key of each visit. A key of the log's name, run and line has over 22 characters."""
+    """Returns the URL and the key of each visit. Tally asks strangers for keys of 22 characters or more."""
     name = _NOT_IN_KEYS.sub("-", log.name)[:NAME_CHARACTERS_MAX]
     for visit in log.visits:
         yield visit.url, f"{name}.{run}.{visit.line:06d}"
@@ -97,9 +98,9 @@ def visits_with_keys(log: Weblog, run: str) -> Iterator[tuple[str, str]]:
 async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = False) -> ReplayOutcome:
     """Reads the counts, sends the visits, reads the counts again, and reads the drift. Raises LocalError.
 
-    Unless `quick`, waits until Tally has judged the minutes of the run and folded them into hours.
+    Unless `quick`, waits until Tally has judged the minutes of the run and summed them up in series and top lists.
     """
-    expected = log.recount()
+    expected = log.page_visits()
     run = secrets.token_hex(8)  # so that a second run has new keys, and counts, too
     steps = 2 * len(expected) + len(log.visits)
     bar = tqdm(desc="reading the counts", total=steps, file=sys.stderr, disable=None, leave=False, bar_format=_BAR)
@@ -109,64 +110,66 @@ async def replay(log: Weblog, port: int, concurrency: int, *, quick: bool = Fals
             before, began_s = await read_counts(server, expected, concurrency, bar.update), time.time()
             top_pages = dict(expected.most_common(PAGES))
             visits = {page: before[page] for page in top_pages}
-            hours_before = None if quick else await _read_hours(server, visits, began_s)
-            if hours_before and hours_before.series != visits:
-                hours_before = await _wait_until_folded(server, visits, began_s, began_s)
+            series_before = None if quick else await _read_series_and_top(server, visits, began_s)
+            if series_before and series_before.series != visits:
+                series_before = await _wait_for_series(server, visits, began_s, began_s)
             bar.set_description("visiting")
             started_s = time.monotonic()
             await send(server, visits_with_keys(log, run), concurrency, bar.update)
             took_s = time.monotonic() - started_s
             bar.set_description("reading the counts again")
             expected_counts = {page: before[page] + number for page, number in expected.items()}
-            settled_s = await _wait_for_counts(server, expected_counts, concurrency)
+            right_after_s = await _wait_for_counts(server, expected_counts, concurrency)
             after = await read_counts(server, expected, concurrency, bar.update)
             compared = None
-            if hours_before:
-                bar.set_description("waiting until the run's minutes are judged and folded")
-                compared = await _compare(server, hours_before, top_pages, began_s)
+            if series_before:
+                bar.set_description("waiting until the run's minutes are judged and summed up")
+                compared = await _compare(server, series_before, top_pages, began_s)
                 after = await read_counts(server, expected, concurrency, lambda _: None)
             drifts = sorted(await server.read_drift() - drifted_before)
     counted = {page: after[page] - before[page] for page in expected}
-    return ReplayOutcome(log, expected, counted, server.sent, took_s, settled_s, drifts, compared)
+    return ReplayOutcome(log, expected, counted, server.sent, took_s, right_after_s, drifts, compared)
 
 
 async def _wait_for_counts(server: Server, expected_counts: Mapping[str, int], concurrency: int) -> float | None:
-    """Wait until the counts reach `expected_counts`. Returns the seconds it took, or None after SETTLE_S_MAX."""
+    """Wait until the counts reach `expected_counts`. Returns the seconds it took, or None after COUNTS_S_MAX."""
     started_s, missing = time.monotonic(), dict(expected_counts)
     while missing:
         counted = await read_counts(server, missing, concurrency, lambda _: None)
         missing = {page: number for page, number in missing.items() if counted[page] < number}
-        if missing and time.monotonic() - started_s > SETTLE_S_MAX:
+        if missing and time.monotonic() - started_s > COUNTS_S_MAX:
             return None
         if missing:
-            await asyncio.sleep(SETTLE_POLL_S)
+            await asyncio.sleep(COUNTS_POLL_S)
     took_s = time.monotonic() - started_s
-    return took_s if took_s <= SETTLE_S_MAX else None  # the last read may have ended too late
+    return took_s if took_s <= COUNTS_S_MAX else None  # the last read may have ended too late
 
 
-async def _read_hours(server: Server, pages: Collection[str], since_s: float) -> Hours:
-    """Returns Tally's hours of these pages, from the month in which the run began (`since_s`)."""
-    months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (since_s, time.time())})
+async def _read_series_and_top(server: Server, pages: Collection[str], began_s: float) -> SeriesAndTop:
+    """Reads series and top lists of these pages. A run that began in another month needs two top lists."""
+    months = sorted({datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") for at_s in (began_s, time.time())})
     lists = [await server.read_top(month) for month in months]
     series = {page: await server.read_series(page) for page in pages}
     ends = [as_of_s for _, as_of_s in (*lists, *series.values())]
     top = {page: sum(listed.get(page, 0) for listed, _ in lists) for page in pages}
-    return Hours({page: number for page, (number, _) in series.items()}, top, min(ends))
+    return SeriesAndTop({page: number for page, (number, _) in series.items()}, top, min(ends))
 
 
-async def _wait_until_folded(server: Server, pages: Collection[str], since_s: float, until_s: float) -> Hours:
-    """Waits until Tally has folded `until_s`, at most FOLDED_MINUTES_MAX, and returns Tally's hours."""
-    deadline_s = time.monotonic() + FOLDED_MINUTES_MAX * await server.read_minute_s()
-    while (hours := await _read_hours(server, pages, since_s)).as_of_s < until_s and time.monotonic() < deadline_s:
-        await asyncio.sleep(POLL_S)
-    return hours
+async def _wait_for_series(server: Server, pages: Collection[str], began_s: float, until_s: float) -> SeriesAndTop:
+    """Waits until series and top lists have every visit before `until_s`, for at most SERIES_WAIT_MINUTES_MAX."""
+    deadline_s = time.monotonic() + SERIES_WAIT_MINUTES_MAX * await server.read_minute_s()
+    found = await _read_series_and_top(server, pages, began_s)
+    while found.as_of_s < until_s and time.monotonic() < deadline_s:
+        await asyncio.sleep(SERIES_POLL_S)
+        found = await _read_series_and_top(server, pages, began_s)
+    return found
 
 
-async def _compare(server: Server, before: Hours, log: Mapping[str, int], since_s: float) -> HoursCompared:
-    """Waits until Tally has folded every visit up to now, and compares. `before`: Tally's hours before the run."""
+async def _compare(server: Server, before: SeriesAndTop, log: Mapping[str, int], began_s: float) -> Comparison:
+    """Waits until series and top lists have every visit, and compares. `before`: their visits before the run."""
     ended_s = time.time()
-    after = await _wait_until_folded(server, log, since_s, ended_s)
-    return HoursCompared(
+    after = await _wait_for_series(server, log, began_s, ended_s)
+    return Comparison(
         log,
         {page: after.series[page] - before.series[page] for page in log},
         {page: after.top[page] - before.top[page] for page in log},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from .replay import PAGES, SETTLE_S_MAX, HoursCompared, ReplayOutcome
+from .replay import COUNTS_S_MAX, PAGES, Comparison, ReplayOutcome
 from .weblog import SITE
 
 DIFFERENCES_SHOWN_MAX = 10
@@ -32,12 +32,12 @@ def report(outcome: ReplayOutcome) -> Iterator[str]:
         ("doubled", doubled, "visits"),
     )
     yield ""
-    if outcome.settled_s is None:
-        yield f"After {SETTLE_S_MAX:.0f} s the counts still differed from the log."
+    if outcome.counts_right_after_s is None:
+        yield f"After {COUNTS_S_MAX:.0f} s the counts still differed from the log."
     else:
-        yield f"The counts were right {outcome.settled_s:.1f} s after the last visit."
+        yield f"The counts were right {outcome.counts_right_after_s:.1f} s after the last visit."
     yield from _drift_lines(outcome)
-    yield from _hours_lines(outcome.hours)
+    yield from _series_lines(outcome.series_and_top)
     if not outcome.differing:
         yield f"All {len(outcome.expected):,} pages have the log's count."
         return
@@ -49,25 +49,26 @@ def complaints(outcome: ReplayOutcome) -> Iterator[str]:
     """Returns a line for each reason why the demo fails."""
     if outcome.differing:
         yield f"{len(outcome.differing)} pages differ from the log (or had other visits during the run)"
-    elif outcome.settled_s is None:
-        yield f"the counts were right more than {SETTLE_S_MAX:.0f} s after the last visit"
-    if outcome.hours and outcome.hours.took_s is None:
+    elif outcome.counts_right_after_s is None:
+        yield f"the counts were right more than {COUNTS_S_MAX:.0f} s after the last visit"
+    compared = outcome.series_and_top
+    if compared and compared.took_s is None:
         yield "series and top list did not reach the end of the run: run `tally status --local`"
-    elif outcome.hours and outcome.hours.differing:
-        yield f"series or top list differ from the log for {len(outcome.hours.differing)} pages"
+    elif compared and compared.differing:
+        yield f"series or top list differ from the log for {len(compared.differing)} pages"
     if outcome.drifts:
         yield f"{len(outcome.drifts)} tallies drifted during the run"
 
 
 def _drift_lines(outcome: ReplayOutcome) -> Iterator[str]:
-    judged = outcome.hours is not None and outcome.hours.took_s is not None
+    judged = outcome.series_and_top is not None and outcome.series_and_top.took_s is not None
     covers = "the run's minutes are judged" if judged else "some of the run's minutes are not judged yet"
     yield f"GET /drift: {len(outcome.drifts):,} tallies drifted ({covers})."
     for row in outcome.drifts[:DIFFERENCES_SHOWN_MAX]:
         yield f"drifts: {row.counter} of {row.id} by {row.drift:+,}"
 
 
-def _hours_lines(compared: HoursCompared | None) -> Iterator[str]:
+def _series_lines(compared: Comparison | None) -> Iterator[str]:
     if compared is None or compared.took_s is None:
         return
     for page in compared.differing:

@@ -40,7 +40,7 @@ class Weblog:
     visits: tuple[Visit, ...]
     malformed: int
 
-    def recount(self) -> Counter[str]:
+    def page_visits(self) -> Counter[str]:
         """Returns the number of visits of each page."""
         return Counter(visit.page for visit in self.visits)
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENT_DEMO = f"""
 import sys
 from bench.demo import __main__, replay
-replay.SETTLE_S_MAX = replay.FOLDED_MINUTES_MAX = {PATIENCE_S}
+replay.COUNTS_S_MAX = replay.SERIES_WAIT_MINUTES_MAX = {PATIENCE_S}
 sys.exit(__main__.main())
 """
 LINES = 200  # the answers of ten are lost, and twenty are sent twice
@@ -50,11 +50,11 @@ def test_the_demo_and_the_console_show_the_numbers_of_the_log(start: Callable[..
         page.goto(address)
         page.get_by_label("Your name").fill("ann")  # only a signed-in user may list the shipped counters
         page.get_by_label("Your name").press("Enter")
-        for visited, number in read_log(log).recount().most_common(replay.PAGES):
+        for visited, number in read_log(log).page_visits().most_common(replay.PAGES):
             expect(page.locator("tr", has=page.get_by_text(visited, exact=True)).locator("td").last).to_have_text(
                 str(number)
             )
-        for visited, number in read_log(log).recount().most_common(replay.PAGES):
+        for visited, number in read_log(log).page_visits().most_common(replay.PAGES):
             page.goto(f"{dev.url}/console#/tally/visits/{quote(visited, safe='')}")
             expect(page.locator("h1")).to_have_text(visited)
             expect(page.locator(".moves .sum strong")).to_have_text(str(number))

@@ -20,7 +20,7 @@ from aiohttp import web
 from bench import ROOT
 from bench.demo import __main__ as demo
 from bench.demo import replay, visitors
-from bench.demo.replay import HoursCompared, ReplayOutcome
+from bench.demo.replay import Comparison, ReplayOutcome
 from bench.demo.report import complaints, report
 from bench.demo.visitors import DriftingTally, RequestsSent
 from bench.demo.weblog import SITE, Weblog, read_log
@@ -150,8 +150,8 @@ def log(tmp_path: Path) -> Path:
 def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Returns a function that runs the demo with short pauses. The demo skips the series and the top list."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
-    monkeypatch.setattr(replay, "SETTLE_S_MAX", PATIENCE_S)
-    monkeypatch.setattr(replay, "SETTLE_POLL_S", 0.001)
+    monkeypatch.setattr(replay, "COUNTS_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(replay, "COUNTS_POLL_S", 0.001)
 
     def run(tally: FakeTally) -> DemoRun:
         status = demo.main(["--port", str(tally.port), "--log", str(log), "--quick"])
@@ -177,7 +177,7 @@ def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
 
 
 PAGE_URL = f"{SITE}/a"
-SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
+SAME_SERIES = Comparison({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -185,24 +185,24 @@ SAME_HOURS = HoursCompared({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
     [
         ({}, "All 1 pages have the log's count.", ""),
         ({"counted": {PAGE_URL: 2}}, "differs: /a: 3 in the log, 2 by Tally", "1 pages differ from the log"),
-        ({"settled_s": None}, "still differed from the log.", "right more than"),
+        ({"counts_right_after_s": None}, "still differed from the log.", "right more than"),
         ({"drifts": [DriftingTally("visits", "a", -2)]}, "drifts: visits of a by -2", "1 tallies drifted"),
         (
-            {"hours": replace(SAME_HOURS, series={PAGE_URL: 2})},
+            {"series_and_top": replace(SAME_SERIES, series={PAGE_URL: 2})},
             "3 in the log, 2 in the series, 3 in the top",
             "for 1 pages",
         ),
         (
-            {"hours": replace(SAME_HOURS, top={PAGE_URL: 2})},
+            {"series_and_top": replace(SAME_SERIES, top={PAGE_URL: 2})},
             "3 in the log, 3 in the series, 2 in the top",
             "for 1 pages",
         ),
-        ({"hours": replace(SAME_HOURS, took_s=None)}, "minutes are not judged yet", "did not reach the end of the run"),
+        ({"series_and_top": replace(SAME_SERIES, took_s=None)}, "not judged yet", "did not reach the end of the run"),
     ],
 )
 def test_a_difference_from_the_log_is_reported_and_fails_the_demo(fields: dict[str, Any], out: str, err: str) -> None:
     right_outcome = ReplayOutcome(
-        Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_HOURS
+        Weblog("log", (), 0), Counter({PAGE_URL: 3}), {PAGE_URL: 3}, RequestsSent(), 1.0, 1.0, [], SAME_SERIES
     )
     outcome = replace(right_outcome, **fields)
     assert outcome.is_right is not bool(err)
@@ -244,7 +244,7 @@ def test_a_log_may_be_gzipped_or_plain_and_its_malformed_lines_are_counted_separ
     for path in (plain, packed):
         log = read_log(path)
         assert log.malformed == 6
-        assert log.recount() == {f"{SITE}/a": 3, f"{SITE}/b": 1, f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1}
+        assert log.page_visits() == {f"{SITE}/a": 3, f"{SITE}/b": 1, f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1}
 
 
 def test_sigterm_ends_the_demo_with_one_line_as_ctrl_c_does(serve: Serve, log: Path) -> None:
@@ -270,8 +270,8 @@ def test_an_unusable_log_gives_an_error_of_one_line(tmp_path: Path, content: byt
 def test_the_log_of_nasa_is_complete() -> None:
     path = demo.LOG
     log = read_log(path)
-    assert (len(log.visits), log.malformed, len(log.recount())) == (1880, 0, 464)
-    assert log.recount().most_common(1) == [(f"{SITE}/images/KSC-logosmall.gif", 97)]
+    assert (len(log.visits), log.malformed, len(log.page_visits())) == (1880, 0, 464)
+    assert log.page_visits().most_common(1) == [(f"{SITE}/images/KSC-logosmall.gif", 97)]
     acknowledgement = " ".join((path.parent / "README.md").read_text().split())
     assert "Jim Dumoulin of the Kennedy Space Center" in acknowledgement
     assert "may be freely redistributed" in acknowledgement

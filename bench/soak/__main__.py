@@ -32,7 +32,7 @@ OPERATIONS, MINUTE_S, WORKERS = 1_000_000, 4, 2
 STOCK = 60  # of each item at the start: enough for most changes, and too little for some
 TICK_S = 0.1
 CHECK_S = 1.0
-SETTLE_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
+RIGHT_S_MAX = 240.0  # from the last answer until every tally is right, because holds expire and the rollup catches up
 JUDGED_S_MAX = 120.0  # from one judged minute to the next
 
 
@@ -93,7 +93,7 @@ class Soak:
             monitor = Monitor(setup, setup.store())
             consumers = self._run_load(setup, monitor)
             stored = comparison.read_tables(setup)
-        problems = [*comparison.all_differences(monitor.accepted, stored), *monitor.as_of_errors]
+        problems = [*comparison.all_differences(monitor.accepted, stored), *monitor.errors]
         problems += [f"false drift of {drift[0]} {drift[1]} by {drift[2]} was confirmed" for drift in monitor.drifts]
         return self._report(monitor, consumers, stored, problems, time.monotonic() - began_s)
 
@@ -106,7 +106,7 @@ class Soak:
             self._watch_workers(setup, consumers, workers, monitor)
             faults_end.set()
             if not self._wait_until_complete(setup, consumers, monitor):
-                monitor.as_of_errors.append("not every change was rolled up and judged in time")
+                monitor.errors.append("not every change was rolled up and judged in time")
         finally:
             for process in workers:
                 process.kill()
@@ -120,13 +120,13 @@ class Soak:
         """Monitor the tables until the workers are done."""
         with closing(setup.wire()) as wire:
             shards = {table: Stream(wire, f"soak-{table}").shard for table in STREAMED}
-        check_s, alive = 0.0, True
+        next_check_s, alive = 0.0, True
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
             while alive:
                 alive, now_s = any(process.is_alive() for process in workers), time.monotonic()
                 consumers.step(now_s, kills=alive)
-                if now_s >= check_s or not alive:
-                    check_s = now_s + CHECK_S
+                if now_s >= next_check_s or not alive:
+                    next_check_s = now_s + CHECK_S
                     monitor.check()
                     monitor.trim(shards)
                     bar.n = monitor.accepted.operations
@@ -138,18 +138,18 @@ class Soak:
 
     def _wait_until_complete(self, setup: SoakSetup, consumers: processes.ConsumerProcesses, monitor: Monitor) -> bool:
         """Wait until every tally is right and every minute up to this time is judged. Returns False after a timeout."""
-        until_s, judged = time.monotonic() + SETTLE_S_MAX, monitor.last_judged
-        settled_minute: int | None = None
+        until_s, judged = time.monotonic() + RIGHT_S_MAX, monitor.last_judged
+        right_minute: int | None = None  # the minute in which every tally was right
         expected = {name: amount for name, amount in monitor.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
             consumers.step(now_s, kills=False)
             monitor.check()
-            if settled_minute is not None and monitor.last_judged != judged:
+            if right_minute is not None and monitor.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, monitor.last_judged
-            if settled_minute is None:
+            if right_minute is None:
                 stored = {name: amount for name, amount in comparison.read_counts(setup).tallies.items() if amount}
-                settled_minute = setup.settings.minute_of(time.time()) if stored == expected else None
-            elif monitor.last_judged > settled_minute:
+                right_minute = setup.settings.minute_of(time.time()) if stored == expected else None
+            elif monitor.last_judged > right_minute:
                 return True
             time.sleep(CHECK_S)
         return False

@@ -12,11 +12,11 @@ from tests.faults import Fault, FaultKind, Plan
 FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
 SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after either fault, the caller waits for READ_TIMEOUT_S
-SLOW_FAULT_WEIGHT = 0.3
+SLOW_FAULT_WEIGHT = 0.3  # the other faults have 1
 LATE_SHARE = 0.3  # of the delayed requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
 LATE_S_MAX = 3.0  # the longest delay of a request or an answer, after which its client has sent another request
-HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # in its hot phase, most transactions of a key meet a conflict
-HOT_CONFLICT_SHARE = 0.7
+HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # of each key
+HOT_CONFLICT_SHARE = 0.7  # of the transactions on a key in its hot phase
 HOT_KEYS = ('"VID#v0"', '"VID#v1"', '"USER#u0"', '"POST#p0"', '"PAGE#h0"', '"AD#m0#')
 WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 ERROR_CODES = ("ThrottlingException", "RequestLimitExceeded", "TransactionInProgressException")
@@ -37,7 +37,7 @@ def make_plan(seed: int, share: float = FAULT_SHARE, now_s: Callable[[], float] 
 
 
 def conflict_chance(body: bytes, now_s: float) -> float:
-    """Returns how likely a conflict is now. The hot phases of the keys follow each other.
+    """Returns how likely a conflict is now. Each key has its own hot phases.
 
     The rollup's transactions touch nearly every hot key, but on a shard that other writers seldom touch.
     So a hot phase does not affect the rollup.
@@ -70,6 +70,6 @@ def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
         case FaultKind.ERROR_AFTER:
             return Fault(kind, code=chance.choice(ERROR_CODES_AFTER))
         case FaultKind.CONDITION_AND_CONFLICT:
-            return Fault(kind, at=0, failed_at=-1)
+            return Fault(kind, at=0, failed_at=-1)  # the last write's condition failed
         case _:
             return Fault(kind)

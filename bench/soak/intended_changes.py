@@ -153,7 +153,7 @@ def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> Inten
 def put_or_remove(store: Store, entry: IntendedEntry, key: str, *, put: bool) -> IntendedChange:
     """Returns the put or the removal of a like or a member. `key`: "" for a change without a key."""
     counter, id_, _, name = entry
-    is_caller = counter.changes != "service"
+    is_caller = counter.changes != "service"  # else a service names the child
 
     def send() -> Answer:
         call, fields = Call(store, name if is_caller else None), {} if is_caller else {"name": name}
@@ -233,6 +233,7 @@ def import_file(
     def send() -> Answer:
         crasher.arm(crashes.pop() if crashes else 0)
         try:
+            # A second run imports nothing more, so each answer counts as a replay.
             return {"status": IMPORT.run(arguments, Stack(store, None, counters.COUNTERS))}, True
         except CrashError:
             raise StoreBusyError("The import died before its end.") from None

@@ -31,14 +31,14 @@ TRIM_MARGIN = 3_000  # passed records that are kept, so that a restart delivers 
 class Monitor:
     """The findings so far.
 
-    `drifts`: confirmed false drift. `as_of_errors`: reads without a change from before `as_of`.
+    `drifts`: confirmed false drift. `errors`: reads without a change from before `as_of`, and a late end.
     """
 
     setup: SoakSetup
     store: Store
     accepted: Accepted = field(default_factory=Accepted)
     drifts: set[tuple[str, str, int]] = field(default_factory=set)
-    as_of_errors: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     unconfirmed: int = 0
     """Drift rows that are not confirmed, because the two halves of a change were judged at different times."""
     judged_minutes: int = 0
@@ -56,7 +56,7 @@ class Monitor:
     @property
     def problem_count(self) -> int:
         """How many errors there are."""
-        return len(self.drifts) + len(self.as_of_errors) + len(self.accepted.wrong)
+        return len(self.drifts) + len(self.errors) + len(self.accepted.wrong)
 
     def check(self) -> None:
         """Read the new notes, the ledger and some tallies, and note what is wrong."""
@@ -86,7 +86,7 @@ class Monitor:
             number = tallies.read(Call(self.store), GROWING_COUNTERS[tally[0]], tally[1])
             accepted = self._growth[tally].sum_before(as_of_s)
             if number < accepted:
-                self.as_of_errors.append(f"{tally} showed {number} as of {as_of_s}: {accepted} were accepted before")
+                self.errors.append(f"{tally} showed {number} as of {as_of_s}: {accepted} were accepted before")
 
     def trim(self, shards: dict[str, str]) -> None:
         """Delete stream records that both consumers have passed, because each record slows the engine down."""

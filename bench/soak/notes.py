@@ -73,6 +73,7 @@ class Accepted:
     """The last state of each settled hold, by the hold's id."""
     children: dict[Tally, set[str]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[Tally, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The numbers that `numbered` counters gave out, such as a ticket's."""
     imports: Multiset[str] = field(default_factory=Multiset)
     """The rows of each import."""
     wrong: list[Note] = field(default_factory=list)

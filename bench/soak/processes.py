@@ -25,7 +25,7 @@ START_S_MAX = 120.0
 REPORT_S = 0.5  # between two reports of the number of faults
 KILL_EVERY_MINUTES = 2.0  # on average, minutes of the ledger until a consumer or the sweep is killed or frozen
 FROZEN_SHARE = 0.25  # the rest are killed
-DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen or not restarted, on average and at most; often enough for drift
+DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen or not restarted, on average and at most; confirming drift takes 5
 AT_ONCE_SHARE = 0.6  # of the killed processes are restarted at once
 ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
     "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,

@@ -27,7 +27,7 @@ from ..clients import LOCAL, STREAMED, create_tables
 
 ENGINE = "engine.db"
 CLICKS = Counter("clicks", prefix="AD", sort_key="CLICKS", attribute="clicks", period="minute", keep_periods=5000)
-"""The soak's own counter, whose periods begin and end while the soak runs."""
+"""The soak's own counter, whose periods begin and end while the soak runs, and are kept until the soak ends."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SoakSetup:
 def run_engine(folder: Path) -> Iterator[Engine]:
     """Runs the engine on the file of a soak."""
     with Engine(folder / ENGINE) as engine:
-        _set_environment(SoakSetup(folder, 0, 1, engine.endpoint))
+        _set_environment(SoakSetup(folder, seed=0, minute_s=1, engine_endpoint=engine.endpoint))
         yield engine
 
 

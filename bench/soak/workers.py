@@ -1,4 +1,7 @@
-"""A process of clients. Each client makes changes and notes the answers. It resends a change that got no answer."""
+"""A process of clients. Each client makes changes and notes the answers. It resends a change that got no answer.
+
+An operation is one intended change of one id. A batch of five changes is five operations, and so is its void.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,22 @@ from .setup import CLICKS, SoakSetup, set_up_process
 if TYPE_CHECKING:
     from .intended_changes import Answer, Body, IntendedChange, IntendedEntry
 
-THREADS = 24
-INCREMENTS_MAX, BATCH_MAX = 90, 6
-IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5
+THREADS = 24  # clients in one process
+BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
+IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # rows of an import, crashes of it, writes before each crash
 TTL_S_MAX = 6  # of a hold
 CHILDREN = 15  # of each client, under each parent
 HOT_SHARE = 0.3  # of the changes go to the first two ids
 
 
 class Move(NamedTuple):
-    """Increments of a counter. Clients choose a move by its `weight`, and in a series by its `weight_in_series`."""
+    """Increments of a counter. Clients choose a move by its `weight`, and in a burst by its `weight_in_burst`."""
 
     counter: Counter
     ids: Sequence[str]
     amounts: Sequence[int]
     weight: float
-    weight_in_series: float = 0
+    weight_in_burst: float = 0
 
 
 def _ids(pattern: str, count: int) -> list[str]:
@@ -60,7 +63,7 @@ MOVES = {
 }
 PARENTS = {counters.LIKES: _ids("p{}", 10), counters.HEARTS: _ids("h{}", 5), counters.MEMBERS: _ids("w{}", 5)}
 """The parents of each counter of children."""
-WEIGHTS = {"series": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
+WEIGHTS = {"burst": 8.0, "batch": 4, "child": 25, "hold": 4, "set": 2, "import": 0.4, "visitor": 3}
 WEIGHTS |= {name: move.weight for name, move in MOVES.items()}
 """How often a client makes each kind of change. Each name is a kind in MOVES, or a method of Client."""
 BATCHABLE = [move for move in MOVES.values() if move.counter.is_batchable]
@@ -214,10 +217,10 @@ class Client:
     def _increment(self, move: Move) -> IntendedChange:
         return self._intended.increment(self._stores.faulty, self._entry(move), self._key())
 
-    def _series(self, operations_left: int) -> None:
-        """Make a series of increments, one after the other."""
-        moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, INCREMENTS_MAX))
-        for move in self._chance.choices(moves, [move.weight_in_series for move in moves], k=size):
+    def _burst(self, operations_left: int) -> None:
+        """Make many increments, one after the other."""
+        moves, size = list(MOVES.values()), min(operations_left, self._chance.randint(2, BURST_MAX))
+        for move in self._chance.choices(moves, [move.weight_in_burst for move in moves], k=size):
             if self._begun_operations < self._operations:  # voids of the first increments are operations, too
                 self._begin(self._increment(move))
 
@@ -275,7 +278,7 @@ class Client:
         exists_now = self._child_exists[entry]
         if exists_now is None:
             return None
-        put = not exists_now if self._chance.random() < 0.85 else exists_now
+        put = not exists_now if self._chance.random() < 0.85 else exists_now  # the rest change nothing
         key = self._key() if self._chance.random() < 0.5 else ""
         self._child_exists[entry] = None
         return self._intended.put_or_remove(
@@ -297,7 +300,7 @@ class Client:
         """Note a final answer. If the answer is not final, send the change again, soon or much later."""
         now_s = time.monotonic()
         if isinstance(result, RetryableError) or now_s - began_s > SLOW_S:
-            intent.late_until_s = now_s + LATE_S_MAX + 0.5
+            intent.late_until_s = now_s + LATE_S_MAX + 0.5  # with a margin
         intent.attempts += 1
         if isinstance(result, RetryableError) and intent.attempts >= ATTEMPTS_MAX:
             self._note(intent.notes(notes.UNKNOWN, repr(result)))
@@ -308,7 +311,7 @@ class Client:
             self._send_later(intent, intent.late_until_s - now_s)  # an earlier copy may still be accepted
         elif isinstance(result, LimitReachedError | PreconditionFailedError):
             self._note(intent.notes(notes.REFUSED))
-        elif isinstance(result, HoldSettledError):
+        elif isinstance(result, HoldSettledError):  # nobody else settles the hold, so it has expired
             self._note(intent.notes_of_answer({"state": notes.EXPIRED}))
         elif isinstance(result, Exception):
             self._note(intent.notes(notes.WRONG, repr(result)))

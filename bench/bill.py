@@ -80,7 +80,7 @@ def _warm_deployment() -> Iterator[LambdaDeployment]:
         disturbances = replace(UNDISTURBED, window_s=float(BOOKKEEPER.window_s))
         deployment = LambdaDeployment(engine, clock, SEED, disturbances, cost.SHARDS)
         deployment.sweep_each_minute()
-        deployment.run(12)  # until every shard has its heartbeat, and the first minutes are judged
+        deployment.run(12)  # minutes: until every shard has its heartbeat, and the first minutes are judged
         assert deployment.last_judged_minute > 0
         yield deployment
         deployment.wire.close()
@@ -96,6 +96,7 @@ def billed_units(millions: int, minutes: int, spread_s: float) -> float:
     """Returns the write units a minute that the engine bills."""
     per_minute, chance = millions * cost.M / cost.MINUTES, random.Random(SEED)
     with _warm_deployment() as deployment:
+        # A burst is in the first seconds of a minute, so its warm-up is a whole minute.
         deployment.play_for(WARM_UP_S if spread_s == 60 else 60, per_minute, spread_s, chance)
         units_before = deployment.wire.units
         deployment.play_for(60 * minutes, per_minute, spread_s, chance)

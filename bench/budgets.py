@@ -19,7 +19,7 @@ HOLD_CHANGES = {
     "a change of a hold's amount": (20, None), "a change of a hold's time": (None, 90),
     "a change of a hold's amount and time": (10, 120),
 }  # fmt: skip
-VOID, VOID_SPILLED = "a void", "a void of a spilled change"
+VOID, SPILLED_VOID = "a void", "a void that spills"
 
 
 def measure(quick: bool) -> Rows:
@@ -41,7 +41,7 @@ def measure(quick: bool) -> Rows:
         def hold(key: str) -> str:
             return str(holds.place(call(), stock, "mug", 30, 60, operation="hold", key=key).body["hold"])
 
-        increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="in")
+        increments.increment(call(), counter=stock, id="mug", amount=100, idempotency_key="delivery")
         measure_step(HOLD, lambda: hold("cart-1"))
         changed_hold = hold("changed")
         for name, (amount, ttl_s) in HOLD_CHANGES.items():
@@ -54,9 +54,9 @@ def measure(quick: bool) -> Rows:
             measure_step(
                 name, partial(settling.settle, call(), stock, "mug", committed_hold, hold_items.COMMITTED, amount)
             )
-        increments.increment(call(), counter=stock, id="mug", amount=-1, idempotency_key="out")
-        measure_step(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="out"))
+        increments.increment(call(), counter=stock, id="mug", amount=-1, idempotency_key="sale")
+        measure_step(VOID, lambda: changes.void(call(), counter=stock, id="mug", key="sale"))
         increments.increment(call(), counter=plays, id="mug", idempotency_key="play")
-        store.breaker.trip("VID#mug")
-        measure_step(VOID_SPILLED, lambda: changes.void(call(), counter=plays, id="mug", key="play"))
+        store.breaker.trip("VID#mug")  # opens the circuit breaker of the plays
+        measure_step(SPILLED_VOID, lambda: changes.void(call(), counter=plays, id="mug", key="play"))
     return rows

@@ -37,20 +37,20 @@ class Usage(NamedTuple):
     receipts: int = 0  # records of the table of receipts
     receipt_days: int = 1  # for how long a receipt is kept
     counts: int = 0  # records of the table of counts
-    new_items: int = 0  # records of new items of counts, which the rollup reads, too
+    new_items: int = 0  # new children
     calls: int = 1
-    in_batch: int = 1  # changes in one call; above 1 the caller is a function, not HTTP
+    in_batch: int = 1  # changes that a function sends in one invocation, each with a key; 1: the caller uses HTTP
     answer: int = 400  # bytes, headers included
 
 
 KINDS = {
     "now": Usage(writes=4, receipts=1, counts=1),
     "now, in batches": Usage(writes=4, receipts=1, counts=1, in_batch=90),
-    "soon": Usage(writes=1, receipts=1, receipt_days=8),
+    "soon": Usage(writes=1, receipts=1, receipt_days=8),  # the days that spilled receipts are kept
     "like": Usage(writes=4, counts=2, new_items=1),
     "like with a key": Usage(writes=6, receipts=1, counts=2, new_items=1),  # as a browser sends it
     "hold": Usage(writes=6 + 4, reads=1, receipts=1, counts=1, calls=2),  # with its commit
-    "settled hold": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
+    "hold, other amount": Usage(writes=6 + 8, reads=1, receipts=2, counts=2, calls=2),  # committed at another amount
     "read": Usage(reads=1),
     "read of 100": Usage(reads=100, answer=400 + 100 * 144),
     "read of a post": Usage(reads=4, answer=400 + 10 * KB),
@@ -76,16 +76,17 @@ METRICS_OF_HOT_TALLIES = 2  # conflicts, spilled changes; CloudWatch bills a met
 SHARDS = 4  # of each stream of a new table
 SHARD_WRITES_PER_S = 1000  # DynamoDB splits a partition above this
 ENTRY_BYTES = 22  # in a segment of the journal, compressed; ids are UUIDs
-SEGMENT_READS = 4  # the judge reads a segment up to three times, the fold of the series once
+SEGMENT_READS = 4  # the judge reads a segment up to three times, the series once
 
-# Each minute a sweep does its due tasks, judges, folds the series, and writes a heartbeat for each shard.
-JUDGE_WRITES, QUIET_READS, FOLD_READS = 2, 62.0, 16.0
+# Each minute a sweep does its due tasks, judges (both in QUIET_READS), and writes a heartbeat for each shard.
+JUDGE_WRITES, QUIET_READS = 2, 62.0
+SERIES_READS = 16.0  # of a sweep, to sum up the series
 # A change, alone or in a batch, computes about 4 ms at 512 MB, and waits 5 to 10 ms for DynamoDB.
-CHANGE_MS = 15
+CHANGE_MS, CHANGE_IN_BATCH_MS = 15, 10
 SWEEP_REQUESTS = 88  # one after the other, 5 ms each, for four shards in each stream
 
 # Bytes: CloudWatch's addition to each line; each kind of line; each stored item, with DynamoDB's own 100 bytes.
-EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
+LOG_EVENT, ACCESS_LINE, ANSWER_LINE, METRICS_LINE, SWEEP_LINES = 26, 244, 312, 215, 3450
 RECEIPT_BYTES, CHILD_BYTES, SERIES_DAY_BYTES, SERIES_HOUR_BYTES = 500, 250, 170, 8
 KEPT_DAYS = 365  # the age of the stored children and series, which are never deleted
 
@@ -134,16 +135,17 @@ def minute_edge_units(tallies: float, spread_s: float) -> float:
 def usage(month: Month, stage: BilledStage) -> dict[str, float]:
     """Returns the usage of a month of a stage, by the names of the prices. Quantities are averages with fractions."""
     used = defaultdict(float, month.other_quantities)
-    moved = sum(KINDS[kind].writes > 0 for kind in month.amounts)
+    counters = sum(KINDS[kind].writes > 0 for kind in month.amounts)  # as if each kind of change had its own counter
     used |= {"snapshot": stage.snapshots * FUNCTION_GB * MONTH_S, "alarm": stage.alarm_metrics, "dashboard": 1}
-    used["metric"] = METRICS + (moved + METRICS_OF_TRAFFIC if moved else 0) + METRICS_OF_HOT_TALLIES * _hot_hours(month)
+    used["metric"] = METRICS + METRICS_OF_HOT_TALLIES * _hot_hours(month)
+    used["metric"] += counters + METRICS_OF_TRAFFIC if counters else 0
     add_calls(month, stage, used)
     _consume(month, used)
     # The sweep takes 60 ms of a whole CPU, and waits for its requests.
     sweep_ms = 5 * SWEEP_REQUESTS + 60 * max(1.0, CPU_MB / stage.sweep_mb)
     _invoke(used, MINUTES, sweep_ms, stage.sweep_mb / KB)
     used["write"] += MINUTES * (JUDGE_WRITES + 2 * SHARDS)
-    used["read"] += MINUTES * (QUIET_READS + FOLD_READS)
+    used["read"] += MINUTES * (QUIET_READS + SERIES_READS)
     used["log"] += MINUTES * SWEEP_LINES / GB
     return used | {"recoverable": used["stored"], "log-kept": 0.15 * used["log"]}  # compressed
 
@@ -169,13 +171,13 @@ def add_calls(month: Month, stage: BilledStage, used: dict[str, float]) -> None:
     used["transfer"] += month.sum(lambda each: each.calls * each.answer * (each.in_batch == 1)) / GB
     used["log"] += (http * ACCESS_LINE + stage.logged * month.sum(lambda each: each.calls) * ANSWER_LINE) / GB
     _invoke(used, month.sum(lambda each: each.calls / each.in_batch), CHANGE_MS)
-    used["gb-second"] += month.sum(lambda each: each.in_batch > 1) * 0.010 * FUNCTION_GB
-    days, hours = _moved(month)
+    used["gb-second"] += month.sum(lambda each: each.in_batch > 1) * CHANGE_IN_BATCH_MS / 1000 * FUNCTION_GB
     used["write"] += series_writes(month)
-    new_items = month.sum(lambda each: each.new_items) / DAYS
-    kept = new_items * CHILD_BYTES + days * SERIES_DAY_BYTES + hours * SERIES_HOUR_BYTES
+    children = month.sum(lambda each: each.new_items) / DAYS
+    tallies, tally_hours = _moved(month)
+    kept_a_day = children * CHILD_BYTES + tallies * SERIES_DAY_BYTES + tally_hours * SERIES_HOUR_BYTES
     receipts = month.sum(lambda each: each.receipts * each.receipt_days) / DAYS * RECEIPT_BYTES
-    used["stored"] += (receipts + KEPT_DAYS * kept) / GB
+    used["stored"] += (receipts + KEPT_DAYS * kept_a_day) / GB
 
 
 def _moved(month: Month) -> tuple[float, float]:
@@ -211,12 +213,12 @@ def _consume(month: Month, used: dict[str, float]) -> None:
 
     receipts, waiting = month.sum(lambda each: each.receipts), month.amounts.get("soon", 0)
     _, updated = consume(waiting, waiting, rollup_units)
-    consume(0, 0, rollup_units)
+    consume(0, 0, rollup_units)  # the rollup gets only heartbeats of `counts`, because no child spills
     for records, metered in ((receipts, "receipts"), (month.sum(lambda each: each.counts) + updated, "new_items")):
         window_s = 1 if month.notifies else BOOKKEEPER.window_s
         batches, tallies = consume(records, records, booking_units, window_s)
         used["write"] += batches * minute_edge_units(tallies / batches, window_s * (1 - batches / (batches + records)))
-        used["read"] += tallies * ENTRY_BYTES / KB / 4 * SEGMENT_READS
+        used["read"] += tallies * ENTRY_BYTES / (4 * KB) * SEGMENT_READS
         lines = sum(min(batches, amount) for kind, amount in month.amounts.items() if getattr(KINDS[kind], metered))
         used["log"] += lines * METRICS_LINE / GB  # one line for each counter
 

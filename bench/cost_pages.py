@@ -18,7 +18,7 @@ MILLIONS = {
     "likes": ("like", 10_000),
     "likes from a browser, each with a key": ("like with a key", 10_000),
     "holds, each committed": ("hold", 10_000),
-    "holds, each committed at another amount": ("settled hold", 10_000),
+    "holds, each committed at another amount": ("hold, other amount", 10_000),
     "reads of a number": ("read", 10_000),
 }
 GROUPS = {"HTTP API": "HTTP API", "SnapStart": "Lambda", "Logs": "CloudWatch", "Data out": "Data out"}

@@ -49,7 +49,7 @@ def quiet_minute() -> float:
     """Returns the write units of a minute without traffic: two heartbeats, four checkpoints, the JUDGE item twice."""
     with ExitStack() as stack:
         timeline = _Timeline(stack)
-        for _ in range(10):
+        for _ in range(10):  # until the judge has caught up
             timeline.sweep()
             timeline.pass_time(SWEEP_S)
         meter = Meter(timeline.clients.store.client)
@@ -99,9 +99,9 @@ class _Timeline:
         self.clock.now_s = until_s
 
     def _deliver(self, made_s: float) -> bool:
-        """Deliver new records after DELIVERY_S. Returns whether there were any."""
+        """Deliver new records after DELIVERY_S. Returns whether there were new records."""
         new = {
-            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]
+            table: [with_time(record, float(int(made_s))) for record in stream.read_new()]  # DynamoDB's whole seconds
             for table, stream in self._streams.items()
         }
         if not any(new.values()):
@@ -113,7 +113,7 @@ class _Timeline:
         return True
 
     def edit(self, number: int) -> None:
-        """Edit a tally by hand: add an amount that Tally does not know."""
+        """Edit a tally by hand. Each edit has another tally and another amount."""
         self.clients.plain.update_item(
             TableName=SETTINGS.counts_table,
             Key=tallies.key(counters.PLAYS, str(number), 0),

@@ -333,4 +333,4 @@ def test_a_play_logs_as_many_bytes_as_the_calculator_bills(store: Store, capsys:
     """AWS bills the bytes of every line. The lines of API Gateway and Lambda are billed in addition."""
     assert handlers.entry("increments_open", store)(HTTP_PLAY, LambdaContext())["statusCode"] == 200
     [answer] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert len(answer) + cost.EVENT == pytest.approx(cost.ANSWER_LINE, rel=0.15)
+    assert len(answer) + cost.LOG_EVENT == pytest.approx(cost.ANSWER_LINE, rel=0.15)

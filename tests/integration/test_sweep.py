@@ -315,7 +315,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
         costs.append((meter.read_units, meter.requests, meter.write_units))
     reads, requests, writes = (sum(pair) / 2 for pair in zip(*costs[-2:], strict=True))
     assert reads == pytest.approx(cost.QUIET_READS, rel=0.05)
-    assert requests == pytest.approx(cost.SWEEP_REQUESTS - cost.FOLD_READS, rel=0.05)
+    assert requests == pytest.approx(cost.SWEEP_REQUESTS - cost.SERIES_READS, rel=0.05)
     assert writes == cost.JUDGE_WRITES + 2 * cost.SHARDS
     printed = capsys.readouterr().out
     emf = [line for line in printed.splitlines() if '"_aws"' in line]
@@ -327,7 +327,7 @@ def test_a_quiet_sweep_uses_what_the_calculator_bills(
     )
     minutes = progress.read(ledger.store).through - through
     assert minutes >= hours.PART_MINUTES
-    assert meter.read_units / minutes == pytest.approx(cost.FOLD_READS, rel=0.05)
+    assert meter.read_units / minutes == pytest.approx(cost.SERIES_READS, rel=0.05)
 
 
 def metrics_of(emf: list[str]) -> set[tuple[str, str]]:

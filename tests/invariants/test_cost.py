@@ -135,7 +135,7 @@ def test_a_read_is_one_request_of_one_unit_with_all_shards_and_50_likes(world: W
 def test_the_calculator_has_the_costs_that_the_benchmark_claims() -> None:
     assert cost.KINDS["now"].writes == claimed("plays", designs.NOW.name, "WCU")
     assert cost.KINDS["soon"].writes == claimed("plays", designs.SOON.name, "WCU")
-    for kind, commit in (("hold", budgets.COMMIT), ("settled hold", budgets.COMMIT_OTHER)):
+    for kind, commit in (("hold", budgets.COMMIT), ("hold, other amount", budgets.COMMIT_OTHER)):
         hold_and_commit = claimed("budgets", budgets.HOLD, "WCU") + claimed("budgets", commit, "WCU")
         assert (cost.KINDS[kind].writes, cost.KINDS[kind].reads) == (hold_and_commit, claimed("budgets", commit, "RCU"))
     # A quiet minute costs two heartbeats, four checkpoints, and the judge. `make bench` measures the sum.

@@ -119,7 +119,7 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     with budget.world.measure_units() as measured:
         first_answer = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
-    assert cost.KINDS["hold" if units == 4 else "settled hold"].writes == 6 + units
+    assert cost.KINDS["hold" if units == 4 else "hold, other amount"].writes == 6 + units
     answer = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
     assert first_answer == {**answer, "changed": True}
     for amount in (used, spent, None):

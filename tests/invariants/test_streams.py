@@ -268,7 +268,7 @@ def test_the_bookkeeper_prints_one_metric_for_each_counter_and_counts_each_chang
     def counted_changes(consumer: str, table: str, records: list[Any], store: Store | None = None) -> dict[str, float]:
         stream.deliver(consumer, table, SHARD, records, store=store)
         printed = [line for line in capsys.readouterr().out.splitlines() if "_aws" in line]
-        assert all(len(line) + cost.EVENT == pytest.approx(cost.METRICS_LINE, rel=0.15) for line in printed)
+        assert all(len(line) + cost.LOG_EVENT == pytest.approx(cost.METRICS_LINE, rel=0.15) for line in printed)
         lines = [json.loads(line) for line in printed]
         assert all(len(line["_aws"]["CloudWatchMetrics"]) == len(line["Counted"]) == 1 for line in lines)
         assert {line["service"] for line in lines} <= {observe.SERVICE}

@@ -1,8 +1,8 @@
-"""The speed of the fold of an hour: changed tallies a second on one core. The time is also given as a multiple of a
-plain loop over the same ids and amounts.
+"""The speed at which the series sum up an hour: changed tallies a second on one core. The time is also given as a
+multiple of a plain loop over the same ids and amounts.
 
-Each tally moves in each part of the hour. Only the processor time of this process counts, not the engine's, because a
-sweep does not wait for each write before it sends the next write.
+Each tally moves in each part of the hour (hours.PART_MINUTES). Only the processor time of this process counts, not the
+engine's, because a sweep does not wait for each write before it sends the next write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .clients import clients_of, fresh_engine
 from .consumers import SEED, Rows
 from .judging import put_segments
 
-HOUR = 495_000
+HOUR = 495_000  # since 1970
 FIRST_MINUTE = 60 * HOUR
 SWEEP_S = 55.0  # SCHEDULED_TIMEOUT_S, tally/contract/deployment.py
 SWEEPS = 60  # in an hour
@@ -30,7 +30,7 @@ ACTIVE = "an hour in which every tally moves, on one core"
 
 
 def measure(quick: bool) -> Rows:
-    """Folds an hour with its three parts. `tallies an hour`: how many tallies the sweeps of an hour can fold."""
+    """Sums up an hour with its three parts. `tallies an hour`: how many tallies the sweeps of an hour can sum up."""
     tallies, chance = 2_000 if quick else 20_000, random.Random(SEED)
     ids = [str(UUID(int=chance.getrandbits(128))) for _ in range(tallies)]
     entries = [segments.JournalEntry("plays", id_, "", 1, 1) for id_ in ids]

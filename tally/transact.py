@@ -1,4 +1,4 @@
-"""Counters that move in one transaction with a team's own items: all of it once under a key, or none of it.
+"""Moves counters in one transaction with a team's own writes: everything once under a key, or nothing.
 
 For a function in a team's stack, which `tally.grant_transact(function, ["stock", "usage"])` lets do so:
 
@@ -12,7 +12,7 @@ For a function in a team's stack, which `tally.grant_transact(function, ["stock"
         context=context,
     )
 
-The receipt is the first write, then come the tallies, then the writes of the team. DynamoDB gives a reason for each
+The receipt is the first write. The tallies follow, and then the writes of the team. DynamoDB gives a reason for each
 write. counting/batch.py judges the reasons in this order:
 
     1. a receipt: a replay, whatever else failed. So a replay does not report a condition that fails because of the
@@ -109,12 +109,12 @@ class Transactions:
         payload: Any = None,
         context: Any = None,
     ) -> Committed:
-        """Makes the changes and the writes, all of them once under `key`, or none.
+        """Makes all changes and writes once under `key`, or nothing.
 
-        `key`: the caller's name for this commit. `changes`: the sum of each tally is judged; amounts may be whole
-        Decimals. `writes`: entries of TransactItems. `answer`: what a replay gets, as JSON of up to 2 KB. `payload`:
-        what must be the same when the key is sent again, beside the sums of the changes; the writes may differ.
-        `context`: what Lambda gives to the handler, which knows how much time is left.
+        `key`: the caller's name for this commit. `changes`: limits judge the sum of each tally; amounts may be whole
+        Decimals. `writes`: entries of TransactItems. `answer`: JSON of up to 2 KB, which a replay returns. `payload`:
+        JSON that, like the sums, must be the same when the key is sent again; the writes may differ. `context`:
+        Lambda's argument of the handler, which knows how much time is left.
 
         Raises CallerError if nothing was written and the same call gets the same error again: LimitReachedError
         (`left`, and `entry` in `members`), WriteRefusedError (`write`, `item`), WriteInvalidError, KeyReusedError,

@@ -116,8 +116,8 @@ def parse_batch(
         id_ = fields.identifier(entry.get("id"), f"{place}.id")
         tally = Tally(counter, periods.tally_id(counter, id_, now_s))
         amount = fields.amount(entry["amount"], f"{place}.amount") if "amount" in entry else None
-        by = fields.amount_or_step(counter, amount, f"{place}.amount")
-        changes.sums[tally] = changes.sums.get(tally, 0) + by
+        moved_by = fields.amount_or_step(counter, amount, f"{place}.amount")
+        changes.sums[tally] = changes.sums.get(tally, 0) + moved_by
         changes.first_entry.setdefault(tally, index)
     if len(changes.sums) > fields.TALLIES_MAX:
         raise PayloadTooLargeError(f"These are changes of more than {fields.TALLIES_MAX} tallies.", field="changes")
@@ -159,25 +159,24 @@ def count(
     """
     if days is None:
         days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
+
+    def commit(draft: ReceiptDraft) -> Body:
+        for tally in changes.sums:
+            if tally.counter.retired:
+                raise_if_counted(call, draft)
+                raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))
+        pending = set(changes.sums) if soon else set[Tally]()
+        spilling = SpillPlan.at_start(call, changes.sums.keys() - pending)
+        spilling.spilled |= pending
+        while call.store.clock() < call.deadline_s:
+            body = _attempt(call, changes, draft, spilling)
+            if body is not None:
+                observe.count(observe.SPILLED, len(spilling.spilled - pending))
+                return body
+        raise StoreBusyError("There was no time left.")
+
     receipt_key = ReceiptKey(operation, RECEIPT_TARGET, key, changes.payload, days, imported_day)
-    return count_once(call, receipt_key, lambda draft: _commit(call, changes, draft, soon=soon))
-
-
-def _commit(call: Call, changes: Batch, draft: ReceiptDraft, *, soon: bool) -> Body:
-    for tally in changes.sums:
-        if tally.counter.retired:
-            raise_if_counted(call, draft)
-            raise CounterRetiredError(retired_error(tally.counter).detail, **changes.problem_members(tally))
-    pending = set(changes.sums) if soon else set[Tally]()
-    spilling = SpillPlan.at_start(call, changes.sums.keys() - pending)
-    spilling.spilled |= pending
-    while True:
-        if call.store.clock() >= call.deadline_s:
-            raise StoreBusyError("There was no time left.")
-        body = _attempt(call, changes, draft, spilling)
-        if body is not None:
-            observe.count(observe.SPILLED, len(spilling.spilled - pending))
-            return body
+    return count_once(call, receipt_key, commit)
 
 
 def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPlan) -> Body | None:

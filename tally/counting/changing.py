@@ -79,19 +79,32 @@ def _try_change(
     Releases expired holds if there is no room."""
     tally, minute = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
-    by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
+    moved_by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
     long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
-    receipt = long_draft.receipt(call, body, **(tallies.receipt_facts(counter, tally, by, minute) if by else {}))
+    receipt = long_draft.receipt(
+        call, body, **(tallies.receipt_facts(counter, tally, moved_by, minute) if moved_by else {})
+    )
 
     def writes(_: int) -> list[Write]:
-        return [*of_hold, *([{"Update": tallies.add_write(call, counter, tally, 0, by, minute)}] if by else [])]
+        return [
+            *of_hold,
+            *([{"Update": tallies.add_write(call, counter, tally, 0, moved_by, minute)}] if moved_by else []),
+        ]
 
     commit = partial(
-        tallies.commit_within_limits, call, counter, tally, by, writes, receipt, index=len(of_hold), same_period=True
+        tallies.commit_within_limits,
+        call,
+        counter,
+        tally,
+        moved_by,
+        writes,
+        receipt,
+        index=len(of_hold),
+        same_period=True,
     )
     try:
-        holds.retry_with_room(call, counter, tally, by, commit)
+        holds.retry_with_room(call, counter, tally, moved_by, commit)
     except ChangeRefusedError:
         return None
     return body

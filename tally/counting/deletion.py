@@ -56,11 +56,14 @@ def remove_parent(
     """
     if counter.retired:
         raise retired_error(counter)
-    tally = Tally(counter, parent)
+    tally, table = Tally(counter, parent), call.store.settings.counts_table
     for _ in range(ATTEMPTS_MAX):
-        first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
-        if not first and not _has_tally_or_child(call, tally):
-            return False
+        first = queries.get(call.store.client, table, tallies.key(counter, parent, 0))
+        if not first and not tallies.read_shards(call, *tally):
+            # If the first child was written alone, there is no tally yet.
+            pages = queries.partition_pages(call.store, table, tally.partition, *counter.child_range, Limit=PAGE_MAX)
+            if not any(TOMBSTONE not in item for page in pages for item in page):
+                return False
         since_s, changed = items.int_attribute(first, TOMBSTONE), first.get("removal") == {"S": call.nonce}
         if TOMBSTONE not in first:
             since_s, changed = int(clock.now_s()), True
@@ -69,13 +72,6 @@ def remove_parent(
         _mark_shards(call, tally, range(1, counter.max_shards), since_s)
         return changed
     raise StoreBusyError(f"{counter.name} of {parent} keep changing.")
-
-
-def _has_tally_or_child(call: Call, tally: Tally) -> bool:
-    """Returns whether there is a tally or a child. If the first child was written alone, there is no tally yet."""
-    table, shards = call.store.settings.counts_table, tallies.read_shards(call, *tally)
-    pages = queries.partition_pages(call.store, table, tally.partition, *tally.counter.child_range, Limit=PAGE_MAX)
-    return bool(shards) or any(TOMBSTONE not in item for page in pages for item in page)
 
 
 def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extra: Sequence[Write]) -> bool:

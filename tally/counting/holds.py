@@ -52,7 +52,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
     """
     assert amount > 0, "the operation checks it"
     assert counter.takes_holds, "a hold takes from a limit"
-    by = amount if counter.floor is None else -amount
+    moved_by = amount if counter.floor is None else -amount
     began_s = int(clock.now_s())
     expires_s, latest_s = began_s + ttl_s, began_s + HOLD_TTL_MAX_S
     hold_id = f"{expires_s}-{secrets.token_urlsafe(12)}"
@@ -65,14 +65,14 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         minute = minute_now(call)
         kept_s = hold_items.record_kept_s(call.store, counter)
         long_draft = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept_s))
-        receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, by, minute))
+        receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, moved_by, minute))
         facts: items.Values = {"latest": latest_s, "kept": kept_s, "receipt": draft.id}
-        writes = partial(_hold_writes, call, counter, id_, hold_id, by, minute, facts)
-        tallies.commit_within_limits(call, counter, id_, by, lambda _: writes(), receipt)
+        writes = partial(_hold_writes, call, counter, id_, hold_id, moved_by, minute, facts)
+        tallies.commit_within_limits(call, counter, id_, moved_by, lambda _: writes(), receipt)
         return body
 
     receipt_key = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
-    answer = retry_with_room(call, counter, id_, by, lambda: count_once(call, receipt_key, change))
+    answer = retry_with_room(call, counter, id_, moved_by, lambda: count_once(call, receipt_key, change))
     return with_state(call, counter, id_, answer)
 
 
@@ -124,7 +124,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
 
 
 def _hold_writes(
-    call: Call, counter: Counter, id_: str, hold_id: str, by: int, minute: int, facts: items.Values
+    call: Call, counter: Counter, id_: str, hold_id: str, moved_by: int, minute: int, facts: items.Values
 ) -> list[Write]:
     first_expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
@@ -132,14 +132,14 @@ def _hold_writes(
         "target": id_,
         "hold_id": hold_id,
         "state": HELD,
-        "amount": -by,
+        "amount": -moved_by,
         "expires": first_expires_s,
         **facts,
         **({"caller": call.caller} if call.caller else {}),  # to find the hold when the user is forgotten
     }
     key = hold_items.live_key(counter, id_, hold_id, first_expires_s)
     hold = items.put_write(call.store.settings.ledger_table, key, values)
-    return [{"Update": tallies.add_write(call, counter, id_, 0, by, minute)}, hold]
+    return [{"Update": tallies.add_write(call, counter, id_, 0, moved_by, minute)}, hold]
 
 
 def amount_to_move(hold: Item, kept_amount: int) -> int:
@@ -173,11 +173,11 @@ def transition(
         # A commit whose receipt has expired may be voided, too. The nonce of the receipt stays, as in voids.py.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
-    by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
-    moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", by, debt)
+    moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
+    moves = partial(_move_writes, call, counter, id_, f"{hold_id}#{state}", moved_by, debt)
     try:
         tallies.commit_within_limits(
-            call, counter, id_, by, lambda _: [*writes, *moves()], index=len(writes), debt=debt, same_period=True
+            call, counter, id_, moved_by, lambda _: [*writes, *moves()], index=len(writes), debt=debt, same_period=True
         )
     except ChangeRefusedError:
         return False

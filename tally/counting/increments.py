@@ -124,23 +124,23 @@ def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
 
 def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     """Commits the next number on condition that the counter has not moved. If it has moved, tries the next number."""
-    counter, seen = change.counter, tallies.read_state(call, change.counter, change.id)
+    counter, state = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
     within = limits.cached_limits(call, counter, change.id)
     while True:
-        number = seen.value + change.amount
+        number = state.value + change.amount
         if not within.fits(number):
             raise_if_counted(call, draft)  # after the read of the number, so a retry of the last number gets its answer
-            raise tallies.limit_error(counter, within, change.id, seen.value, change.amount)
+            raise tallies.limit_error(counter, within, change.id, state.value, change.amount)
         last = not within.fits(number + change.amount)
         body, minute = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
-        write: Write = {"Update": tallies.assign_write(call, counter, change.id, seen, number, minute, within)}
+        write: Write = {"Update": tallies.assign_write(call, counter, change.id, state, number, minute, within)}
         receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, minute))
         try:
             commit_change(call, counter, change.id, _same_writes(write), receipt)
             return body
         except ChangeRefusedError as refused:
-            seen = tallies.state_of(counter, refused.old_items[0] or {})
+            state = tallies.state_of(counter, refused.old_items[0] or {})
         if not retries.sleep_before_retry():
             raise StoreBusyError("Other calls took each number first.")
 
@@ -188,21 +188,21 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
     """Commits the number with its receipt, on condition that the counter has `version`. Returns the receipt's body."""
     if counter.retired:
         refuse_retired(call, counter, draft)
-    seen, minute = tallies.read_state(call, counter, id_), minute_now(call)
-    if seen.version != version and (version or seen.has_number):
+    state, minute = tallies.read_state(call, counter, id_), minute_now(call)
+    if state.version != version and (version or state.has_number):
         raise_if_counted(call, draft)  # after the read of the state, so a retry gets its first answer
-        raise _stale_version_error(seen)
+        raise _stale_version_error(state)
     is_upward = (counter.delta or 0) > 0
-    if counter.numbered and seen.version and (value < seen.value if is_upward else value > seen.value):
+    if counter.numbered and state.version and (value < state.value if is_upward else value > state.value):
         # The counter would give a number out a second time.
         direction, side = ("up", "more") if is_upward else ("down", "less")
-        detail = f"{counter.name} has given out its numbers {direction} to {seen.value}. Nothing was counted."
-        raise LimitReachedError(f"{detail} Set {seen.value} or {side}.", field="value")
+        detail = f"{counter.name} has given out its numbers {direction} to {state.value}. Nothing was counted."
+        raise LimitReachedError(f"{detail} Set {state.value} or {side}.", field="value")
     within = limits.read_limits(call, counter, id_).with_debt(debt)
     _refuse_beyond(counter, value, within)
-    body = {"counter": counter.name, "id": id_, "value": value, "version": seen.version + 1}
-    write: Write = {"Update": tallies.assign_write(call, counter, id_, seen, value, minute, within)}
-    receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - seen.value, minute))
+    body = {"counter": counter.name, "id": id_, "value": value, "version": state.version + 1}
+    write: Write = {"Update": tallies.assign_write(call, counter, id_, state, value, minute, within)}
+    receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - state.value, minute))
     try:
         commit_change(call, counter, id_, _same_writes(write), receipt)
     except ChangeRefusedError as refused:

@@ -112,8 +112,8 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
     """Commits the text and one more revision, on condition that the post has the revision that was read."""
     post_id = post["id"]
-    table, seen = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
-    meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=seen)
+    table, expected = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
+    meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=expected)
     commit_change(call, counter, post_id, lambda _: [meta, _text_write(call, counter, post_id, text)])
     return {**post, "revision": post["revision"] + 1, "body": text}
 

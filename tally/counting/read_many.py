@@ -27,18 +27,18 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
     Costs 1 RCU for each tally, whatever its shards, and 1 more if a period has no copy of its override. The values are
     not of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error maps to.
     """
-    single = [tally for tally in wanted if tally.counter.has_version]
-    spread = [tally for tally in wanted if not tally.counter.has_version]
-    reads = [_pool.submit(_read_sharded, call, tally) for tally in spread]
+    unsharded = [tally for tally in wanted if tally.counter.has_version]
+    sharded = [tally for tally in wanted if not tally.counter.has_version]
+    reads = [_pool.submit(_read_sharded, call, tally) for tally in sharded]
     try:
         numbers: dict[Tally, dict[str, int]] = {}
-        keys = [tallies.key(tally.counter, tally.id, 0) for tally in single]
-        items = queries.get_each(call, call.store.settings.counts_table, keys) if single else []
-        within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(single, items, strict=True)))
-        for tally, item in zip(single, items, strict=True):
+        keys = [tallies.key(tally.counter, tally.id, 0) for tally in unsharded]
+        items = queries.get_each(call, call.store.settings.counts_table, keys) if unsharded else []
+        within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(unsharded, items, strict=True)))
+        for tally, item in zip(unsharded, items, strict=True):
             value = tallies.state_of(tally.counter, item).value
             numbers[tally] = {"value": value, **limits.answer_members(*tally, value, within[tally])}
-        return numbers | {tally: {"value": read.result()} for tally, read in zip(spread, reads, strict=True)}
+        return numbers | {tally: {"value": read.result()} for tally, read in zip(sharded, reads, strict=True)}
     finally:
         for left in reads:
             left.cancel()  # after a failure, no caller waits for the rest

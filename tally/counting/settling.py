@@ -45,8 +45,8 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         _refuse(counter, hold, state, must_be_unexpired=must_be_unexpired)
         kept_amount = abs(int(hold["amount"]["N"])) if must_be_unexpired else amount or 0
         move = partial(holds.transition, call, counter, hold, state, kept_amount, must_be_unexpired=must_be_unexpired)
-        by = holds.amount_to_move(hold, kept_amount)
-        if holds.retry_with_room(call, counter, hold["target"]["S"], by, move):
+        moved_by = holds.amount_to_move(hold, kept_amount)
+        if holds.retry_with_room(call, counter, hold["target"]["S"], moved_by, move):
             return {**body, **used_member, **({"amount": kept_amount} if state == COMMITTED else {}), "changed": True}
     raise StoreBusyError("Another call is settling the hold.")
 

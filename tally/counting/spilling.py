@@ -31,8 +31,8 @@ class SpillPlan:
     def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
         """Makes the plan of the first attempt."""
         may_spill = {tally for tally in moved if tally.counter.may_spill}
-        alone = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
-        return cls(call, may_spill, alone, call.retries())
+        hot = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
+        return cls(call, may_spill, hot, call.retries())
 
     def is_pending(self, tally: Tally) -> bool:
         """Returns whether the rollup adds the tally's change."""

@@ -155,8 +155,8 @@ def add_write(
     `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX (and the amount), `removal_nonce(pair)`, or nothing. The
     write makes a missing shard. If a limit refuses the write, DynamoDB returns the old item.
     """
-    by = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
-    write = _move_write(call, counter, id_, shard, amount, minute, by)
+    nonce_start = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
+    write = _move_write(call, counter, id_, shard, amount, minute, nonce_start)
     return limits.with_limit_condition(call, write, counter, id_, amount, debt) if counter.is_conditional else write
 
 
@@ -193,11 +193,15 @@ def commit_within_limits(
         sleep_or_raise_busy(retries)
 
 
-def _move_write(call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, by: str = "") -> Write:
+def _move_write(
+    call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, nonce_start: str = ""
+) -> Write:
     """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
     another start, because the declaration may have changed."""
-    assert by in ("", ROLLUP_NONCE_PREFIX) or (by[0] in f"-{REPAIR_NONCE_PREFIX}" and by[-1] == "."), "unknown nonce"
-    nonce = by + secrets.token_urlsafe(6)  # unique; after `by`, letters, digits, `-` and `_` only
+    assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
+        nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
+    ), "unknown nonce"
+    nonce = nonce_start + secrets.token_urlsafe(6)  # unique; after `by`, letters, digits, `-` and `_` only
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),
@@ -293,15 +297,17 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
     return amounts
 
 
-def assign_write(call: Call, counter: Counter, id_: str, seen: State, value: int, minute: int, within: Limits) -> Write:
-    """Returns the update that moves an unsharded counter to `value`, on condition that its version is as in `seen`. The
-    version changes with the number and with the override, so the limits are still `within`."""
+def assign_write(
+    call: Call, counter: Counter, id_: str, state: State, value: int, minute: int, within: Limits
+) -> Write:
+    """Returns the update that moves an unsharded counter to `value`, on condition that it has the version of `state`.
+    The version changes with the number and with the override, so the limits are still `within`."""
     assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
-    write = _move_write(call, counter, id_, 0, value - seen.value, minute)
-    if seen.version:
-        write["ExpressionAttributeValues"] |= {":seen": {"N": str(seen.version)}}
-    condition = "version = :seen" if seen.version else "attribute_not_exists(version)"
+    write = _move_write(call, counter, id_, 0, value - state.value, minute)
+    if state.version:
+        write["ExpressionAttributeValues"] |= {":seen": {"N": str(state.version)}}
+    condition = "version = :seen" if state.version else "attribute_not_exists(version)"
     return write | {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 

@@ -44,15 +44,15 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
     whether a visitor of another day is the same.
     """
     now_s = clock.now_s()
-    name = pseudonyms.pseudonym(pseudonyms.salt_of_day(call, now_s), " ".join(visitor))
-    return _count(call, counter, periods.tally_id(counter, page, now_s), name)
+    pseudonym = pseudonyms.pseudonym(pseudonyms.salt_of_day(call, now_s), " ".join(visitor))
+    return _count(call, counter, periods.tally_id(counter, page, now_s), pseudonym)
 
 
-def _count(call: Call, counter: Counter, tally: str, name: str) -> ChangeAnswer:
+def _count(call: Call, counter: Counter, tally: str, pseudonym: str) -> ChangeAnswer:
     lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no first attempt comes later
     body = {"counter": counter.name, **periods.answer_members(tally)}
     target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
-    change = Increment(counter, tally, 1, "add_visitor", name, body, receipt_target=target, receipt_days=days)
+    change = Increment(counter, tally, 1, "add_visitor", pseudonym, body, receipt_target=target, receipt_days=days)
     anybody = replace(call, caller=None)  # a visitor counts once, whichever service sends the visit
-    body, seen = increments.count(anybody, change)
-    return ChangeAnswer({**body, "new": not seen}, seen)
+    body, replayed = increments.count(anybody, change)
+    return ChangeAnswer({**body, "new": not replayed}, replayed)

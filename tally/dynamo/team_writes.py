@@ -33,22 +33,24 @@ def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: 
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
     shape = client.meta.service_model.shape_for("TransactWriteItem")
     checked = list[Write]()
-    for place, write in enumerate(writes):
-        at = f"writes[{place}]"
+    for index, write in enumerate(writes):
+        place = f"writes[{index}]"
         try:
             wrong, _, _ = ParamValidator().validate(write, shape).generate_report().partition("\n")
             if not wrong:
                 _bytes(write)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{at} cannot be sent: {error}.", field=at) from None
+            raise InvalidInputError(f"{place} cannot be sent: {error}.", field=place) from None
         if wrong:
             hint = f" {_WIRE_FORM}" if re.search(r"\.(Item|Key|ExpressionAttributeValues)\b", wrong) else ""
-            raise InvalidInputError(f"{at}: {wrong[:_MESSAGE_CHARACTERS_MAX]}.{hint}", field=at)
+            raise InvalidInputError(f"{place}: {wrong[:_MESSAGE_CHARACTERS_MAX]}.{hint}", field=place)
         if len(write) != 1:
-            raise InvalidInputError(f"{at} must be one of Put, Update, Delete and ConditionCheck.", field=at)
+            raise InvalidInputError(f"{place} must be one of Put, Update, Delete and ConditionCheck.", field=place)
         ((action, parameters),) = write.items()
         if parameters["TableName"].rpartition("/")[2] in forbidden_tables:  # a table may be named by its ARN
-            raise InvalidInputError(f"{at} is of a table of Tally's: only Tally's changes may write there.", field=at)
+            raise InvalidInputError(
+                f"{place} is of a table of Tally's: only Tally's changes may write there.", field=place
+            )
         checked.append({action: {**parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}})
     if sum(map(_bytes, checked)) > REQUEST_BYTES_MAX:
         raise PayloadTooLargeError("writes have more than the 4 MB that a transaction takes.", field="writes")

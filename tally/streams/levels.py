@@ -35,10 +35,10 @@ def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) 
 
     If it raises StoreBusyError, or what botocore's errors map to, the consumer repeats the run.
     """
-    seen = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
+    moved_up = dict.fromkeys((effect.counter, effect.id) for effect in effects if effect.observed > 0)
     of_sums = [
         (counter, id_)
-        for name, id_ in seen
+        for name, id_ in moved_up
         if (counter := declared.by_name[name]).notify is not None and not counter.has_version
     ]
     return list(chain.from_iterable(map_in_threads(partial(_raise_level, call), of_sums)))

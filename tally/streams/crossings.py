@@ -82,7 +82,10 @@ def events_of_record(
     assert counter.notify is not None
     assert counter.has_version, "the number has several items"
     before, value = old.value(counter), new.value(counter)
-    crossings = crossings_between(counter.notify, before, value, _ceilings(counter, old.image, new.image))
+    # If an image has no ceiling, the ceiling of the other image counts.
+    known = [one for one in (_ceiling(counter, old.image), _ceiling(counter, new.image)) if one is not None]
+    ceilings = (known[0], known[-1]) if known else (counter.ceiling, counter.ceiling)
+    crossings = crossings_between(counter.notify, before, value, ceilings)
     if not crossings:
         return ()
     at_s, sequence = created_s(record), f"{int(record['dynamodb']['SequenceNumber']):0{_SEQUENCE_DIGITS}}"
@@ -104,14 +107,6 @@ def crossing_event(
         "direction": "up" if crossing.is_upward else "down",
         "value": value, **more, "at": int(at_s), "sequence": sequence,
     })  # fmt: skip
-
-
-def _ceilings(counter: Counter, old: Image, new: Image) -> tuple[int | None, int | None]:
-    """Returns the ceiling before and after. If an image has no ceiling, the ceiling of the other image counts."""
-    before, after = (_ceiling(counter, image) for image in (old, new))
-    before = after if before is None else before
-    after = before if after is None else after
-    return (counter.ceiling, counter.ceiling) if after is None else (before, after)
 
 
 def _ceiling(counter: Counter, image: Image) -> int | None:

@@ -64,12 +64,21 @@ def list_losses(store: Store) -> list[Loss]:
 
 
 def find_gaps(
-    settings: Settings, known: list[Loss], passed_s: Mapping[str, float], now_s: float, *, has_new_streams: bool
+    settings: Settings,
+    known: list[Loss],
+    passed_s: Mapping[str, float],
+    now_s: float,
+    *,
+    has_new_streams: bool,
+    redriven_until: int,
 ) -> list[Loss]:
     """Returns what may be lost now. `passed_s`: the time up to which each consumer had passed the streams, by the last
-    sweep. `has_new_streams`: the streams have other ARNs than at the last sweep.
+    sweep. `has_new_streams`: the streams have other ARNs than at the last sweep. `redriven_until`: the last minute of a
+    redrive; NOTHING_LOST_S while a dead letter waits.
 
-    With `make dev` nothing is lost, because its engine keeps every record.
+    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
+    other half of such a letter may be lost, or on a skipped minute. With `make dev` nothing is lost, because its engine
+    keeps every record.
     """
     if settings.local_port:
         return []
@@ -80,7 +89,10 @@ def find_gaps(
         if consumer_passed_s < until_s:
             name = GAP_PREFIX + consumer
             since_s = min(int(consumer_passed_s), before[name].since_s) if name in before else int(consumer_passed_s)
-            losses.append(Loss(name, consumer, since_s, int(until_s), _resume_minute(settings, consumer, until_s)))
+            resume_minute = _resume_minute(settings, consumer, until_s)
+            if resume_minute and name not in before and redriven_until < NOTHING_LOST_S:
+                resume_minute = max(resume_minute, redriven_until + 1)
+            losses.append(Loss(name, consumer, since_s, int(until_s), resume_minute))
     return losses
 
 

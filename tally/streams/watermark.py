@@ -256,42 +256,24 @@ def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, f
     redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
     if redriven_until == NOTHING_LOST_S and not is_waiting:  # each dead letter was redriven or discarded
         redriven_until = store.settings.minute_of(now_s) + 1
-    gaps = _gaps(store.settings, known, before, redriven_until, now_s)
+    began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _streams(store.settings)
+    booked_s = items.int_attribute(item, "bookkeeper_passed_s")
+    passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
+    has_new_streams = item.get("streams", {"S": streams})["S"] != streams
+    gaps = loss.find_gaps(
+        store.settings, known, passed_s, now_s, has_new_streams=has_new_streams, redriven_until=redriven_until
+    )
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
+    # Also the time of the sweep before, because one read may miss a marker.
+    letter_s = min(oldest_letter_s, items.int_attribute(item, "oldest_dead_letter_s", oldest_letter_s))
     return {
-        # Also the time of the sweep before, because one read may miss a marker.
-        "reads_complete_s": min(
-            before.rollup_passed_s,
-            oldest_letter_s,
-            items.int_attribute(item, "oldest_dead_letter_s", oldest_letter_s),
-            lost_s,
-        ),
+        "reads_complete_s": min(before.rollup_passed_s, letter_s, lost_s),
         "oldest_dead_letter_s": oldest_letter_s,
         "redriven_until": redriven_until,
         "oldest_loss_s": lost_s,
         "resume_minute": max([before.resume_minute, *(lost.resume_minute for lost in losses)]),
     }, gaps
-
-
-def _gaps(settings: Settings, known: list[Loss], before: Watermark, redriven_until: int, now_s: float) -> list[Loss]:
-    """Returns what may be lost since the sweep before.
-
-    If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
-    other half of such a letter may be lost, or on a skipped minute.
-    """
-    item, streams = before.item, _streams(settings)
-    began_s = items.int_attribute(item, "began_s", int(now_s))
-    booked_s = items.int_attribute(item, "bookkeeper_passed_s")
-    passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
-    has_new_streams = item.get("streams", {"S": streams})["S"] != streams
-    gaps = loss.find_gaps(settings, known, passed_s, now_s, has_new_streams=has_new_streams)
-    noted = {gap.name for gap in known}
-    past = redriven_until + 1 if redriven_until < NOTHING_LOST_S else 0
-    return [
-        gap._replace(resume_minute=max(gap.resume_minute, past)) if gap.resume_minute and gap.name not in noted else gap
-        for gap in gaps
-    ]
 
 
 def _streams(settings: Settings) -> str:

@@ -93,8 +93,8 @@ def set_child(
 
     `child` is percent-encoded; a user's own child is `call.caller`. 4 WCU, 6 with a key. A child that is written alone,
     because its tally is hot, takes 1 WCU, or 4 with a key. A removal reads the child first, and a put that is written
-    alone reads the parent first. Each read is 1 RCU. If a parent that the counter needs is missing, raises
-    NotFoundError. Raises ParentRemovedError, CounterRetiredError, and the errors of transactions.commit_change.
+    alone reads the parent first, each for 1 RCU. Raises NotFoundError for a missing parent, ParentRemovedError,
+    CounterRetiredError, and the errors of transactions.commit_change.
     """
     request = _ChildRequest(call, counter, parent, child, puts, body or {})
     if receipt_key is None:

@@ -116,15 +116,13 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the answer to a change with `value`: the number by a strongly consistent read after the change, 1 RCU.
 
-    The number is of the period that the answer names: a replay after midnight reads the period of its change. Changes
-    that wait for the rollup are missing. Changes that race with the read may be missing, too.
-
-    The change is counted before the read begins, so no error here fails it. The answer has no `value` if the change is
-    visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
+    The number is of the period that the answer names, also after midnight. Changes that wait for the rollup, or race
+    with the read, may be missing. No error here fails the change, which is counted. The answer has no `value` if the
+    change is visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
     """
     tally = periods.tally_id_of_answer(id_, body)
-    in_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
-    if body.get("visible") != "now" or not in_time or not periods.is_kept(counter, tally, clock.now_s()):
+    has_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
+    if body.get("visible") != "now" or not has_time or not periods.is_kept(counter, tally, clock.now_s()):
         return dict(body)
     try:
         return {**body, "value": read(call, counter, tally)}

@@ -119,7 +119,6 @@ class ImportRun:
         return next((entry for entry in import_runs(self.store, self.counter) if entry["run"] == self.run), None)
 
     def finish(self, refused: int) -> None:
-        """Records the end of the run."""
         put_alone(Call(self.store), {"Put": self._item(finished=True, refused=refused)})
 
     def _item(self, *, finished: bool, refused: int) -> items.Write:

@@ -89,12 +89,10 @@ class SendResult(NamedTuple):
 
     @property
     def has_conflict(self) -> bool:
-        """True if a write met a conflict."""
         return CONFLICT in self.codes
 
     @property
     def condition_failed(self) -> bool:
-        """True if a condition failed."""
         return CONDITION_FAILED in self.codes
 
     def old_items(self) -> list[Item | None]:

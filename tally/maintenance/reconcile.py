@@ -108,7 +108,6 @@ class Reconciler:
         return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 
     def count(self, counter: Counter, target: str) -> Recount:
-        """Counts the children of one tally."""
         return recount.recount(self.store, counter, target, self.clock())
 
     def minute_to_judge(self) -> int:

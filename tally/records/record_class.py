@@ -73,8 +73,7 @@ class Attribute:
         return self.type is Any or NoneType in get_args(self.type)
 
     def encode(self, value: object) -> Item:
-        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a key that is too long
-        or empty."""
+        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a too long key."""
         wire = encode(value, self.type, self.name)
         if self.key:
             (content,) = wire.values()

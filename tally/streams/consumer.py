@@ -146,7 +146,6 @@ class Batch:
         """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
 
         The bookkeeper also books counters that are not declared any more, because one half of a change may be booked.
-
         If DynamoDB rejects a run or the run keeps meeting conflicts, the next run has half as many records, down to the
         poison record. Raises ConditionFailedError, StoreRefusedError.
         """

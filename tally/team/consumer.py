@@ -130,10 +130,8 @@ class ItemsBatch(Batch):
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
-        """Yields the counters that count now, each with its open scan, or None if it counts without a scan.
-
-        Any other counter skips the records, because its next scan reads the items.
-        """
+        """Yields the counters that count now, each with its open scan, or None if it counts without a scan. Any other
+        counter skips the records, because its next scan reads the items."""
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]

@@ -51,7 +51,6 @@ class Step(NamedTuple):
 
     @property
     def units(self) -> float:
-        """The read units and the write units."""
         return self.read_units + self.write_units
 
 
@@ -64,7 +63,6 @@ class Pack(NamedTuple):
 
     @property
     def writes(self) -> int:
-        """How many writes the pack needs."""
         return self.markers + len(self.groups)
 
 
@@ -87,12 +85,10 @@ class ScanReader:
 
     @property
     def table(self) -> str:
-        """The name of the team's table."""
         return self.store.settings.team_tables[self.items_declaration.table].name
 
     @cached_property
     def table_description(self) -> dict[str, Any]:
-        """DynamoDB's description of the team's table."""
         return queries.describe_table(self.store, self.table)
 
     @cached_property
@@ -225,7 +221,6 @@ class ScanReader:
             yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, if_missing=read, sets=sets)
 
     def key_of(self, item: Item) -> Item:
-        """Returns the key of an item."""
         return {name: item[name] for name in self.key_types}
 
 

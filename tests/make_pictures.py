@@ -1,11 +1,12 @@
 """`make pictures` takes the pictures of README.md and docs/, in Chromium.
 
-The console shows a day of a real log (pictured_day.py). Its pictures are taken when the charts of the ten most visited
-pages have the log's counts. The dashboard is drawn from the template. The functions of a second, new stack report
-its numbers during a replay of the demo's log. A widget without a number says so. `made-of.json` beside the pictures has
-digests of the console and the dashboard that the pictures show.
+The console shows a day of a real log (pictured_day.py). `make pictures` fails if the charts of the ten most visited
+pages do not have the log's counts. The dashboard is drawn from the template. A second, new stack counts the demo's log,
+and the dashboard shows the numbers that this stack's functions report. A widget without a number says why.
+`made-of.json` beside the pictures has digests of the console, the dashboard and the log's day.
 
-The overview lists a day in UTC. So `make pictures` shows the whole day of the log only from 15:00 UTC to midnight.
+The overview lists the present day in UTC. The log's day has 14.7 hours, and ends less than an hour before the pictures
+are taken. So only after 15:00 UTC does the overview show the whole day of the log.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 
 import app
 from bench import ROOT
-from bench.demo.__main__ import LOG
+from bench.demo.__main__ import LOG as DEMO_LOG
 from bench.demo.replay import replay
 from bench.demo.report import complaints, report
 from bench.demo.weblog import read_log
@@ -41,10 +42,10 @@ from tests.e2e import chromium
 from tests.engines import MEMORY
 from tests.infra.template import Json, Template
 from tests.pictured_day import CALLS_BY_CLIENT, EDIT_AMOUNT, EDITED_VIDEO, MINUTE_S, PLAYS_BY_VIDEO, FilledDay, fill
-from tests.pictured_day import LOG as DAY
+from tests.pictured_day import LOG as DAY_LOG
 
 FOLDER = ROOT / "docs/pictures"
-MADE_OF = FOLDER / "made-of.json"
+DIGESTS = FOLDER / "made-of.json"
 OVERVIEW, TALLY, DRIFT = "console-overview.webp", "console-tally.webp", "console-drift.webp"
 DASHBOARD = "dashboard.webp"
 PICTURES = (OVERVIEW, TALLY, DRIFT, DASHBOARD)
@@ -52,10 +53,10 @@ CONSOLE = ROOT / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
 WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
 COMPARED_PAGES = 10  # the most visited pages, whose charts are compared with the log
-QUALITY = 0.6
+QUALITY = 0.6  # of a WebP file, from 0 to 1
 FOOTER = (
-    "The numbers are those of make demo on one machine, where a minute of the ledger takes 3 s, and of a number that"
-    " somebody edited by hand. AWS's own metrics and the alarms are in AWS only."
+    "The numbers are from a run of make demo on one machine, where a minute of the ledger takes 3 s. AWS's own metrics"
+    " and the alarms exist in AWS only."
 )
 # Playwright makes PNG and JPEG. Chromium converts the pictures to WebP, at a third of the size.
 _TO_WEBP = """async ([png, quality]) => {
@@ -64,7 +65,7 @@ _TO_WEBP = """async ([png, quality]) => {
   canvas.getContext("2d").drawImage(bitmap, 0, 0);
   return canvas.toDataURL("image/webp", quality).split(",")[1];
 }"""
-_DASHBOARD = """<!doctype html><meta charset="utf-8"><style>
+_DASHBOARD_HEAD = """<!doctype html><meta charset="utf-8"><style>
 body { font: 14px/1.4 system-ui, sans-serif; color: #17191c; background: #f6f6f4; margin: 20px 24px; width: 1072px }
 h2 { font-size: 16px; margin: 18px 0 8px } h2:first-child { margin-top: 0 }
 .row { display: grid; grid-auto-flow: column; grid-auto-columns: 1fr; gap: 10px }
@@ -79,7 +80,7 @@ def digests(dashboard: Json) -> dict[str, str]:
     """Returns the digests of the console's files, of the dashboard's headings and widgets, and of the log's day."""
     console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
     titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
-    parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY.read_bytes()}
+    parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY_LOG.read_bytes()}
     return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
@@ -93,7 +94,7 @@ def synthesize_dashboard() -> Json:
 
 def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
     """Returns the dashboard as an HTML page: headings, widgets, and the reported numbers."""
-    by_series = {(report["metric"], *sorted(report["dimensions"].items())): report for report in reported}
+    by_series = {(metric["metric"], *sorted(metric["dimensions"].items())): metric for metric in reported}
     sections: list[str] = []
     for widget in dashboard["widgets"]:
         properties = widget["properties"]
@@ -105,7 +106,7 @@ def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
             sections.append(
                 f"<div class=card><h3>{escape(properties['title'])}</h3>{''.join(_lines(properties, by_series))}</div>"
             )
-    return f"{_DASHBOARD}{''.join(sections).removeprefix('</div>')}</div><footer>{FOOTER}</footer>"
+    return f"{_DASHBOARD_HEAD}{''.join(sections).removeprefix('</div>')}</div><footer>{FOOTER}</footer>"
 
 
 def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
@@ -114,10 +115,10 @@ def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
     for *names, options in properties["metrics"]:
         has_aws_metric |= bool(names) and names[0].startswith("AWS/")
         dimensions = sorted(zip(names[2::2], names[3::2], strict=True))
-        report = by_series.get((names[1], *dimensions)) if names else None
-        if report:
+        metric = by_series.get((names[1], *dimensions)) if names else None
+        if metric:
             has_number = True
-            number = report["sum"] if options["stat"] == "Sum" else report["last"]
+            number = metric["sum"] if options["stat"] == "Sum" else metric["last"]
             yield f"<p>{escape(options['label'].removesuffix(' ${SUM}'))} <b>{number:,}</b>"
     if not has_number:
         yield "<p>in AWS only" if has_aws_metric else "<p>no data"
@@ -133,7 +134,7 @@ def save(page: Page, name: str) -> None:
     print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
 
 
-def take_day(browser: Browser, server: Dev, filled: FilledDay) -> None:
+def take_console_pictures(browser: Browser, server: Dev, filled: FilledDay) -> None:
     """Take the pictures of the console: a drift, then, after its repair, the overview and a page's tally.
 
     Raises AssertionError if a number differs from the day's: a page's visits, a client's calls, a video's plays.
@@ -215,10 +216,10 @@ def main() -> int:
         filled = fill(ROOT, Path(folder, "day"), time.time())
         minute = {"TALLY_MINUTE_S": str(MINUTE_S)}
         with _serve(Path(folder, "day"), **minute) as server, _browser() as browser:
-            take_day(browser, server, filled)
+            take_console_pictures(browser, server, filled)
         with _serve(Path(folder, "new")) as server:
-            outcome = asyncio.run(replay(read_log(LOG), server.port, 8, quick=True))
-            if outcome.differing:  # a late result is not an error here
+            outcome = asyncio.run(replay(read_log(DEMO_LOG), server.port, concurrency=8, quick=True))
+            if outcome.differing:  # if the right counts come late, the pictures are taken
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
                 return 1
             with _browser() as browser:
@@ -227,7 +228,7 @@ def main() -> int:
                 page = browser.new_page(viewport=VIEW, device_scale_factor=2)
                 page.set_content(dashboard_page(dashboard, reported))
                 save(page, DASHBOARD)
-    MADE_OF.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
+    DIGESTS.write_text(json.dumps(digests(dashboard), indent=2) + "\n")
     return 0
 
 

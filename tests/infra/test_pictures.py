@@ -8,7 +8,7 @@ import pytest
 
 from tests.infra.conftest import ROOT
 from tests.infra.template import Template
-from tests.make_pictures import FOLDER, MADE_OF, PICTURES, digests
+from tests.make_pictures import DIGESTS, FOLDER, PICTURES, digests
 
 BYTES_MAX = 150_000
 
@@ -25,4 +25,4 @@ def test_a_picture_is_small_and_has_a_text_for_people_who_cannot_see_it(name: st
 
 
 def test_the_pictures_show_the_console_and_the_dashboard_as_they_are(dev: Template) -> None:
-    assert json.loads(MADE_OF.read_text()) == digests(dev.dashboard()), "stale: run `make pictures`"
+    assert json.loads(DIGESTS.read_text()) == digests(dev.dashboard()), "stale: run `make pictures`"

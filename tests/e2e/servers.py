@@ -102,15 +102,15 @@ class Api:
 
 
 class Site:
-    """A web site. Every path is a page that embeds the beacon, unless `head` or `replies` has the path.
+    """A web site. Every path is a page that embeds the beacon, unless `heads` or `replies` has the path.
 
-    `head`: by path, what a page has in its head instead of the beacon's tag. `replies`: by path, what the site answers
-    instead of a page.
+    `heads`: by path, what a page has in its HTML head instead of the beacon's tag. `replies`: by path, what the site
+    answers instead of a page.
     """
 
     def __init__(self, api_origin: str) -> None:
         self.tag = f'<script src="{api_origin}/client/beacon.js" async></script>'
-        self.head: dict[str, str] = {}
+        self.heads: dict[str, str] = {}
         self.replies: dict[str, Reply] = {}
         self.server = Server(self._answer)
 
@@ -118,7 +118,7 @@ class Site:
         path = target.partition("?")[0]
         if path in self.replies:
             return self.replies[path]
-        head = self.head.get(path, self.tag)
+        head = self.heads.get(path, self.tag)
         page = f"<!doctype html><html lang=en><title>{path}</title>{head}<link rel=icon href=data:,><p>{path}"
         return Reply(200, page.encode(), {"content-type": "text/html", "cache-control": "no-cache"})
 

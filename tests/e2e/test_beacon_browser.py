@@ -189,10 +189,10 @@ def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(before: s
         "/about": Reply(301, b"", {"location": "/about/"}),
     }
     for path in ("/", "/about/"):
-        site.head[path] = (
+        site.heads[path] = (
             site.tag + "<script src=/turbo.js></script><body><a href=/about>About</a><a href=/plain>Plain</a>"
         )
-    site.head["/plain"] = site.head["/"]
+    site.heads["/plain"] = site.heads["/"]
     visitor = visits(before)
     visitor.go("/")
     visitor.run("window.same = true")
@@ -218,8 +218,8 @@ def test_a_page_that_redirects_after_its_head_counts_and_a_redirect_in_the_head_
     visits: Visits, site: Site
 ) -> None:
     leaving = "<script>location = '/there'</script>"
-    site.head["/gone"] = site.tag.replace(" async", "") + f"<body>{leaving}"
-    site.head["/sent-on"] = site.tag.replace(" async", "") + leaving  # nobody sees a page that redirects from its head
+    site.heads["/gone"] = site.tag.replace(" async", "") + f"<body>{leaving}"
+    site.heads["/sent-on"] = site.tag.replace(" async", "") + leaving  # nobody sees a page that redirects from its head
     visitor = visits()
     for path in ("/gone", "/sent-on"):
         visitor.go(path)
@@ -245,7 +245,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
         page.wait_for_timeout(WAIT_FOR_DOUBLE_S * 1000)
         assert counted() == (2, 0)
         badge = f"{dev.url}/visits/badge.svg?url={url}"
-        site.head["/readme"] = f'<meta http-equiv=content-security-policy content="img-src *"><img src="{badge}">'
+        site.heads["/readme"] = f'<meta http-equiv=content-security-policy content="img-src *"><img src="{badge}">'
         page.goto(f"{site.server.origin}/readme")
         assert page.evaluate("[document.images[0].naturalWidth, document.images[0].naturalHeight]") == [60, 20]
 
@@ -254,7 +254,7 @@ def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
     """Leaves a page PLAYS_ON_LEAVING times. The page sends a play each time. Returns how many plays are counted."""
     url, body = PLAYS_OF.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
     script = f"addEventListener('pagehide', () => navigator.sendBeacon('{url}', {body}))"
-    site.head["/watch"] = f"<script>{script}</script>"
+    site.heads["/watch"] = f"<script>{script}</script>"
     for number in range(PLAYS_ON_LEAVING):
         page.goto(f"{site.server.origin}/watch?{number}")
     page.goto(f"{site.server.origin}/end")
@@ -275,7 +275,7 @@ over_each_history = pytest.mark.parametrize("before", HISTORIES.values(), ids=HI
 
 @over_each_history
 def test_a_single_page_application_is_counted_by_its_addresses(before: str, visits: Visits, site: Site) -> None:
-    site.head["/app"] = site.tag + "<nav id=navigation></nav>"  # without a Navigation API, `navigation` is this element
+    site.heads["/app"] = site.tag + "<nav id=navigation></nav>"  # without the API, `window.navigation` is this element
     visitor = visits(before)
     visitor.go("/app")
     for step, address in (
@@ -296,7 +296,7 @@ def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
     visits: Visits, api: Api, site: Site
 ) -> None:
     sync_tag = site.tag.replace(" async", "")
-    site.head |= {
+    site.heads |= {
         "/before": f"<link rel=canonical href=/named>{site.tag}",
         "/behind": f"{sync_tag}<link rel='alternate CANONICAL' href='{site.server.origin}/named?fbclid=x#top'>",
         "/stranger": f"<link rel=canonical href=https://other.example/named>{site.tag}",
@@ -317,7 +317,7 @@ def test_the_canonical_link_of_a_single_page_application_applies_to_its_first_ad
     visits: Visits, site: Site
 ) -> None:
     """The application changes the link after the address, or never."""
-    site.head["/app"] = f"<link rel=canonical href=/named>{site.tag}"
+    site.heads["/app"] = f"<link rel=canonical href=/named>{site.tag}"
     visitor = visits()
     visitor.go("/app?ref=1")
     visitor.run("history.pushState(null, '', '/app/two')")
@@ -426,7 +426,7 @@ def test_a_prerendering_page_counts_no_visit_until_it_is_shown(visits: Visits, a
 
 
 def test_a_page_that_embeds_the_beacon_twice_counts_one_visit(visits: Visits, site: Site) -> None:
-    site.head["/a"] = site.tag * 2 + site.tag.replace(".js", ".js?v=2")
+    site.heads["/a"] = site.tag * 2 + site.tag.replace(".js", ".js?v=2")
     visitor = visits()
     visitor.go("/a")
     visitor.run("history.pushState(null, '', '/b')")
@@ -449,7 +449,7 @@ def test_a_browser_without_an_api_gets_no_error_from_the_beacon(before: str, vis
 
 
 def test_the_beacon_as_a_module_sends_nothing(visits: Visits, api: Api, site: Site) -> None:
-    site.head["/module"] = site.tag.replace("async", "type=module crossorigin")
+    site.heads["/module"] = site.tag.replace("async", "type=module crossorigin")
     visitor = visits()
     visitor.go("/module")
     visitor.page.wait_for_load_state("networkidle")

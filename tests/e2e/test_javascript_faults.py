@@ -1,8 +1,8 @@
 """Tests the JavaScript client in Chromium under faults. Each play counts once.
 
 Two tabs of one user and a browser of another user reload, close and leave pages, and go offline. Requests and answers
-get lost, and other answers are 503, 429 or a captive portal. With SEED 1 to 5 all 3,000 plays counted once, and each
-like had its last change. Without the client, with a new key for each attempt, 300 plays counted as 311 to 325.
+get lost, and other answers are 503, 429 or a captive portal's page. With SEED 1 to 5 all 3,000 plays counted once, and
+each like ended as its last change. Without the client, each attempt had a new key, and 300 plays counted as 311 to 325.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ PLAYS = int(os.environ.get("PLAYS", "3000"))
 LIKES = 150
 VIDEOS, POSTS = ("video-a", "video-b", "video-c"), ("post-1", "post-2", "post-3", "post-4")
 ARTICLES = ("article-a", "article-b", "article-c")
-HAS_BROWSER_LIKE = (
+LIKES_FUNCTION = "children_open"  # serves likes without sign-in
+# Whether the browser stores an anonymous like of the article.
+HAS_ANONYMOUS_LIKE = (
     "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"
 )
-# Pauses last a tenth, so that the test is short.
+# The page's timers run ten times as fast, so that the test is short.
 HASTE = "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);"
 CLIENT = """
 <script type="module">
@@ -45,9 +47,9 @@ window.tally = new Tally({ user: () => query.get("user"), token: () => query.get
 
 @dataclass
 class Visitor:
-    """A browser with tabs. `played`: its plays. `likes`: the last change of each like.
+    """A browser with tabs. `user`: the signed-in user; empty: no user is signed in.
 
-    `user`: the signed-in user; empty: no user is signed in.
+    `likes`: by post or article, whether the last change put the like.
     """
 
     user: str
@@ -55,7 +57,7 @@ class Visitor:
     url: str
     context: BrowserContext
     tabs: list[Page] = field(default_factory=list)
-    played: int = 0
+    plays_sent: int = 0
     likes: dict[str, bool] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
@@ -68,14 +70,14 @@ class Visitor:
         return page
 
     def load(self, page: Page) -> None:
-        """Loads the page."""
+        """Loads the page, also if the tab has it."""
         page.goto(f"{self.url}?user={self.user}&token={self.token}")
         page.wait_for_function("window.tally")
 
     def play(self, page: Page, video: str, times: int) -> None:
         """Plays a video some times in one task."""
         page.evaluate("([video, times]) => { while (times--) tally.increment('plays', video) }", [video, times])
-        self.played += times
+        self.plays_sent += times
 
     def like(self, page: Page, post: str, *changes: bool) -> None:
         """Puts (True) and deletes (False) the like of a post, in this order."""
@@ -154,16 +156,16 @@ def act(chance: random.Random, person: Visitor, plays: int) -> None:
             person.context.set_offline(False)
 
 
-def test_under_faults_each_play_counts_once_and_each_like_has_its_last_change(
+def test_under_faults_each_play_counts_once_and_each_like_ends_as_its_last_change(
     api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
 ) -> None:
     chance, site = random.Random(SEED), Site(api.server.origin)
-    site.head["/page"] = CLIENT % {"api": api.server.origin}
+    site.heads["/page"] = CLIENT % {"api": api.server.origin}
     before = {video: dev.plays(video) for video in VIDEOS}
     with site.server.running():
         ann, bob = visitors(site, f"ann-{SEED}"), visitors(site, f"bob-{SEED}")
         ann.open()
-        while (left := PLAYS - ann.played - bob.played) > 0:
+        while (left := PLAYS - ann.plays_sent - bob.plays_sent) > 0:
             act(chance, chance.choice((ann, ann, bob)), left)
         for person in (ann, bob):
             person.settle()
@@ -205,26 +207,26 @@ def act_without_sign_in(chance: random.Random, reader: Visitor) -> None:
             reader.open()
 
 
-def children(dev: Dev, article: str) -> list[str | None]:
-    """Returns who likes an article, None for each browser. Asserts that the article's number is their count."""
+def likers_of(dev: Dev, article: str) -> list[str | None]:
+    """Returns the user of each like; None: an anonymous like. Asserts that the article's number counts the likes."""
     listed = dev.hearts(article)
     assert dev.call("GET", f"/counters/hearts/{article}").body["value"] == len(listed)
     return listed
 
 
-def test_under_faults_each_browser_like_has_its_last_change_and_a_user_takes_it_over(
+def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_makes_it_a_users_like(
     api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
 ) -> None:
-    """Workers are killed, too. One of two tabs signs in, while the other tab changes likes without sign-in."""
+    """Workers are killed, too. One of two tabs signs in, while the other tab changes anonymous likes."""
     chance, site, killed = random.Random(SEED), Site(api.server.origin), 0
-    site.head["/page"] = CLIENT % {"api": api.server.origin}
+    site.heads["/page"] = CLIENT % {"api": api.server.origin}
     with site.server.running():
         readers = [visitors(site) for _ in range(3)]
         for reader in readers:
             reader.open()
         for step in range(LIKES):
             act_without_sign_in(chance, chance.choice(readers))
-            for pid in dev.workers("children_open") if step % 20 == 10 else ():
+            for pid in dev.workers(LIKES_FUNCTION) if step % 20 == 10 else ():
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
         for reader in readers:
@@ -233,7 +235,7 @@ def test_under_faults_each_browser_like_has_its_last_change_and_a_user_takes_it_
             likes = reader.tabs[0].evaluate("(of) => tally.mine(of)", of)
             assert {like["id"]: like["present"] for like in likes} == reader.likes
         for article in ARTICLES:
-            assert children(dev, article) == [None] * sum(reader.likes.get(article, False) for reader in readers)
+            assert likers_of(dev, article) == [None] * sum(reader.likes.get(article, False) for reader in readers)
         ann, *others = readers
         ann.user = f"ann-{SEED}"
         ann.token = dev.token(ann.user)
@@ -243,13 +245,14 @@ def test_under_faults_each_browser_like_has_its_last_change_and_a_user_takes_it_
             ann.like(other_tab, chance.choice(ARTICLES), chance.random() < 0.6)
         ann.load(other_tab)
         for article in ARTICLES:
-            wait_for(lambda article=article: not signed_in_tab.evaluate(HAS_BROWSER_LIKE, article), every_s=0.5)  # type: ignore[misc]
+            wait_for(lambda article=article: not signed_in_tab.evaluate(HAS_ANONYMOUS_LIKE, article), every_s=0.5)  # type: ignore[misc]
         ann.settle()
     faults = sum(count for fault, count in api.fault_counts.items() if fault != "none")
     print(f"seed {SEED}: {killed} workers killed; requests: {dict(api.fault_counts)}")
     assert faults > 10
     assert killed
     for article in ARTICLES:
-        likers = children(dev, article)
+        likers = likers_of(dev, article)
         assert likers.count(None) == sum(reader.likes.get(article, False) for reader in others)
+        # If ann's last change deleted the anonymous like, the sign-in may have made it the user's before.
         assert ann.user in likers or not ann.likes.get(article)

@@ -2,7 +2,7 @@
 
 Commands are in `console` blocks, as in README.md: a line `$ command`, lines `> more` that continue it, and its output.
 A line `…` matches any lines, and `…` in a line matches any characters. The output has the answers that a person types,
-too. A paragraph in italics before a block says why the block is not played: *Only AWS: …*
+too. A paragraph in italics before a block says why the block is not run: *Only AWS: …*
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     expected: str
     """The output that the command must print."""
     only_aws: str
-    """Why the command is not played; empty if it is played."""
+    """Why the command is not run; empty if it is run."""
     has_fault: bool
     """Whether the command deploys a template with a fault."""
 
@@ -50,7 +50,7 @@ def read_steps(page: Path) -> list[Step]:
 
 def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
     assert block["kind"] == "console", (
-        f"the block is {block['kind']}, not console, so it cannot be played: {block['body']}"
+        f"the block is {block['kind']}, not console, so it cannot be run: {block['body']}"
     )
     section = _HEADING.findall(text[: block.start()])[-1]
     mark = " ".join((block["mark"] or "").split())
@@ -67,7 +67,7 @@ def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
 def missing_lines(printed: str, expected: str) -> str:
     """Returns the first expected lines that the output lacks; empty if the output is as expected."""
     lines, parts = printed.strip().splitlines(), [part.splitlines() for part in _parts(expected)]
-    at = 0
+    at = 0  # the first part begins the output, and the last part ends it
     for number, part in enumerate(parts):
         last = len(lines) - len(part)
         is_first, is_last = number == 0, number == len(parts) - 1

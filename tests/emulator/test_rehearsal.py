@@ -1,8 +1,8 @@
-"""`make rehearse`: plays docs/first-deploy.md on the emulator. Every command must print what the page says.
+"""`make rehearse` runs the commands of docs/first-deploy.md on the emulator. Each must print what the page says.
 
 The page shows a stack's life as a person sees it: bootstrap, deploy, calls, a first deploy that fails and is repeated,
-and destroy. The test delivers the streams and runs the sweep, because the emulator does neither. The minutes of the
-ledger are short, but `tally` reads them as whole minutes. So `tally status` shows a wrong day for the judged minute.
+and destroy. The test delivers the streams and runs the sweep, because the emulator does neither. A minute of the
+ledger is short here, and `tally` takes it for 60 s. So `tally status` shows a wrong day for the last judged minute.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rehearsal:
         self._deploy_output: list[str] = []
         self._background = ExitStack()
 
-    def play(self, step: Step) -> str:
+    def run_step(self, step: Step) -> str:
         """Run the command of a step. Returns the lines of the page that the output lacks, or an empty text."""
         command = self._spelled_out(step.command)
         if re.search("make (deploy|destroy)", command):
@@ -122,11 +122,11 @@ def test_each_command_of_the_page_of_the_first_deploy_prints_what_the_page_shows
             if step.only_aws:
                 print(f"LEFT OUT: {step.command}\nonly AWS: {step.only_aws}", flush=True)
             else:
-                missing = person.play(step)
+                missing = person.run_step(step)
                 assert not missing, f"{step.command}\ndid not print what {PAGE.name} shows:\n{missing}"
         assert remaining_resources(emulator) == []
     print(f"\n{len(steps) - len(skipped)} commands printed what {PAGE.name} shows; nothing remains in the account.")
-    print("\n".join([f"{len(skipped)} commands were left out, because only AWS can play them:", *skipped]), flush=True)
+    print("\n".join([f"{len(skipped)} commands were left out, because only AWS can run them:", *skipped]), flush=True)
 
 
 def remaining_resources(emulator: Emulator) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plays the session of docs/adopt.md in a team's folder, with the wheel alone: without a checkout, and without Node."""
+"""Runs the session of docs/adopt.md in a team's folder, with the wheel alone: without a checkout, and without Node."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_session_of_the_page_works_without_node(
     before, command, after = text.partition("```\ntally dev\n```")
     assert command
 
-    def play(steps: list[tuple[str, str]], port: int = 0) -> None:
+    def run_steps(steps: list[tuple[str, str]], port: int = 0) -> None:
         assert steps
         for command, expected in steps:
             runnable = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
@@ -94,9 +94,9 @@ def test_the_session_of_the_page_works_without_node(
                 output = _output(runnable, folder, environment)
             assert is_as_shown(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"
 
-    play(session(before))
+    run_steps(session(before))
     port, process = start_dev()
-    play(session(after), port)
+    run_steps(session(after), port)
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
     assert (tmp_path / "dev.out").read_text().endswith("tally: stopped\n")

@@ -24,6 +24,9 @@ PACKAGE = ROOT / "node_modules/@sparticuz/chromium"
 UNPACKED = ROOT / ".build"
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+# The headless shell never hides a page, so these scripts do.
+HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
+SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 _INFLATE = """
 const [,, ...pairs] = process.argv, fs = require("fs"), zlib = require("zlib");
 for (let at = 0; at < pairs.length; at += 2)

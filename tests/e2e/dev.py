@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ class Dev(Process):
         return descendants(self.process.pid)
 
     def workers(self, function: str) -> list[int]:
-        """Returns the workers that run a function, or ran it last: their output goes to the function's log."""
+        """Returns the workers whose output goes to the function's log. A worker is a fork of the zygote."""
         workers = [pid for pid in self.descendants() if "zygote" in command(pid)]
         return [pid for pid in workers if os.path.realpath(f"/proc/{pid}/fd/1").endswith(f"/logs/{function}.log")]
 
@@ -90,6 +91,10 @@ class Dev(Process):
         """Returns the plays of a video."""
         return int(self.call("GET", f"/videos/{video}/plays").body["value"])
 
+    def number(self, counter: str, id_: str) -> int:
+        """Returns the number of an id."""
+        return int(self.call("GET", f"/counters/{counter}/{id_}").body["value"])
+
     def visit(self, url: str, key: str) -> Answer:
         """Visit a page as a person does."""
         return self.call("POST", "/visits", {"url": url, "key": key}, user_agent="Mozilla/5.0 Firefox/140.0")
@@ -108,7 +113,7 @@ class Dev(Process):
         return int(self.call("GET", f"/posts/{post}").body["likes"])
 
     def hearts(self, page: str) -> list[str | None]:
-        """Returns the users who like a page, and None for each browser that likes it."""
+        """Returns the user of each like of a page; None: an anonymous like."""
         listed = self.call("GET", f"/counters/hearts/{page}/children", token=self.token("reader", scope="tally/read"))
         return [child.get("child") for child in listed.body["children"]]
 
@@ -116,6 +121,18 @@ class Dev(Process):
         answer = self.call("POST", "/dev/token", {"sub": sub, **more})
         assert answer.status == 200, answer
         return str(answer.body["access_token"])
+
+
+def copy_app(folder: Path) -> Path:
+    """Returns a copy of the app in `folder`, whose `counters.py` a test may change."""
+    app = folder / "app"
+    app.mkdir()
+    for name in ("lambdas", "stacks", "tally"):
+        shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(file, app)
+    (app / "node_modules").symlink_to(ROOT / "node_modules")
+    return app
 
 
 def descendants(pid: int) -> list[int]:

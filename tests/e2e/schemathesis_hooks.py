@@ -30,7 +30,7 @@ from tally.counter import Counter
 from tally.counting import periods
 from tally.errors import InvalidInputError
 from tally.series import read, top
-from tests.e2e.schemathesis_run import COUNTED, send
+from tests.e2e.schemathesis_run import COUNTED_KEY, send
 
 VERSION_EXAMPLE = '"7"'
 UNWRITTEN_VERSION = '"0"'  # the version of an unwritten counter
@@ -110,6 +110,7 @@ def _cut(text: str, bytes_max: int) -> str:
 
 
 def _texts(value: object) -> list[str]:
+    """Returns the values of a query parameter, which may be repeated."""
     return [str(one) for one in value] if isinstance(value, list) else [str(value)]
 
 
@@ -219,7 +220,7 @@ def _fresh_key(case: Case, body: dict[str, Any]) -> None:
         case.headers.pop("Idempotency-Key")
     if _name(case) in ("void", "void_changes"):
         if body.get("key") == KEY_EXAMPLE:
-            body["key"] = COUNTED
+            body["key"] = COUNTED_KEY
             body.pop("caller", None)  # the default is the caller of the request, who made the change
         return
     for place, name in ((case.headers, "Idempotency-Key"), (body, "key")):
@@ -233,6 +234,7 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
     A deletion deletes a generated post, because the examples of other operations need the post `POSTED`. A link may
     give a period to a counter without periods. Each request about a hold gets a new hold, because hold ids are random.
+    The coverage phase keeps its ids, because it tests them.
     """
     if "hold" in case.path_parameters and _is_positive(case) and case.meta.phase.name is not TestPhase.COVERAGE:
         case.path_parameters = _place_hold()

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATION = ROOT / "tests/e2e/schemathesis.toml"
 EXAMPLES_DEFAULT = 200  # of each operation: about 5,000 requests
 SCOPES = "tally/read tally/write"
-COUNTED = "counted-to-be-voided"
-"""The key of a change and of a batch, both of the id in the examples."""
+COUNTED_KEY = "counted-to-be-voided"
+"""The key of a change and of a batch that are counted before the run. Voids name this key."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def prepare(url: str, token: str) -> None:
         send(url, "PUT", f"/posts/{post}", {"body": "Hello"}, token)
     send(url, "POST", "/counters/stock/7c20/increments", {"amount": 10**9}, token, key=os.urandom(16).hex())
     change = {"counter": "usage", "id": "7c20", "amount": 1}
-    send(url, "POST", "/counters/usage/7c20/increments", {"amount": 1}, token, key=COUNTED)
-    send(url, "POST", "/changes", {"changes": [change]}, token, key=COUNTED)
+    send(url, "POST", "/counters/usage/7c20/increments", {"amount": 1}, token, key=COUNTED_KEY)
+    send(url, "POST", "/changes", {"changes": [change]}, token, key=COUNTED_KEY)
 
 
 def send(url: str, method: str, path: str, body: object, token: str | None = None, key: str | None = None) -> Any:

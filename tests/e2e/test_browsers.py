@@ -54,10 +54,6 @@ def play(tab: Tab, video: str) -> None:
     wait_for(lambda: settled(tab))
 
 
-def value(dev: Dev, counter: str, id_: str) -> int:
-    return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
-
-
 def test_plays_are_sent_from_each_page_and_from_a_page_of_the_back_forward_cache(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
@@ -118,7 +114,7 @@ def test_a_dialog_that_asks_for_the_password_delays_no_play(
     for plays, tab in enumerate((asking, other), 1):
         tab.run(PLAY, video)
         wait_for(lambda plays=plays: dev.plays(video) == plays)  # type: ignore[misc]
-    assert value(dev, "hearts", video) == 0
+    assert dev.number("hearts", video) == 0
     for tab in (asking, other):
         tab.run("tally.forget(arg)", ann)
         tab.close()
@@ -152,7 +148,7 @@ def test_the_last_like_of_two_tabs_wins_and_each_tab_gets_its_outcome(
     for turn in range(7):
         (one, other)[turn % 2].run("void tally.like('hearts', arg[0], arg[1])", [video, turn % 2 == 0])
     wait_for(lambda: settled(one, other))
-    assert value(dev, "hearts", video) == 1
+    assert dev.number("hearts", video) == 1
     assert dev.call("GET", f"/counters/hearts/{video}/mine", token=token).body["present"]
     for tab in (one, other):
         assert tab.run("until(() => heard.some(([id, state]) => id === arg && state === 'counted'))", video)
@@ -172,7 +168,7 @@ def test_clicks_while_the_server_is_down_count_when_the_server_is_up(
     assert tab.waiting() == 11
     api.failing = False
     wait_for(lambda: settled(tab))
-    assert (dev.plays(video), value(dev, "hearts", video)) == (10, 1)
+    assert (dev.plays(video), dev.number("hearts", video)) == (10, 1)
     tab.close()
 
 
@@ -209,6 +205,7 @@ ELEMENTS = """(async () => {
   document.body.insertAdjacentHTML("beforeend", `<audio id=player muted></audio>
     <div id=box><tally-plays of="${arg.video}" for=player after=1 live=1></tally-plays></div>
     <tally-like counter=hearts of="${arg.video}"></tally-like>`);
+  // Three seconds of silence in a WAV file, with one byte for each sample.
   const rate = 8000, bytes = 3 * rate, wave = new DataView(new ArrayBuffer(44 + bytes));
   const text = (at, word) => [...word].forEach((letter, index) => wave.setUint8(at + index, letter.charCodeAt(0)));
   text(0, "RIFF"), wave.setUint32(4, 36 + bytes, true), text(8, "WAVEfmt "), wave.setUint32(16, 16, true);
@@ -235,7 +232,7 @@ def test_the_elements_count_a_playback_and_a_like_once(browser: Browser, api: Fa
     tab.run("void like.button.click()")
     tab.run("until(() => shows(like, '1') && like.button.getAttribute('aria-pressed') === 'true')")
     wait_for(lambda: settled(tab))
-    assert (dev.plays(video), value(dev, "hearts", video)) == (1, 1)
+    assert (dev.plays(video), dev.number("hearts", video)) == (1, 1)
     tab.run("player.play()")
     tab.run("until(() => shows(box.firstElementChild, '2'))")
     assert tab.run("errors") == []

@@ -1,5 +1,6 @@
-"""Tests a budget over HTTP. 60 callers hold, change, commit and release at once, while its limit changes, answers get
-lost, and workers are killed. `value`, `left` and `limit` always agree, and each threshold crossing is one event.
+"""Tests a budget over HTTP. 60 callers hold, change, commit and release at once, while the budget's limit changes,
+answers get lost, and workers are killed. `value`, `left` and `limit` always agree, and each threshold crossing is one
+event. A step is a hold that is placed, refused, committed or released.
 
     ROUNDS=10 pytest tests/e2e/test_budget.py       runs ten rounds of about 170 operations
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import threading
 import time
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tally.counter import AMOUNT_MAX
-from tests.e2e.dev import ROOT, Answer, Dev
+from tests.e2e.dev import Answer, Dev, copy_app
 from tests.patience import PATIENCE_S, wait_for
 
 BUDGET = """Counter(
@@ -36,9 +36,9 @@ LOST_SHARE = 1 / 6  # of the answers never reach the caller
 READ_WAYS = ("one", "many", "refused hold")
 """The ways to read used, left and limit: one tally, many tallies, or a hold that is too large."""
 LIMIT_BY_STEP = {35: 1_300, 75: 400}
-"""The limits, by the step after which each is set. The second limit is below what is used then."""
+"""The limits, by the number of steps after which each is set. The second limit is below what is used then."""
 KILL_STEPS = (10, 30, 50, 70, 90)
-"""The steps after which workers are killed."""
+"""The numbers of steps after which workers are killed."""
 RETRIED_STATUSES = {429, 500, 503}
 LOWERED_LIMIT = min(LIMIT_BY_STEP.values())
 
@@ -49,8 +49,10 @@ class Bounds:
     amount is the old or the new amount."""
 
     spans: dict[Any, list[tuple[float, int, int]]] = field(default_factory=dict)
+    """By the amount's name: from when the amount is between which two values."""
 
     def note(self, name: Any, *amounts: int) -> None:
+        """Notes that the amount is one of these from now on."""
         self.spans.setdefault(name, [(0.0, 0, 0)]).append((time.monotonic(), min(amounts), max(amounts)))
 
     def sum(self, from_s: float, to_s: float) -> tuple[int, int]:
@@ -77,23 +79,20 @@ class Team:
     answers: list[int] = field(default_factory=list)
     """The statuses of all answers, with the answers that the caller did not get."""
     steps: list[int] = field(default_factory=list)
-    """The holds that were placed, settled or refused."""
+    """The number of the hold of each step."""
     late_holds: list[int] = field(default_factory=list)
-    """The refused holds of which an earlier attempt had no answer, and may still be applied."""
+    """The refused holds with an earlier attempt that got no answer. Tally may still apply that attempt."""
     late_commits: dict[int, int] = field(default_factory=dict)
-    """The amounts that such an attempt of a commit may keep of a hold."""
+    """By hold: the amount that such an attempt to commit may still keep."""
     late_changes: dict[int, int] = field(default_factory=dict)
-    """The amounts that such an attempt of a change may give a hold."""
+    """By hold: the amount that such an attempt to change the hold may still give it."""
     chance: random.Random = field(default_factory=random.Random)
-    lost: int = 0
+    answers_lost: int = 0
 
-    def sent(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
-        """Returns the answer, and whether an earlier attempt had no answer."""
-        key_header, failed, until_s = (
-            {} if key is None else {"idempotency_key": key},
-            False,
-            time.monotonic() + PATIENCE_S,
-        )
+    def send(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[Answer, bool]:
+        """Sends a request until it is answered. Returns the answer, and whether an earlier attempt had no answer."""
+        key_header = {} if key is None else {"idempotency_key": key}
+        failed, until_s = False, time.monotonic() + PATIENCE_S
         while True:
             answer = self.dev.call(
                 method, path if path.startswith("/tallies") else TEAM + path, body, token=self.token, **key_header
@@ -102,7 +101,7 @@ class Team:
             lost = self.chance.random() < LOST_SHARE
             if answer.status not in RETRIED_STATUSES and not lost:
                 return answer, failed
-            self.lost += lost
+            self.answers_lost += lost
             failed |= lost or answer.status == 500
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
@@ -110,7 +109,7 @@ class Team:
     def place_hold(self, number: int, amount: int) -> str | None:
         """Returns the id of the hold; None if the limit refuses it."""
         self.used.note(number, 0, amount)
-        answer, failed = self.sent("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
+        answer, failed = self.send("POST", "/holds", {"amount": amount, "ttl_s": 3600}, f"hold-{number}")
         self.steps.append(number)
         if answer.status == 201:
             self.used.note(number, amount)
@@ -126,7 +125,7 @@ class Team:
         """Changes the amount and the time of a hold. Returns the hold's amount: the old amount if the limit refuses."""
         self.used.note(number, held, amount)
         body = {"amount": amount, "ttl_s": 7200}
-        answer, failed = self.sent("PATCH", f"/holds/{hold}", body, f"change-{number}")
+        answer, failed = self.send("PATCH", f"/holds/{hold}", body, f"change-{number}")
         if answer.status == 200:
             assert answer.body["amount"] == amount
             self.used.note(number, amount)
@@ -137,12 +136,12 @@ class Team:
         return held
 
     def settle(self, number: int, hold: str, held: int, kept: int | None, *, release: bool = False) -> bool:
-        """Commits or releases a hold. Returns whether the limit allowed the amount that is kept."""
+        """Commits or releases a hold. Returns whether the limit allowed that. `kept`: what to commit; None: `held`."""
         end = 0 if release else held if kept is None else kept
         changed = self.late_changes.get(number, held)
         self.used.note(number, held, end, changed, self.late_commits.get(number, held))
         path = f"/holds/{hold}" if release else f"/holds/{hold}/commit"
-        answer, failed = self.sent("DELETE" if release else "POST", path, None if kept is None else {"amount": kept})
+        answer, failed = self.send("DELETE" if release else "POST", path, None if kept is None else {"amount": kept})
         self.steps.append(number)
         if answer.status == 409:
             assert answer.body["left"] < end - min(held, changed), answer
@@ -156,13 +155,13 @@ class Team:
     def subtract(self, name: str, amount: int) -> None:
         """Subtracts an amount from what is used."""
         self.used.note(name, 0, -amount)
-        answer, _ = self.sent("POST", "/increments", {"amount": -amount}, name)
+        answer, _ = self.send("POST", "/increments", {"amount": -amount}, name)
         assert answer.status == 200, answer
         self.used.note(name, -amount)
 
     def set_limit(self, limit: int, previous: int, key: str) -> None:
         self.limit.note("override", previous, limit)
-        answer, _ = self.sent("PUT", "/limit", {"limit": limit}, key)
+        answer, _ = self.send("PUT", "/limit", {"limit": limit}, key)
         assert (answer.status, answer.body["limit"]) == (200, limit)
         self.limit.note("override", limit)
 
@@ -171,14 +170,14 @@ class Team:
         read began, what is used, and the limit."""
         from_s = time.monotonic()
         if way == "refused hold":
-            answer, _ = self.sent("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"too-large-{from_s}")
+            answer, _ = self.send("POST", "/holds", {"amount": AMOUNT_MAX, "ttl_s": 60}, f"too-large-{from_s}")
             assert answer.status == 409
             tally = answer.body | {"value": answer.body["limit"] - answer.body["left"]}
         elif way == "many":
-            answer, _ = self.sent("GET", "/tallies/any?of=budget:acme")
+            answer, _ = self.send("GET", "/tallies/any?of=budget:acme")
             [tally] = answer.body["tallies"]
         else:
-            answer, _ = self.sent("GET", "")
+            answer, _ = self.send("GET", "")
             tally = answer.body
         to_s = time.monotonic()
         used, limit = tally["value"], tally["limit"]
@@ -191,13 +190,7 @@ class Team:
 
 @pytest.fixture
 def team(start: Callable[..., Dev], tmp_path: Path) -> Team:
-    app = tmp_path / "app"
-    app.mkdir()
-    for name in ("lambdas", "stacks", "tally"):
-        shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in filter(Path.is_file, ROOT.iterdir()):
-        shutil.copy(file, app)
-    (app / "node_modules").symlink_to(ROOT / "node_modules")
+    app = copy_app(tmp_path)
     declared = app / "lambdas/counters.py"
     declared.write_text(declared.read_text().replace("declared([", f"declared([{BUDGET}, "))
     dev = start(app=app).wait_until_ready()
@@ -220,19 +213,21 @@ class Job(NamedTuple):
 
 
 def jobs(chance: random.Random, first: int, reads: int) -> list[Job]:
-    """Returns the jobs of a round. Their numbers begin with `first`. They count reads after the first `reads`."""
+    """Returns the jobs of a round, numbered from `first`. `reads`: how often the tally was read before the round."""
     ends = ["other amount"] * 30 + ["held amount"] * 14 + ["released"] * 8 + ["open"] * 8
     chance.shuffle(ends)
     begins = [0] * 40 + [chance.randint(1, 20) for _ in ends[40:]]
     return [
         Job(
             first + number,
-            *(chance.randint(*of) for of in ((10, 40), (1, 60), (0, 60))),
-            end,
-            reads + at,
-            reads + at + chance.randint(1, 20),
+            held=chance.randint(10, 40),
+            changed=chance.randint(1, 60),
+            used=chance.randint(0, 60),
+            end=end,
+            begins_after=reads + begin,
+            ends_after=reads + begin + chance.randint(1, 20),
         )
-        for number, (end, at) in enumerate(zip(ends, begins, strict=True))
+        for number, (end, begin) in enumerate(zip(ends, begins, strict=True))
     ]
 
 
@@ -310,7 +305,7 @@ class Rounds:
                 self.callers_ended.set()
             for future in disturbing:
                 future.result()
-        for late in team.late_holds:
+        for late in team.late_holds:  # the repeated request tells whether the hold exists
             holds[late - number * HOLDS] = team.place_hold(late, round_jobs[late - number * HOLDS].held)
         team.late_holds.clear()
         used = self.settled_value()
@@ -348,10 +343,10 @@ def test_used_and_left_add_up_to_the_limit_at_every_moment(team: Team, seed: int
     failed, refused, reads = team.answers.count(500), team.answers.count(409), rounds.reads
     print(
         f"seed {seed}: {len(team.answers)} requests, {rounds.killed} workers killed, {failed} calls failed,"
-        f" {team.lost} answers lost, {refused} refused, {len(reads)} reads"
+        f" {team.answers_lost} answers lost, {refused} refused, {len(reads)} reads"
     )
     assert rounds.killed
-    assert team.lost
+    assert team.answers_lost
     assert max(used for _, used, _ in reads) <= max(LIMIT_BY_STEP.values())
     after = [used for from_s, used, _ in reads if from_s >= rounds.lowered_s]
     assert all(later <= max(earlier, LOWERED_LIMIT) for earlier, later in pairwise(after))

@@ -46,9 +46,6 @@ PAGES = {
     "drift": "#/drift",
     "try it": "#/try",
 }
-# The headless shell never hides a page, so these scripts do.
-HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
-SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 # The browser's line for an answer that is not a success. It is not an error of the page.
 NETWORK_LINE = "Failed to load resource"
 
@@ -96,7 +93,7 @@ class Console:
 def console(browser: Browser, dev: Dev) -> Iterator[Console]:
     """The console. Its pages must have no error, violate no policy, and load nothing from another origin."""
     with chromium.visitor(browser, viewport=WIDE) as context:
-        context.add_init_script(HIDDEN_IF_AWAY)
+        context.add_init_script(chromium.HIDDEN_IF_AWAY)
         made = Console(dev, context, context.new_page())
         made.page.on("pageerror", lambda error: made.errors.append(str(error)))
         made.page.on("console", lambda line: line.type == "error" and made.errors.append(line.text))
@@ -125,17 +122,18 @@ def history(dev: Dev) -> Iterator[None]:
     """
     store, now_s = connection.local_stack(dev.port, {}).store, time.time()
     wait_for(lambda: begin_series(store))
-    table, hour = store.settings.ledger_table, progress.read(store).hour  # the hour before may still be summed up
+    table, hour = store.settings.ledger_table, progress.read(store).hour  # the sweep may still sum up the hour before
     moves = [HourAmount.of("plays", VIDEO, 1234), *(HourAmount.of("plays", id_, 10) for id_ in HOSTILE)]
     board = top.TopListBuilder()
     for move in moves:
         board.add(*move[1:])
     now_h = int(now_s) // 3600
-    listed, through = hour - 1, store.settings.minute_of(now_s)
-    if listed // 24 != now_h // 24:  # pages ask for the list of today, and no hour of today is over
-        listed, through = now_h, progress.minutes_of(store.settings, now_h + 1)[0]  # no sweep replaces a later list
-    top.write_lists(store, listed, through, board, ["plays"])
-    moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))
+    listed_hour, last_minute = hour - 1, store.settings.minute_of(now_s)
+    if listed_hour // 24 != now_h // 24:  # pages ask for the list of today, and no hour of today is over
+        # The list is later than the sweep's, so no sweep replaces it.
+        listed_hour, last_minute = now_h, progress.minutes_of(store.settings, now_h + 1)[0]
+    top.write_lists(store, listed_hour, last_minute, board, ["plays"])
+    moves.append(HourAmount.of("plays", hours.TOTAL_ID, 1294))  # the sum of the moves
     moves.append(HourAmount.of("plays", f"{VIDEO}#{datetime.fromtimestamp(now_s, UTC).date()}", 70))  # imported
     repair = {"by": HOSTILE[0], "why": HOSTILE[1], "how": repairs.LEDGER}
     writes = [hours._hour_write(store.settings, hour - 1, move) for move in moves]
@@ -201,11 +199,11 @@ def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, hi
     page = console.open(name="ann")
     expect(page.locator(".verdict code").filter(has_text="docs/runbook.md#drift")).to_have_count(1)
 
-    def published(route: Route) -> None:
+    def answer_with_published_docs(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "docs": "https://git.example.com/docs"})
 
-    page.route("**/console/config.json", published)
+    page.route("**/console/config.json", answer_with_published_docs)
     page.reload()
     page = console.open(name="ann")
     links = page.locator(".verdict").get_by_role("link", name="what to do")
@@ -215,12 +213,12 @@ def test_a_failed_check_links_to_its_section_of_the_runbook(console: Console, hi
 def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with_changes(
     console: Console, history: None
 ) -> None:
-    def new(route: Route) -> None:
+    def answer_as_a_new_stack(route: Route) -> None:
         answer = route.fetch()
         parts = [{"name": "judged", "state": "unknown", "line": "nothing yet", "see": "runbook.md#unjudged"}]
         route.fulfill(response=answer, json={**answer.json(), "well": None, "judged_up_to": None, "parts": parts})
 
-    console.page.route("**/status", new)
+    console.page.route("**/status", answer_as_a_new_stack)
     page = console.open(name="ann")
     text = "This stack is new Nothing is checked yet: a new stack needs some minutes."
     expect(page.locator(".verdict")).to_have_text(text)
@@ -231,9 +229,9 @@ def test_the_overview_of_a_new_stack_shows_a_first_command_and_the_counters_with
     console.go("#/top/plays")
     console.go("#/")
     expect(page.get_by_role("group", name="a first change")).to_have_text(curl)  # the command keeps its key
-    before = int(console.dev.call("GET", "/counters/plays/first").body["value"])
+    before = console.dev.number("plays", "first")
     subprocess.run(shlex.split(curl), check=True, capture_output=True)
-    assert console.dev.call("GET", "/counters/plays/first").body["value"] == before + 1
+    assert console.dev.number("plays", "first") == before + 1
     console.settled()
     expect(page.get_by_role("heading", level=3, name="plays", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", level=3, name="contest")).to_be_hidden()
@@ -252,13 +250,8 @@ def test_names_with_markup_are_shown_as_text(console: Console, history: None) ->
         expect(page.locator("h1")).to_have_text(id_)
         console.settled()
         console.go("#/top/plays")
-    for hash_ in (
-        "#/",
-        "#/drift",
-        f"#/top/{quote(HOSTILE[0], safe='')}",
-        "#/%E0%A4%A",
-        f"#/{quote(HOSTILE[1], safe='')}",
-    ):
+    markup, script = (quote(name, safe="") for name in HOSTILE[:2])
+    for hash_ in ("#/", "#/drift", f"#/top/{markup}", "#/%E0%A4%A", f"#/{script}"):
         console.go(hash_)
         console.settled()
         assert page.locator("img, iframe, [onerror], main script").count() == 0
@@ -306,7 +299,7 @@ def test_a_drift_of_a_team_number_is_shown_as_the_team_numbers(console: Console)
     """`tally repair` would refuse, because Tally never writes a team number."""
     video = play(console.dev, 3)
 
-    def watched(route: Route) -> None:
+    def answer_with_a_team_number(route: Route) -> None:
         answer = route.fetch()
         body = answer.json()
         counters = [
@@ -315,7 +308,7 @@ def test_a_drift_of_a_team_number_is_shown_as_the_team_numbers(console: Console)
         ]
         route.fulfill(response=answer, json={**body, "counters": counters})
 
-    console.page.route("**/status", watched)
+    console.page.route("**/status", answer_with_a_team_number)
     with drifting(console.dev, "plays", video, 2):
         page = console.open(f"#/tally/plays/{video}", name="ann")
         expect(page.locator(".now")).to_contain_text("playTally differs from its items by +2.")
@@ -387,7 +380,7 @@ def test_a_counter_of_visitors_asks_for_no_key(console: Console) -> None:
 
 @pytest.mark.parametrize("name", ["", "ann"], ids=["a stranger", "signed in"])
 def test_an_anonymous_play_is_found_on_the_first_page_that_opens(console: Console, name: str) -> None:
-    """The page does not know the counter when it opens. A page once asked for the plays of ann instead."""
+    """When the page opens, it does not know the counter's rules. It must not ask for a play of the user ann."""
     key = str(uuid.uuid4())
     console.dev.call("POST", "/counters/plays/alone/increments", idempotency_key=key)
     page = console.open("#/tally/plays/alone", name=name)
@@ -406,13 +399,13 @@ def test_a_number_updates_while_its_page_is_visible(console: Console) -> None:
     play(console.dev, 1, video)
     console.page.clock.fast_forward(2_100)
     expect(live).to_have_text("3")
-    console.page.evaluate(SET_AWAY, True)
+    console.page.evaluate(chromium.SET_AWAY, True)
     play(console.dev, 1, video)
     before = console.requests_for(f"/counters/plays/{video}")
     for _ in range(5):
         console.page.clock.fast_forward(10_000)
     assert console.requests_for(f"/counters/plays/{video}") == before
-    console.page.evaluate(SET_AWAY, False)
+    console.page.evaluate(chromium.SET_AWAY, False)
     expect(live).to_have_text("4")
 
 
@@ -476,8 +469,8 @@ def test_strangers_see_the_sign_in_and_nothing_private(console: Console) -> None
 def test_a_stranger_sees_how_often_a_page_was_visited(counter: str, console: Console) -> None:
     """The console asks for the page's address, before and after the sign-in, and never for an id of another counter."""
     url, key = f"https://example.com/{secrets.token_hex(4)}", secrets.token_urlsafe(24)
-    browser = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
-    console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=browser)
+    user_agent = {"visits": "Mozilla/5.0 Firefox/153.0", "bot_visits": "Googlebot/2.1"}[counter]
+    console.dev.call("POST", "/visits", {"url": url, "key": key}, user_agent=user_agent)
     wait_for(lambda: sum(console.dev.visits(url)[:2]) == 1)
     live = console.open(f"#/tally/{counter}/{quote(url, safe='')}").locator(".now .live")
     expect(live).to_have_text("1")
@@ -519,7 +512,7 @@ def test_no_card_reads_a_span_that_would_count_visitors_twice(
         wait_for(lambda path=path: console.dev.call("GET", path, token=writer).body["top"])  # type: ignore[misc]
     page = console.open(name="ann")
     cards = page.locator(".counter:not(.still)")
-    expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])
+    expect(cards.get_by_role("listitem")).to_have_text(["a1", "a1"])  # the id a, and 1 visitor
     expect(page.locator(".error")).to_have_count(0)
     for counter, spans in (("members", ["Hour", "Day"]), ("guests", ["Hour"])):
         page.goto("about:blank")
@@ -717,12 +710,8 @@ def test_pkce_signs_in_and_the_token_is_in_memory_only(with_pool: Console, pool:
     assert pool.tokens_issued == 1
     tokens = {request.headers["authorization"] for request in with_pool.requests if "authorization" in request.headers}
     [token] = [header.removeprefix("Bearer ") for header in tokens]
-    assert page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]") == [
-        {},
-        {},
-        "",
-        None,
-    ]
+    stored = page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie, history.state]")
+    assert stored == [{}, {}, "", None]
     assert not any(token in request.url for request in with_pool.requests)
     # Only `make dev` has the page "Try it", because it writes.
     assert "try" not in page.locator("nav#pages").inner_text().lower()

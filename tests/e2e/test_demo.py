@@ -16,9 +16,9 @@ from bench.demo import replay
 from bench.demo.weblog import read_log
 from tests.e2e import chromium
 from tests.e2e.dev import Dev
+from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENT_DEMO = f"""
 import sys
 from bench.demo import __main__, replay

@@ -13,11 +13,9 @@ from tests.e2e import chromium
 from tests.e2e.accessible import AXE, NARROW, WIDE, complaints
 from tests.e2e.dev import Dev
 
-HIDDEN_IF_AWAY = "Object.defineProperty(Document.prototype, 'hidden', { get: () => Boolean(window.away) });"
 NOTHING_WAITS = "!Object.keys(localStorage).some((name) => / (hearts|plays) /.test(name))"
 NOT_FOUND = {"status": 404, "detail": "There is no counter 'hearts'."}
 NEXT_FRAME = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
-SET_AWAY = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def page(browser: Browser, dev: Dev) -> Iterator[Page]:
     """The page of elements. It must have no errors."""
     errors: list[str] = []
     with chromium.visitor(browser, viewport=WIDE) as context:
-        context.add_init_script(HIDDEN_IF_AWAY)
+        context.add_init_script(chromium.HIDDEN_IF_AWAY)
         made = context.new_page()
         made.on("pageerror", lambda error: errors.append(str(error)))
         made.goto(f"{dev.url}/dev/elements")
@@ -53,13 +51,9 @@ def sign_in(page: Page, name: str) -> None:
     expect(page.get_by_role("button", name=f"Sign {name} out")).to_be_visible()
 
 
-def number(dev: Dev, counter: str, id_: str) -> int:
-    return int(dev.call("GET", f"/counters/{counter}/{id_}").body["value"])
-
-
 def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -> None:
     sign_in(page, f"ann-{secrets.token_hex(4)}")
-    before = number(dev, "hearts", "article-1")
+    before = dev.number("hearts", "article-1")
     expect(count(page, "tally-like")).to_have_text(str(before))
     expect(like(page)).to_have_attribute("aria-pressed", "false")
     held: list[Route] = []
@@ -73,7 +67,7 @@ def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -
     held[0].continue_()
     page.unroute("**/mine")
     page.wait_for_function(NOTHING_WAITS)
-    # The like counted, and the number that the page shows does not include it.
+    # The like is counted, and the number that the page shows does not include it.
     expect(pending(page, "tally-like")).to_have_text("+1 waiting")
     for route in reads:
         route.continue_()
@@ -84,7 +78,7 @@ def test_a_like_that_waits_is_shown_beside_tallys_number(page: Page, dev: Dev) -
     expect(count(page, "tally-like")).to_have_text(str(before))
     expect(like(page)).to_have_attribute("aria-pressed", "false")
     page.reload()
-    assert number(dev, "hearts", "article-1") == before
+    assert dev.number("hearts", "article-1") == before
 
 
 def test_a_click_without_sign_in_asks_for_sign_in_and_signing_in_shows_the_like(page: Page, dev: Dev) -> None:
@@ -109,7 +103,7 @@ def deliver(page: Page, late: list[tuple[Route, APIResponse]]) -> None:
 
 @pytest.fixture
 def late(page: Page) -> list[tuple[Route, APIResponse]]:
-    """The answers of GET /mine, which the page does not get."""
+    """The answers of GET /mine, which the page does not get until `deliver`."""
     held: list[tuple[Route, APIResponse]] = []
     page.route("**/mine?*", lambda route: held.append((route, route.fetch())))
     return held
@@ -163,8 +157,8 @@ def test_two_buttons_of_one_post_show_the_same_like(page: Page, dev: Dev) -> Non
     name = f"ann-{secrets.token_hex(4)}"
     page.evaluate("(one => one.after(one.cloneNode(true)))(document.querySelector('tally-like'))")
     sign_in(page, name)
-    for number_, present in ((0, True), (1, False)):
-        like(page).nth(number_).click()
+    for place, present in ((0, True), (1, False)):
+        like(page).nth(place).click()
         for button in (like(page).nth(0), like(page).nth(1)):
             expect(button).to_have_attribute("aria-pressed", str(present).lower())
         page.wait_for_function(NOTHING_WAITS)
@@ -193,12 +187,12 @@ def play_to_the_end(page: Page) -> None:
 
 
 def test_a_playback_counts_once_however_often_it_pauses(page: Page, dev: Dev) -> None:
-    before = number(dev, "plays", "9f3a")
+    before = dev.number("plays", "9f3a")
     play(page)
     expect(count(page, "tally-plays")).to_have_text(str(before + 1))
     page.evaluate("audio.pause(); audio.currentTime = 0; audio.play()")
     play_to_the_end(page)
-    assert number(dev, "plays", "9f3a") == before + 1
+    assert dev.number("plays", "9f3a") == before + 1
     page.evaluate("audio.play()")
     expect(count(page, "tally-plays")).to_have_text(str(before + 2))
 
@@ -214,7 +208,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_playback_counts_once_if_elements_or_the_player_change(change: str, page: Page, dev: Dev) -> None:
-    before = number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b")
+    before = dev.number("plays", "9f3a") + dev.number("plays", "9f3b")
     play(page)
     page.evaluate("window.box = document.querySelector('tally-plays').parentElement")
     page.wait_for_function("audio.currentTime > .5")
@@ -222,7 +216,7 @@ def test_a_playback_counts_once_if_elements_or_the_player_change(change: str, pa
     page.wait_for_function("audio.currentTime > 1.2")
     page.evaluate(change)
     play_to_the_end(page)
-    assert number(dev, "plays", "9f3a") + number(dev, "plays", "9f3b") == before + 1
+    assert dev.number("plays", "9f3a") + dev.number("plays", "9f3b") == before + 1
 
 
 def test_another_number_with_another_source_counts_another_viewing(page: Page, dev: Dev) -> None:
@@ -242,24 +236,24 @@ def test_another_number_with_another_source_counts_another_viewing(page: Page, d
         page.wait_for_function("audio.currentTime < 1")
         page.wait_for_function("audio.currentTime > 1.5")
     play_to_the_end(page)
-    assert [number(dev, "plays", name) for name in names] == [2, 1, 1]
+    assert [dev.number("plays", name) for name in names] == [2, 1, 1]
 
 
 def test_a_live_number_updates_while_the_page_is_visible_and_one_request_reads_all_numbers(
     page: Page, dev: Dev
 ) -> None:
-    before = number(dev, "plays", "9f3a")
+    before = dev.number("plays", "9f3a")
     reads: list[str] = []
     page.on("request", lambda request: reads.append(request.url) if "/tallies" in request.url else None)
     dev.play("9f3a", secrets.token_urlsafe(24))
     expect(count(page, "tally-count")).to_have_text(str(before + 1))
-    page.evaluate(SET_AWAY, True)
+    page.evaluate(chromium.SET_AWAY, True)
     page.wait_for_load_state("networkidle")
     reads.clear()
     dev.play("9f3a", secrets.token_urlsafe(24))
     page.wait_for_timeout(2_500)  # longer than the time between two reads
     assert reads == []
-    page.evaluate(SET_AWAY, False)
+    page.evaluate(chromium.SET_AWAY, False)
     expect(count(page, "tally-count")).to_have_text(str(before + 2))
     reads.clear()
     page.reload()
@@ -285,7 +279,7 @@ def test_a_number_that_cannot_be_read_is_a_dash(page: Page, dev: Dev) -> None:
 
 
 def test_a_number_whose_later_read_fails_stays_and_other_numbers_update(page: Page, dev: Dev) -> None:
-    before, plays = number(dev, "hearts", "article-1"), number(dev, "plays", "9f3a")
+    before, plays = dev.number("hearts", "article-1"), dev.number("plays", "9f3a")
     expect(count(page, "tally-like")).to_have_text(str(before))
 
     def fail(route: Route) -> None:

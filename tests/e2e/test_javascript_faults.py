@@ -176,7 +176,7 @@ def test_under_faults_each_play_counts_once_and_each_like_ends_as_its_last_chang
         likes = {post: is_liked(dev, post, person.token) for post in person.likes}
         assert likes == person.likes, person.user
     for post in POSTS:
-        number = dev.call("GET", f"/counters/hearts/{post}").body["value"]
+        number = dev.number("hearts", post)
         assert number == len(dev.hearts(post))
     assert set(FAULT_SHARES) <= set(api.fault_counts), "every fault happened"
 
@@ -210,7 +210,7 @@ def act_without_sign_in(chance: random.Random, reader: Visitor) -> None:
 def likers_of(dev: Dev, article: str) -> list[str | None]:
     """Returns the user of each like; None: an anonymous like. Asserts that the article's number counts the likes."""
     listed = dev.hearts(article)
-    assert dev.call("GET", f"/counters/hearts/{article}").body["value"] == len(listed)
+    assert dev.number("hearts", article) == len(listed)
     return listed
 
 

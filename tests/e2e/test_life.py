@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
 from tally.dev.stack.prepared import prepare_stack
-from tests.e2e.dev import KEY, ROOT, Answer, Dev, client, command, running
+from tests.e2e.dev import KEY, ROOT, Answer, Dev, client, command, copy_app, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
@@ -207,13 +206,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
 
 @pytest.mark.long
 def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: Start, tmp_path: Path) -> None:
-    app = tmp_path / "app"
-    app.mkdir()
-    for name in ("lambdas", "stacks", "tally"):
-        shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in filter(Path.is_file, ROOT.iterdir()):
-        shutil.copy(file, app)
-    (app / "node_modules").symlink_to(ROOT / "node_modules")
+    app = copy_app(tmp_path)
     dev = start(app=app).wait_until_ready()
     assert dev.call("GET", "/counters/roses/g1").status == 401  # the general route needs a token
     declared = app / "lambdas/counters.py"
@@ -222,14 +215,14 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     declared.write_text(text)
     wait_for(lambda: dev.call("GET", "/counters/roses/g1").status == 200, every_s=0.5)
     assert dev.call("POST", "/counters/roses/g1/increments", {"amount": 2}, idempotency_key=KEY).status == 200
-    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
+    assert dev.number("roses", "g1") == 2
 
     # Once the counter's fingerprint is stored, another prefix is refused.
     store, fingerprint = client(dev.endpoint), {"PK": {"S": "FINGERPRINT"}, "SK": {"S": "roses"}}
     wait_for(lambda: "Item" in store.get_item(TableName="Tally-local-LedgerTable", Key=fingerprint), every_s=0.5)
     declared.write_text(text.replace('prefix="GARDEN"', 'prefix="PARK"'))
     wait_for(lambda: "prefix='GARDEN', which is 'PARK' now" in dev.text, every_s=0.5)
-    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2, "the old code continues"
+    assert dev.number("roses", "g1") == 2, "the old code continues"
     line = one_line(start("--data", str(dev.data), app=app)) if dev.stop() == 0 else ""
     assert line.startswith(
         "tally: counter 'roses' has counted with prefix='GARDEN', which is 'PARK' now: take that back"
@@ -243,7 +236,7 @@ def test_a_counter_that_is_declared_while_make_dev_runs_gets_its_routes(start: S
     for pid in [*dev.workers("visits"), *dev.workers("reads")]:  # a new worker uses the last valid code
         os.kill(pid, signal.SIGKILL)
     assert dev.call("GET", "/visits?url=https://example.com/").status == 200
-    assert dev.call("GET", "/counters/roses/g1").body["value"] == 2
+    assert dev.number("roses", "g1") == 2
     declared.write_text(f'{text}\nSEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
     wait_for(lambda: "SEATS is not a counter of this deployment" in dev.text, every_s=0.5)
 

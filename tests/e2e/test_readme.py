@@ -7,12 +7,11 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.e2e.dev import Dev
+from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 README_PORT = "8080"
 END_MARK = "--- next ---"
 AS_OF = re.compile(r'(?<="as_of":)\d+')
@@ -24,13 +23,7 @@ EDITS = re.compile(r"/dev/edit|\btally (check|repair|history) ")
 """The commands that edit a number by hand, check its drift and repair it."""
 TODAY_SHOWN, DAY_END_SHOWN = '"period":"2026-11-22"', '"resets_at":1795392000'
 # A later page uses the variables of earlier pages.
-PAGES = (
-    "README.md",
-    "docs/tutorial.md",
-    "docs/transactions.md",
-    "docs/limits.md",
-    "docs/series.md",
-)
+PAGES = ("README.md", "docs/tutorial.md", "docs/transactions.md", "docs/limits.md", "docs/series.md")
 
 
 def session(text: str) -> list[tuple[str, str]]:

@@ -13,9 +13,9 @@ import pytest
 import counters
 from bench.soak.comparison import Contents, all_differences
 from bench.soak.notes import Accepted, Note
+from tests.environments import ROOT
 from tests.faults import FaultKind
 
-ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 20_000
 
 

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.e2e.dev import Dev, bare_environment
+from tests.environments import ROOT
 from tests.patience import PATIENCE_S
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_program_of_the_transactions_page_sells_once(dev: Dev, tmp_path: Path) -> None:

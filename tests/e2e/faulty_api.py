@@ -63,6 +63,7 @@ class FaultyApi:
         return Reply(LOST, b"", {}) if fault == "answer lost" else reply
 
     def _fault(self, method: str, target: str) -> str:
+        """Returns the fault of a request, or "none". Empty: the request is for neither a change nor a receipt."""
         if not (method in CHANGES or target.startswith("/receipts")):
             return ""
         with self._lock:

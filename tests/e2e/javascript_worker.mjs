@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { folder } from "../../tally/javascript/node.js";
 import { Tally } from "../../tally/javascript/tally.js";
 
-// Pauses last a tenth, so that the test is short.
+// Timers run ten times as fast, so that the test is short.
 const wait = setTimeout;
 globalThis.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 

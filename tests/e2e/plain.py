@@ -26,7 +26,7 @@ POLL_S = 5.0
 """How long the site waits for a task before it answers a page without one."""
 PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>page</title><link rel=icon href=data:,>
 <script>
-window.errors = []; window.kept = [];
+window.errors = []; window.kept = []; // `kept`: for each time that the page is shown, whether it came from the cache
 addEventListener("error", ({ message }) => errors.push(message));
 addEventListener("unhandledrejection", ({ reason }) => errors.push(`rejected: ${reason}`));
 const query = new URLSearchParams(location.search);
@@ -48,7 +48,8 @@ const runTasks = async () => {
   }
 };
 addEventListener("pageshow", ({ persisted }) => (kept.push(persisted), runTasks()));
-// `endless`: no request of this page times out. `haste`: pauses last a tenth.
+// `endless`: no request of this page times out, because its timers of 30 s or more never end. `haste`: timers run ten
+// times as fast.
 if (query.has("endless")) window.setTimeout = (run, ms, ...more) => ms < 30e3 && wait(run, ms, ...more);
 if (query.has("haste")) window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 </script>

@@ -89,10 +89,10 @@ def test_a_mapping_with_a_setting_that_the_pump_lacks_is_refused(change: dict[st
 
 
 @pytest.mark.parametrize(
-    ("window_s", "minute_s", "here_s"), [(30, 3, 1.5), (30, 60, 30), (30, 1, 1), (1, 3, 1), (0, 3, 0)]
+    ("window_s", "minute_s", "scaled_s"), [(30, 3, 1.5), (30, 60, 30), (30, 1, 1), (1, 3, 1), (0, 3, 0)]
 )
 def test_a_batch_window_scales_with_the_minute_but_a_window_of_a_second_stays(
-    window_s: float, minute_s: int, here_s: float
+    window_s: float, minute_s: int, scaled_s: float
 ) -> None:
     mapping = {"name": "rollupCounts", "table": "t", "function": "rollup", "filters": [], **DELIVERY._asdict()}
-    assert read_mapping({**mapping, "batch_window_s": window_s}).scaled_to(minute_s).batch_window_s == here_s
+    assert read_mapping({**mapping, "batch_window_s": window_s}).scaled_to(minute_s).batch_window_s == scaled_s

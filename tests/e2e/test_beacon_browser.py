@@ -35,7 +35,7 @@ from tests.e2e.servers import LOST, Api, Reply, Site
 from tests.patience import PATIENCE_S, wait_for
 
 PLAYS_ON_LEAVING = 24
-PLAYS_OF = "{}/videos/left/plays"
+PLAY_URL = "{}/videos/left/plays"
 WAIT_FOR_DOUBLE_S = 1.5  # a late or double visit would come with the next batch, a second later
 QUIET_MS = 250  # after this time no visit arrives
 PERSON = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/147.0.0.0 Safari/537.36"
@@ -141,13 +141,14 @@ def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api
 NAVIGATES = """async ([to, redirected, ms]) => { history.pushState({}, "", to);
     await new Promise((done) => setTimeout(done, ms));
     for (const next of redirected) history.replaceState({}, "", next) }"""
+# A pushed address, what replaces it, and after how many ms. After 2 s without another address, a visit is sent.
 STEPS = (
     (["/about", ["/about/"], 150], {"/about": 0, "/about/": 1}),
     (["/b", [], 0], {"/b": 1}),
     (["/c", ["/login", "/c/"], 400], {"/c": 0, "/login": 0, "/c/": 1}),
     (["/d", ["/d?page=2"], 10], {"/d": 1, "/d?page=2": 0}),  # only the query changes: the same page
     (["/e", [], 2_200], {"/e": 1}),
-    (["/f", ["/g"], 2_200], {"/f": 1, "/g": 1}),  # after the pause: the application redirects the visitor
+    (["/f", ["/g"], 2_200], {"/f": 1, "/g": 1}),  # the application redirects the visitor after the visit
     (["/left", [], 0], {"/left": 1}),
 )
 
@@ -238,7 +239,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
             return dev.visits(url)[:2]
 
         assert plays_of_pages_that_are_left(page, site, dev.url) == PLAYS_ON_LEAVING
-        date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAYS_OF.format(dev.url))
+        date = page.evaluate("url => fetch(url).then((answer) => answer.headers.get('date'))", PLAY_URL.format(dev.url))
         # The gateway exposes the header `date`.
         assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < PATIENCE_S
         wait_for(lambda: counted() >= (2, 0))
@@ -252,7 +253,7 @@ def test_make_dev_counts_each_visit_once_and_serves_the_badge_as_a_picture(brows
 
 def plays_of_pages_that_are_left(page: Page, site: Site, api_url: str) -> int:
     """Leaves a page PLAYS_ON_LEAVING times. The page sends a play each time. Returns how many plays are counted."""
-    url, body = PLAYS_OF.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
+    url, body = PLAY_URL.format(api_url), "JSON.stringify({ key: crypto.randomUUID() })"
     script = f"addEventListener('pagehide', () => navigator.sendBeacon('{url}', {body}))"
     site.heads["/watch"] = f"<script>{script}</script>"
     for number in range(PLAYS_ON_LEAVING):

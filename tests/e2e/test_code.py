@@ -88,6 +88,7 @@ PLATFORMS = [
     ("FreeBSD", "amd64", False),
 ]
 
+# In place of Maven: makes the folder that Maven is told to write to.
 FETCH = 'for one; do case $one in -DoutputDirectory=*) folder=${one#*=};; esac; done; /bin/mkdir "$folder"'
 
 

@@ -60,7 +60,7 @@ def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
 
 
 def audience(dev: Dev) -> str:
-    # The audience of people's tokens; then the audience of programs' tokens.
+    # `aud` lists the audience of people's tokens, then the audience of programs' tokens.
     return str(jwt.decode(dev.token(), options={"verify_signature": False})["aud"][0])
 
 
@@ -91,14 +91,15 @@ def test_a_wrong_token_gets_401_with_the_reason(dev: Dev, changes: dict[str, Any
     assert reason.replace('"', "'") in challenge
 
 
-def unsigned(dev: Dev, algorithm: str, key: Any) -> str:
+def token_of_algorithm(dev: Dev, algorithm: str, key: Any) -> str:
     token = dev.token()
     claims = jwt.decode(token, options={"verify_signature": False})
     return jwt.encode(claims, key, algorithm, headers={"kid": jwt.get_unverified_header(token)["kid"]})
 
 
 def test_a_token_with_another_algorithm_gets_401(dev: Dev) -> None:
-    for token in (unsigned(dev, "none", None), unsigned(dev, "HS256", "0" * 64), "x", "a.b.c", "Bearer", "Bearer "):
+    tokens = token_of_algorithm(dev, "none", None), token_of_algorithm(dev, "HS256", "0" * 64)
+    for token in (*tokens, "x", "a.b.c", "Bearer", "Bearer "):
         assert like(dev, token).status == 401, token
 
 
@@ -146,7 +147,7 @@ def test_an_answer_to_another_origin_exposes_its_headers(dev: Dev) -> None:
         b"GET /visits?url=\xff HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n\xff\xfe",
         b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Length: nonsense\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # the begin of a TLS handshake
     ],
 )
 def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
@@ -172,7 +173,7 @@ def test_the_groups_of_a_token_reach_the_function_as_the_gateway_spells_them(dev
 
 
 def test_dev_lost_runs_the_request_and_drops_the_answer(dev: Dev) -> None:
-    for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):
+    for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):  # the last is not an address
         with pytest.raises(http.client.RemoteDisconnected):
             dev.call("POST", f"/dev/lost{path}", idempotency_key=KEY)
     assert dev.plays("lost-1") == 1

@@ -20,11 +20,11 @@ PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>t</title><link
 import { Tally } from "%(api)s/client/tally.js"; import { define } from "%(api)s/client/elements.js";
 window.tally = new Tally(); define(tally);
 window.player = document.getElementById("player");
-window.now = () => new Promise((done) => setTimeout(done, 700));
-window.plays = async (src) => { player.src = src; await player.play(); await now() };
+window.watch = () => new Promise((done) => setTimeout(done, 700));
+window.plays = async (src) => { player.src = src; await player.play(); await watch() };
 window.goesOn = async (src) => { const at = player.currentTime; player.src = src;
   await new Promise((done) => player.addEventListener("loadedmetadata", done, { once: true }));
-  player.currentTime = at; await player.play(); await now() };
+  player.currentTime = at; await player.play(); await watch() };
 window.ends = async () => { const over = new Promise((done) => player.addEventListener("ended", done, { once: true }));
   player.currentTime = player.duration - .2; await over; await new Promise((done) => setTimeout(done, 100)) };
 window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).blob());
@@ -32,7 +32,7 @@ window.blob = async () => URL.createObjectURL(await (await fetch("/film.wav")).b
 CASES = {
     "one play": (1, "await plays('/film.wav')"),
     "pauses and seeks": (
-        1, "await plays('/film.wav'); player.pause(); player.currentTime = 9; await player.play(); await now()",
+        1, "await plays('/film.wav'); player.pause(); player.currentTime = 9; await player.play(); await watch()",
     ),
     "another quality": (1, "await plays('/film.wav'); await goesOn('/film-480.wav'); await goesOn('/film.wav')"),
     "a signature that expired": (1, "await plays('/film.wav?sig=1'); await goesOn('/film.wav?sig=2')"),
@@ -53,12 +53,12 @@ CASES = {
         " await plays('/ad.wav'); await ends(); await goesOn('/film.wav'); await ends(); await plays('/ad.wav');"
         " await ends()",
     ),
-    "a loop": (1, "player.loop = true; await plays('/ad.wav'); player.currentTime = 1.8; await now(); await now()"),
+    "a loop": (1, "player.loop = true; await plays('/ad.wav'); player.currentTime = 1.8; await watch(); await watch()"),
     "back to a scene after the end": (
-        1, "await plays('/film.wav'); await ends(); player.currentTime = 9; await player.play(); await now()",
+        1, "await plays('/film.wav'); await ends(); player.currentTime = 9; await player.play(); await watch()",
     ),
     "again from its beginning after the end": (
-        2, "await plays('/film.wav'); await ends(); await player.play(); await now()",
+        2, "await plays('/film.wav'); await ends(); await player.play(); await watch()",
     ),
     "again, in another quality that it had before": (
         2,
@@ -80,7 +80,7 @@ CASES = {
 
 FRAME, FRAME_S = b"\xff\xfb\x10\xc0" + bytes(100), 1152 / 44100
 """Silence as MPEG-1 layer III: 32 kbit/s, 44.1 kHz, one channel. An HLS segment may have such frames: RFC 8216, 3.4."""
-FRAMES, SEGMENTS = 77, 10
+FRAMES, SEGMENTS = 77, 10  # the frames of a segment last two seconds
 LEVELS = "".join(f'#EXT-X-STREAM-INF:BANDWIDTH={rate},CODECS="mp4a.40.34"\n{rate}.m3u8\n' for rate in (32000, 64000))
 PLAYERS = {"/video.js": "video.js/dist/video.min.js", "/hls.js": "hls.js/dist/hls.min.js"}
 
@@ -96,7 +96,7 @@ def sound(seconds: int) -> bytes:
 
 
 def segment(number: int) -> bytes:
-    """Returns a segment of a stream, with the time at which it begins."""
+    """Returns a segment of a stream, with the time at which it begins, in units of MPEG: 90,000 a second."""
     began = int(number * FRAMES * FRAME_S * 90_000).to_bytes(8, "big")
     owner = b"com.apple.streaming.transportStreamTimestamp\0" + began
     tag = b"PRIV" + len(owner).to_bytes(4, "big") + b"\0\0" + owner
@@ -109,7 +109,7 @@ def segments(rate: str) -> str:
     return "\n".join(["#EXTM3U", "#EXT-X-TARGETDURATION:3", "#EXT-X-PLAYLIST-TYPE:VOD", *lines, "#EXT-X-ENDLIST"])
 
 
-SOUNDS = {True: sound(20), False: sound(2)}
+FILM, ADVERTISEMENT = sound(20), sound(2)
 
 
 def site_of(film: str, api: str) -> Server:
@@ -126,7 +126,7 @@ def site_of(film: str, api: str) -> Server:
         if kind == "mp3":
             return Reply(200, segment(int(name.rpartition("-")[2])), {"content-type": "audio/mpeg"})
         if kind == "wav":  # players seek by ranges
-            whole = SOUNDS[name.startswith("film")]
+            whole = FILM if name.startswith("film") else ADVERTISEMENT
             first = int(headers.get("range", "bytes=0-")[6:].split("-")[0])
             place = f"bytes {first}-{len(whole) - 1}/{len(whole)}"
             ranges = {"content-type": "audio/wav", "accept-ranges": "bytes", "content-range": place}
@@ -188,16 +188,16 @@ def test_a_viewing_in_video_js_counts_once(cinema: Cinema) -> None:
     cinema.run(
         f"""window.it = videojs('player', {{ muted: true, sources: [{source % ""}] }});
         const loads = () => new Promise((done) => it.one('loadedmetadata', done));
-        await loads(); await it.play(); await now(); const at = it.currentTime();
+        await loads(); await it.play(); await watch(); const at = it.currentTime();
         const loaded = loads(); it.src({source % "-480"}); await loaded;
-        it.currentTime(at); await it.play(); await now()"""
+        it.currentTime(at); await it.play(); await watch()"""
     )
     shown = cinema.page.evaluate("[document.getElementById('player').tagName, it.currentSrc()]")
     assert shown == ["DIV", "/film-480.wav"]
     assert cinema.plays() == 1
     cinema.run(
         """const over = new Promise((done) => it.one('ended', done)); it.currentTime(it.duration() - .2); await over;
-        await it.play(); await now()"""
+        await it.play(); await watch()"""
     )
     assert cinema.plays() == 2
     assert [line for line in cinema.warnings if "tally" in line] == []
@@ -209,18 +209,18 @@ def test_a_viewing_of_a_stream_in_hls_js_counts_once(cinema: Cinema) -> None:
     cinema.run(
         """window.plays = async (sig, startPosition) => {
             window.hls?.destroy(); window.hls = new Hls({ startPosition });
-            hls.loadSource(`/film.m3u8?sig=${sig}`); hls.attachMedia(player); await player.play(); await now() };
+            hls.loadSource(`/film.m3u8?sig=${sig}`); hls.attachMedia(player); await player.play(); await watch() };
         window.sources = new Set();
         const level = (to) => new Promise((done) => {
           hls.on(Hls.Events.LEVEL_SWITCHED, done); hls.currentLevel = to });
         await plays(1, 0); sources.add(player.currentSrc);
-        await level(hls.currentLevel ? 0 : 1); await now();
-        hls.recoverMediaError(); await player.play(); await now(); sources.add(player.currentSrc);
+        await level(hls.currentLevel ? 0 : 1); await watch();
+        hls.recoverMediaError(); await player.play(); await watch(); sources.add(player.currentSrc);
         await plays(2, player.currentTime); sources.add(player.currentSrc)"""
     )
     assert cinema.page.evaluate("[sources.size, player.currentTime > 1]") == [3, True]
     assert cinema.plays() == 1
-    cinema.run("await ends(); await player.play(); await now()")
+    cinema.run("await ends(); await player.play(); await watch()")
     assert cinema.plays() == 2
     assert cinema.warnings == []
 
@@ -244,6 +244,6 @@ def test_seconds_of_an_advertisement_do_not_count_for_the_film(cinema: Cinema) -
 
 
 def test_a_page_without_the_player_has_a_warning(cinema: Cinema) -> None:
-    cinema.run("player.id = 'other'; await plays('/film.wav'); await now()")
+    cinema.run("player.id = 'other'; await plays('/film.wav'); await watch()")
     assert cinema.warnings == ['tally: <tally-plays for="player">: the page has no such element.']
     assert cinema.plays() == 0

@@ -23,8 +23,8 @@ from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
 KILLED, BROKEN = "https://example.com/killed", "https://example.com/broken"
-AFTER_S_MAX = 0.15  # a batch takes about this time
-LATE_S = 1.5  # a double count would come with the next batch, a second later
+KILL_AFTER_S_MAX = 0.15  # a batch takes about this time
+WAIT_FOR_DOUBLE_S = 1.5  # a double count would come with the next batch, a second later
 
 
 def total(dev: Dev, metric: str, consumer: str) -> float:
@@ -57,11 +57,11 @@ def test_a_consumer_that_is_killed_counts_each_change_once(start: Start) -> None
         assert {result["status"] for result in answer.body["results"]} == {202}
         if first % 100 == 0:
             wait_for(lambda before=before: processor_ticks(dev) != before, every_s=0.01)  # type: ignore[misc]
-            time.sleep(chance.uniform(0, AFTER_S_MAX))
+            time.sleep(chance.uniform(0, KILL_AFTER_S_MAX))
             for pid in dev.workers("rollup"):
                 os.kill(pid, signal.SIGKILL)
     wait_for(lambda: dev.visits(KILLED)[0] >= 200, every_s=0.5)
-    time.sleep(LATE_S)
+    time.sleep(WAIT_FOR_DOUBLE_S)
     assert dev.visits(KILLED)[0] == 200
 
 
@@ -99,14 +99,8 @@ def test_a_broken_receipt_blocks_nothing_and_applies_once_when_it_is_repaired(st
     keys = sorted(one["Key"] for one in store.list_objects_v2(Bucket=stack["bucket"])["Contents"])
     assert [key.partition("/")[0] for key in keys] == ["bookkeeper", "rollup"]
     blocked_lines = [f"blocked  {key}: amount cannot be {{'S': 'lots'}}" for key in keys]
-    assert redrive(dev) == (
-        1,
-        [
-            *blocked_lines,
-            "0 applied, 0 already gone, 2 blocked",
-            "2 dead letters are not applied. Resolve them first; nothing else was repaired",
-        ],
-    )
+    summary = "2 dead letters are not applied. Resolve them first; nothing else was repaired"
+    assert redrive(dev) == (1, [*blocked_lines, "0 applied, 0 already gone, 2 blocked", summary])
     assert dev.visits(BROKEN)[0] == 1
 
     for key in keys:

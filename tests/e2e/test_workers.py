@@ -39,8 +39,8 @@ def handler(event, context):
         case "exit": sys.exit(3)
         case "sleep": time.sleep(event["s"])
         case "wait":
-            open(event["at"] + "/waiting", "a").close()
-            while not os.path.exists(event["at"] + "/free"): time.sleep(0.01)
+            open(event["folder"] + "/waiting", "a").close()
+            while not os.path.exists(event["folder"] + "/free"): time.sleep(0.01)
         case "parent": return os.getppid()
         case "environment": return dict(os.environ)
         case "context":
@@ -198,7 +198,7 @@ def test_new_code_runs_when_it_loads_without_an_error(run: Run, tmp_path: Path) 
     async def body(functions: Functions) -> None:
         old = await functions.call()
         patient = functions.with_timeout(PATIENCE_S)
-        busy = asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path)))
+        busy = asyncio.create_task(functions.call(patient, do="wait", folder=str(tmp_path)))
         await until((tmp_path / "waiting").exists)
         with pytest.raises(LocalError, match=r"^.*/lambdas/counters\.py, line \d+: SyntaxError: "):
             await functions.code.load_next(b"def")
@@ -223,7 +223,7 @@ def test_the_number_of_workers_grows_up_to_its_bound(run: Run, tmp_path: Path, m
         pids |= set(await asyncio.gather(*(functions.call(do="sleep", s=0.2) for _ in range(8))))
         assert len(pids) == 2
         patient = functions.with_timeout(PATIENCE_S)
-        long_calls = [asyncio.create_task(functions.call(patient, do="wait", at=str(tmp_path))) for _ in range(2)]
+        long_calls = [asyncio.create_task(functions.call(patient, do="wait", folder=str(tmp_path))) for _ in range(2)]
         await until((tmp_path / "waiting").exists)
         monkeypatch.setattr(workers, "HANG_S", PATIENCE_S)
         with monkeypatch.context() as hasty:

@@ -73,7 +73,7 @@ def change_under_traffic(stack: Stack, token: str, first: Path, second: Path) ->
 
 
 def with_a_new_counter(folder: Path) -> Path:
-    """Returns a `counters.py` with one more counter, which the rollup adds."""
+    """Returns a `counters.py` with one more counter, whose changes the rollup adds."""
     text = (app.LAMBDAS / "counters.py").read_text()
     path = folder / "counters.py"
     path.write_text(text + ADDED_DECLARATION)

@@ -163,7 +163,7 @@ def restore_from_vault(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def age_by_three_days(stack: Stack) -> None:
-    """Make the stack three days old, so that the notes of its tallies cover a whole day."""
+    """Make the stack three days old, so that the day notes of tallies (`day#n`) cover a whole day."""
     wait_for(lambda: stack.items("Ledger", watermark.WATERMARK_KEY["PK"]["S"]), every_s=0.2)  # the first sweep
     values = {":days": {"N": str(3 * DAY_S)}}
     stack.client("dynamodb").update_item(
@@ -247,6 +247,7 @@ def read_numbers(stack: Stack, prefix: str) -> dict[str, tuple[int, int]]:
 
 
 def check_equal(numbers: dict[str, tuple[int, int]]) -> None:
+    """Check numbers that a restore makes exact. A play's number and receipt are copied at two moments."""
     for counter in ("likes", "visits"):
         tally, counted = numbers[counter]
         assert tally == counted > 0, numbers

@@ -1,4 +1,4 @@
-"""Callers that count without a pause. At the end the tallies must be exactly the accepted changes."""
+"""Callers that count until they are stopped. At the end the tallies must be exactly the accepted changes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.infra.template import as_list
 COUNTERS = LAMBDAS / "counters.py"
 OMITTED_COUNTERS = ("hearts", "readers", "ticket")
 PERMANENT_IDS = Path(__file__).with_name("permanent_logical_ids.json")
-# The types whose data is lost, or whose callers fail, if a logical id changes. Only a person edits the list.
+# The types whose data is lost, or whose callers fail, if a logical id changes. Only a person edits PERMANENT_IDS.
 PERMANENT_TYPES = (
     "AWS::DynamoDB::", "AWS::S3::Bucket", "AWS::Cognito::UserPool", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias",
     "AWS::SQS::Queue", "AWS::SNS::Topic",

@@ -41,15 +41,9 @@ def test_list_mine_answers_each_id_with_its_state_or_its_error(invoke: Invoke) -
     for counter in ("likes", "hearts"):
         invoke.direct("put_mine", counter=counter, id="a91f", caller="ann")
     of = [
+        "hearts:a91f", "likes:a91f", "likes:none", "members:acme", "nothing:x", "plays:9f3a", "likes:a b",
         "hearts:a91f",
-        "likes:a91f",
-        "likes:none",
-        "members:acme",
-        "nothing:x",
-        "plays:9f3a",
-        "likes:a b",
-        "hearts:a91f",
-    ]
+    ]  # fmt: skip
     mine = invoke.direct("list_mine", of=of, caller="ann")["body"]["mine"]
     assert [entry.get("present", entry.get("error", {}).get("status")) for entry in mine] == [
         True, True, False, 403, 404, 400, 400, True,

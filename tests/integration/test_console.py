@@ -37,10 +37,8 @@ def test_the_page_may_run_and_load_only_files_of_this_stack(invoke: Invoke) -> N
 
 
 def test_every_module_and_style_is_served_and_revalidated_at_each_use(invoke: Invoke) -> None:
-    names = {path.name for path in console.CONSOLE_FOLDER.iterdir()} - {"index.html"} | {
-        "uPlot.esm.js",
-        "uPlot.min.css",
-    }
+    names = {path.name for path in console.CONSOLE_FOLDER.iterdir()}
+    names = names - {"index.html"} | {"uPlot.esm.js", "uPlot.min.css"}
     assert {"app.js", "signin.js"} < names
     for name in names:
         answer = invoke.http("get_console_file", file=name)
@@ -88,8 +86,7 @@ def read_by(invoke: Invoke, **claims: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "groups",
-    [None, "", "[staff]", "[operators-2]", "[[operators]]", "operators,staff", ["staff"], 7],
+    "groups", [None, "", "[staff]", "[operators-2]", "[[operators]]", "operators,staff", ["staff"], 7]
 )
 def test_a_person_outside_the_group_operators_reads_no_private_counter_with_a_token_of_the_console(
     invoke_with_pool: Invoke, groups: object

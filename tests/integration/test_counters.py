@@ -16,7 +16,7 @@ from tally.counter import AMOUNT_MAX
 from tally.counting import receipts
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
-from tally.operations.receipts import KEYED_OPERATIONS as KEYED_OPERATIONS
+from tally.operations.receipts import KEYED_OPERATIONS
 from tests import events
 from tests.integration.conftest import Invoke
 

@@ -132,6 +132,7 @@ class World:
     invoke: Invoke
     """Invokes the function."""
     prepare: Invoke
+    """Invokes any function."""
     store: Store
     pass_a_minute: Callable[[], None]
 

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { API, HOUR_MS, World, json, refusal, token, requestLost, neverAnswers } from "./world.js";
 
 const ANYONE = { anonymous: true };
-const SECRET = `tally1-own ${API} `;
+const SECRET = `tally1-own ${API} `; // the secret's item; with `counter id` behind this name: the item of a like
 const ann = () => ({ user: () => "ann", token: () => token("ann") });
 // Ann's page reads the browser's likes, to take them over. The answer arrives after another page has changed the like.
 const changeDuringRead = async (world, page, present) => {

@@ -103,7 +103,7 @@ test("after a failure the client sends one change at a time, so a dead network l
   await world.until(() => world.server.sent.length === 3);
   for (let nth = 0; nth < 20; nth++) page.increment("plays", "more");
   await world.until(() => world.server.sent.length === 6);
-  assert.equal(world.shared.entries.filter(({ sent }) => sent).length, 4);
+  assert.equal(world.shared.entries.filter(({ sent }) => sent).length, 4, "`first`, and one other change in each later request");
 });
 
 test("a counted change without an answer is not sent again after an hour, because the client asks for its receipt", async () => {
@@ -369,6 +369,7 @@ test("two tabs count exactly in a browser without locks", async () => {
   const world = new World();
   delete world.navigator.locks;
   const tabs = [world.openTab(), world.openTab()];
+  // About half of the keys get no answer at first.
   world.server.faults = (request) => (request.key.charCodeAt(0) % 2 ? undefined : [answerLost, requestLost][world.server.requests.length % 2]);
   const outcomes = tabs.flatMap((tab) => Array.from({ length: 20 }, () => tab.increment("plays", "9f3a")));
   await world.until(() => world.server.sent.length > 60);

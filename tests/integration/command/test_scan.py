@@ -108,9 +108,7 @@ def test_a_killed_scan_continues_where_it_stopped(team: Team, last_write: int, c
     assert team("check orders --yes")[:2] == (2, "nothing is known to be wrong\n")  # no sweep has judged
 
 
-def test_a_restarted_scan_counts_from_the_beginning_and_reads_show_nothing_until_it_ends(
-    team: Team,
-) -> None:
+def test_a_restarted_scan_counts_from_the_beginning_and_reads_show_nothing_until_it_ends(team: Team) -> None:
     team.old_orders()
     assert team("scan orders --yes")[0] == 0
     team.edit("a", 7)

@@ -6,7 +6,6 @@ import base64
 import gzip
 import subprocess
 import sys
-from pathlib import Path
 
 import crawleruseragents
 import pytest
@@ -16,11 +15,11 @@ from tally.api import crawlers, scripts
 from tally.cli import commands
 from tally.dynamo.client import Store
 from tests import events
+from tests.environments import ROOT
 from tests.integration.conftest import Invoke
 
 GZIP = {"accept-encoding": "gzip"}
 SCRIPT = scripts.read_script("beacon.js").text
-ROOT = Path(__file__).parents[2]
 PAGE = "https://example.com/a"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"

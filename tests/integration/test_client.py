@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,10 +21,11 @@ from tally import client, errors
 from tally.client import Request, Tally, requests
 from tally.counter import Counter
 from tally.dynamo import clock
+from tests.environments import ROOT
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
+EXAMPLES = ROOT / "docs/examples"
 MUG = ("stock", "mug")
 LOST, THROTTLED, CRASHED, BUSY_ENTRY = "lost", "throttled", "crashed", "busy entry"
 PROMPT = "x" * 149  # the sample gateway estimates 50 tokens

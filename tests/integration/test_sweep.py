@@ -207,6 +207,7 @@ def test_a_report_of_drift_that_runs_out_of_time_gives_a_lower_bound(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
+    """The report has a quarter of 80 s, and reads a row a second."""
     ledger.book(-9, *[2 * 10**15] * 60)  # the sum is above the whole numbers that a double can hold
     ledger.sweep()
     capsys.readouterr()

@@ -42,11 +42,10 @@ from tally.streams import fold
 from tally.streams.events import SENT, UNSENT, Event
 from tests.commands import error_of, run_command
 from tests.conftest import create_tables, new_engine
+from tests.environments import ROOT
 from tests.integration.command.numbers import SIGNED, Run, edit, mark_judged, post, put_series
 from tests.integration.conftest import Invoke
 from tests.patience import PATIENCE_S
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -15,16 +15,16 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tally.cdk.options import EDGE_REGION, Options
 from tally.contract.declarations import Declarations
-from tally.contract.deployment import TABLES
 from tally.errors import StoreRefusedError
 from tally.streams import fingerprints
 
 from . import account, connection, destroy
 from .account import UNRESERVED, Account
+from .assembly import TABLE, AssemblyStack, read_stacks
 from .command import Command, Counters, Parser
 from .folder import counters, lambdas
 from .strangers import worst_day
@@ -36,7 +36,7 @@ CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 _CANCELLED = "cancelled"  # CloudFormation stopped a resource because another resource failed
-_TABLE, _API, _FUNCTION = "AWS::DynamoDB::Table", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
+_API, _FUNCTION = "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
 # The first calls of README.md, with a video and a key of their own.
 PLAY_COMMAND = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
 PLAYS_COMMAND = "curl -s {url}/videos/9f3a/plays"
@@ -48,22 +48,6 @@ _ACCESS_TOKEN = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"acces
 _TOKEN = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
 
 
-class AssemblyStack(NamedTuple):
-    """One stack of the assembly."""
-
-    name: str
-    region: str
-    keeps_data: bool
-    descriptions: Mapping[str, str]
-    """The descriptions of the outputs, by name."""
-    tables: frozenset[str]
-    """The names of the data tables."""
-    format: str
-    """The format of the stored data; empty for the edge."""
-    reserved_concurrency: int
-    """The concurrency that its functions reserve."""
-
-
 @account.option_errors_as_command_errors()
 def deploy(args: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
@@ -73,7 +57,7 @@ def deploy(args: argparse.Namespace) -> int:
     context = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
     if not args.app and _run_cdk(target, "synth", "--quiet", "--output", str(assembly), *context):
         return 1
-    stacks = stacks_of(assembly, target.region)
+    stacks = read_stacks(assembly, target.region)
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
@@ -225,7 +209,7 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
     CloudFormation's description of the stack."""
     outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
     connection.check_format(stack.name, outputs.get("StorageFormat", stack.format), stack.format)
-    tables = [one for one in target.resources(stack.name) if one["ResourceType"] == _TABLE]
+    tables = [one for one in target.resources(stack.name) if one["ResourceType"] == TABLE]
     counting = {one.get("PhysicalResourceId", "") for one in tables} - {""}  # empty: the table does not exist yet
     if counting and not stack.tables <= counting and not may_change_tables:
         present = f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}"
@@ -268,32 +252,6 @@ def _run_cdk(target: Account, *arguments: str) -> int:
     # The app runs with the Python that has its packages, whether or not its environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(command, env={**os.environ, **region, "PATH": path}, check=False).returncode
-
-
-def stacks_of(assembly: Path, region: str) -> list[AssemblyStack]:
-    """Returns the stacks in a folder of `cdk synth`, the stack of the API first. Raises CommandError."""
-    try:
-        artifacts = json.loads((assembly / "manifest.json").read_text())["artifacts"]
-    except (OSError, ValueError, KeyError):
-        raise CommandError(f"{assembly} is not a folder of `cdk synth`") from None
-    stacks, suffixes = [], tuple(f"-{table.value}" for table in TABLES)  # the table of salts keeps no data
-    for name, artifact in artifacts.items():
-        if artifact["type"] == "aws:cloudformation:stack":
-            properties, named_region = artifact["properties"], artifact["environment"].rpartition("/")[2]
-            template = json.loads((assembly / properties["templateFile"]).read_text())
-            outputs, resources = template.get("Outputs", {}), template["Resources"].values()
-            names = [str(one.get("Properties", {}).get("TableName")) for one in resources if one["Type"] == _TABLE]
-            stack = AssemblyStack(
-                properties.get("stackName", name),
-                region if named_region == "unknown-region" else named_region,
-                bool(properties.get("terminationProtection")),
-                {output: one.get("Description", "") for output, one in outputs.items()},
-                frozenset(name for name in names if name.endswith(suffixes)),
-                outputs.get("StorageFormat", {}).get("Value", ""),
-                sum(one.get("Properties", {}).get("ReservedConcurrentExecutions", 0) for one in resources),
-            )
-            stacks.append(stack)
-    return sorted(stacks, key=lambda stack: "ApiUrl" not in stack.descriptions)
 
 
 def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[str, str]], target: Account) -> str:

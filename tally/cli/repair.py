@@ -25,10 +25,11 @@ from tally.streams.dead_letters import DeadLetterMarker, RedriveOutcome
 from tally.streams.record import CounterIndex
 from tally.team import consumer, scan_state
 
-from . import check
+from . import check, findings
 from .check import LETTERS
 from .command import CANNOT_TELL, WRONG, Command, Counters, Parser
 from .connection import Stack
+from .findings import CheckedNumber
 from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
 
@@ -45,7 +46,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     check_answerable(args.yes)
     args.json = False
     letters = check.read_dead_letters(args, stack)
-    check.say_dead_letters(args, letters)
+    findings.say_dead_letters(args, letters)
     left = _redrive(args, stack, letters) if letters and confirm(args, f"Apply {len(letters)}?") else len(letters)
     if left:
         say(f"{left} dead letters are not applied. Resolve them first; nothing else was repaired")
@@ -56,17 +57,17 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     if args.counter is not None and args.counter.items is not None:
         note(f"a repair removes the drift that `tally check {args.counter.name}` found")
     checked = check.find_wrong_numbers(args, stack)
-    check.say_numbers(args, stack, checked)
+    findings.say_numbers(args, stack, checked)
     left += len(checked.unclear)
     if wrong := checked.wrong:
         left += _repair_numbers(args, reconciler, wrong) if confirm(args, "Repair this?") else len(wrong)
     shortfalls = check.read_shortfalls(args, stack)
-    if shortfalls and (findings := shortfalls.findings):
-        check.say_shortfalls(args, stack.store, shortfalls)
-        left += _rebuild_numbers(args, reconciler, findings) if confirm(args, "Add this?") else len(findings)
+    if shortfalls and (lacking := shortfalls.findings):
+        findings.say_shortfalls(args, stack.store, shortfalls)
+        left += _rebuild_numbers(args, reconciler, lacking) if confirm(args, "Add this?") else len(lacking)
     left += _forget_drift(args, stack)
     unacknowledged = check.read_losses(args, stack)
-    check.say_losses(args, unacknowledged)
+    findings.say_losses(args, unacknowledged)
     if unacknowledged and args.acknowledge and confirm(args, "Acknowledge this?"):
         _wait_until_judged(reconciler, max(loss.resume_minute for loss in unacknowledged) - 1)
         losses.acknowledge(stack.store, unacknowledged, args.by, args.why)
@@ -126,7 +127,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
             note(f"the scan for {name} was abandoned: start it again")
 
 
-def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[check.CheckedNumber]) -> int:
+def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[CheckedNumber]) -> int:
     """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
     required_minute = _wait_until_judged(reconciler)
     counted = []
@@ -140,16 +141,14 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
         note(f"{differ} for no recorded reason: counting once more to be sure")
         required_minute = _wait_until_judged(reconciler)
 
-    def repair_one(number: tuple[check.CheckedNumber, Sequence[Recount]]) -> None:
+    def repair_one(number: tuple[CheckedNumber, Sequence[Recount]]) -> None:
         checked, counts = number
         counter, id_ = checked.finding.counter, checked.finding.target
-        repair_made = reconciler.repair(
-            counter, id_, args.by, args.why, required_minute=required_minute, counted=counts
-        )
-        if repair_made is None:
+        repaired = reconciler.repair(counter, id_, args.by, args.why, required_minute=required_minute, counted=counts)
+        if repaired is None:
             say(f"nothing to repair: {checked.finding.name} is {reconciler.find(counter, id_).tally}")
         else:
-            say(f"repaired {_format_move(repair_made)}, by {repair_made.how}")
+            say(f"repaired {_format_move(repaired)}, by {repaired.how}")
 
     return _fix_each(counted, repair_one)
 
@@ -173,9 +172,9 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
     required_minute = _wait_until_judged(reconciler)
 
     def rebuild_one(loss: Finding) -> None:
-        repair_made = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
-        if repair_made:
-            say(f"rebuilt  {_format_move(repair_made)}")
+        rebuilt = rebuild.rebuild(reconciler, loss, args.by, args.why, required_minute)
+        if rebuilt:
+            say(f"rebuilt  {_format_move(rebuilt)}")
 
     return _fix_each(findings, rebuild_one)
 
@@ -193,9 +192,9 @@ def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     return left
 
 
-def _format_move(repair_made: Finding) -> str:
-    before, amount = repair_made.tally, repair_made.difference
-    return f"{repair_made.name}: {amount:+d} ({before} to {before + amount})"
+def _format_move(repaired: Finding) -> str:
+    before, amount = repaired.tally, repaired.difference
+    return f"{repaired.name}: {amount:+d} ({before} to {before + amount})"
 
 
 def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = None) -> int:

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError, WaiterError
 
 from tally.cdk import names
 from tally.cdk.options import Options
-from tally.cli import account, deploy, destroy
+from tally.cli import account, assembly, deploy, destroy
 from tally.cli.__main__ import main
 from tally.cli.account import Account
 from tally.cli.terminal import CommandError
@@ -324,7 +324,7 @@ def test_a_deploy_that_would_replace_the_tables_of_a_stack_with_empty_ones_is_re
 def test_a_deploy_may_add_and_remove_the_table_of_salts(aws: Aws, dev: Template, tmp_path: Path) -> None:
     shutil.copytree(dev.folder, tmp_path / "site")
     site = Template(tmp_path / "site")
-    site.resources["SaltsTable"] = {"Type": deploy._TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
+    site.resources["SaltsTable"] = {"Type": assembly.TABLE, "Properties": {"TableName": "Tally-dev-salts"}}
     site.path.write_text(json.dumps(site.body))
     for before, after in ((dev, site), (site, dev)):
         aws.add_stack("Tally-dev", before)
@@ -371,7 +371,7 @@ def test_a_deploy_that_changes_the_fingerprint_of_a_counter_is_refused(
 
 
 def commands_to_paste(folder: Path, outputs: Mapping[str, Mapping[str, str]], at: Account) -> str:
-    return deploy.what_to_call(deploy.stacks_of(folder, "eu-west-1"), outputs, at)
+    return deploy.what_to_call(assembly.read_stacks(folder, "eu-west-1"), outputs, at)
 
 
 def test_a_deploy_first_removes_the_throttle_of_a_route_that_does_not_exist(
@@ -415,7 +415,7 @@ def test_deploy_notes_that_the_account_runs_fewer_functions_at_once_than_the_tem
 def test_a_stack_without_reservations_needs_thirty_functions_at_once(
     aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
+    [stack] = assembly.read_stacks(dev.folder, "eu-west-1")
     for aws.concurrency, has_note in ((29, True), (30, False)):
         deploy.say_low_concurrency(stack, Account.from_environment(None, None))
         assert ("and Tally needs 30." in capsys.readouterr().out) == has_note
@@ -441,7 +441,7 @@ def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_th
     aws.concurrency, aws.elsewhere = concurrency, elsewhere
     if has_stack:
         aws.add_stack("Tally-prod", prod)
-    arguments = deploy.stacks_of(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), has_stack
+    arguments = assembly.read_stacks(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), has_stack
     if left is None:
         deploy.check_reservations(*arguments)
         return
@@ -455,7 +455,7 @@ def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_th
 
 def test_a_stack_without_reservations_passes_the_check(aws: Aws, dev: Template) -> None:
     aws.concurrency = 10
-    [stack] = deploy.stacks_of(dev.folder, "eu-west-1")
+    [stack] = assembly.read_stacks(dev.folder, "eu-west-1")
     deploy.check_reservations(stack, Account.from_environment(None, None), has_functions=False)
     assert stack.reserved_concurrency == 0
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# The functions of likes and plays without sign-in.
+LIKES_FUNCTION, PLAYS_FUNCTION = "children_open", "increments_open"
 KEY = "e2e-0123456789-0123456789"
 
 

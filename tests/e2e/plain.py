@@ -49,7 +49,7 @@ const runTasks = async () => {
 };
 addEventListener("pageshow", ({ persisted }) => (kept.push(persisted), runTasks()));
 // `endless`: no request of this page times out, because its timers of 30 s or more never end. `haste`: timers run ten
-// times as fast.
+// times as fast. `asking`: a dialog asks for the password, so the token never comes.
 if (query.has("endless")) window.setTimeout = (run, ms, ...more) => ms < 30e3 && wait(run, ms, ...more);
 if (query.has("haste")) window.setTimeout = (run, ms, ...more) => wait(run, ms / 10, ...more);
 </script>
@@ -58,7 +58,7 @@ const api = query.get("api");
 if (api) {
   const { Tally } = await import(`${api}/client/tally.js`);
   window.heard = [];
-  const token = () => (query.has("slow") ? new Promise(() => {}) : query.get("token"));
+  const token = () => (query.has("asking") ? new Promise(() => {}) : query.get("token"));
   window.tally = new Tally({ user: () => query.get("user"), token });
   tally.addEventListener("change", ({ detail: { entry, outcome } }) => heard.push([entry.id, outcome?.state]));
 }

@@ -101,11 +101,11 @@ def site(api: Api) -> Iterator[Site]:
         yield made
 
 
-Visits = Callable[..., Visitor]
+NewVisitor = Callable[..., Visitor]
 
 
 @pytest.fixture
-def visits(browser: Browser, api: Api, site: Site) -> Iterator[Visits]:
+def new_visitor(browser: Browser, api: Api, site: Site) -> Iterator[NewVisitor]:
     """Makes a visitor. `before`: JavaScript that runs before the scripts of a page. The pages must have no errors."""
     visitors: list[Visitor] = []
 
@@ -124,8 +124,8 @@ def visits(browser: Browser, api: Api, site: Site) -> Iterator[Visits]:
         assert visitor.errors == []
 
 
-def test_visits_from_another_origin_are_counted_page_by_page(visits: Visits, api: Api) -> None:
-    visitor = visits()
+def test_visits_from_another_origin_are_counted_page_by_page(new_visitor: NewVisitor, api: Api) -> None:
+    visitor = new_visitor()
     visitor.go("/a")
     visitor.page.reload()
     visitor.go("/b?id=1")
@@ -154,9 +154,9 @@ STEPS = (
 
 
 @pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
-def test_a_pushed_address_that_redirects_is_not_a_visit(before: str, visits: Visits) -> None:
+def test_a_pushed_address_that_redirects_is_not_a_visit(before: str, new_visitor: NewVisitor) -> None:
     """Turbo, PJAX and swup push the address of a link as they fetch it, and replace it when the server redirects."""
-    visitor = visits(before)
+    visitor = new_visitor(before)
     visitor.go("/a")
     visitor.run("1")
     for step, _ in STEPS:
@@ -172,9 +172,9 @@ HIDDEN = """Object.defineProperty(document, 'hidden', { get: () => true });
     document.dispatchEvent(new Event('visibilitychange'))"""
 
 
-def test_a_visit_that_waits_is_sent_when_its_page_is_hidden(visits: Visits) -> None:
+def test_a_visit_that_waits_is_sent_when_its_page_is_hidden(new_visitor: NewVisitor) -> None:
     """The browser may close a hidden page without an event."""
-    visitor = visits("window.setTimeout = () => {};")
+    visitor = new_visitor("window.setTimeout = () => {};")
     visitor.go("/a")
     visitor.run("history.pushState({}, '', '/b')")
     assert visitor.settled("/a", "/b", expected=[1, 0]) == [1, 0]
@@ -183,7 +183,9 @@ def test_a_visit_that_waits_is_sent_when_its_page_is_hidden(visits: Visits) -> N
 
 
 @pytest.mark.parametrize("before", ["", NO_NAVIGATION_API], ids=["navigation", "history"])
-def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(before: str, visits: Visits, site: Site) -> None:
+def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(
+    before: str, new_visitor: NewVisitor, site: Site
+) -> None:
     turbo = (ROOT / "node_modules/@hotwired/turbo/dist/turbo.es2017-umd.js").read_bytes()
     site.replies = {
         "/turbo.js": Reply(200, turbo, {"content-type": "text/javascript"}),
@@ -194,7 +196,7 @@ def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(before: s
             site.tag + "<script src=/turbo.js></script><body><a href=/about>About</a><a href=/plain>Plain</a>"
         )
     site.heads["/plain"] = site.heads["/"]
-    visitor = visits(before)
+    visitor = new_visitor(before)
     visitor.go("/")
     visitor.run("window.same = true")
     for link, path in (("About", "/about/"), ("Plain", "/plain"), ("About", "/about/")):
@@ -206,8 +208,8 @@ def test_a_link_that_turbo_follows_through_a_redirect_counts_one_visit(before: s
     assert visitor.settled(*paths, expected=[1, 0, 2, 1]) == [1, 0, 2, 1]
 
 
-def test_the_beacon_stores_nothing_on_the_visitors_machine(visits: Visits) -> None:
-    visitor = visits()
+def test_the_beacon_stores_nothing_on_the_visitors_machine(new_visitor: NewVisitor) -> None:
+    visitor = new_visitor()
     visitor.go("/a")
     visitor.settled("/a", expected=[1])
     assert visitor.context.cookies() == []
@@ -216,12 +218,12 @@ def test_the_beacon_stores_nothing_on_the_visitors_machine(visits: Visits) -> No
 
 
 def test_a_page_that_redirects_after_its_head_counts_and_a_redirect_in_the_head_does_not(
-    visits: Visits, site: Site
+    new_visitor: NewVisitor, site: Site
 ) -> None:
     leaving = "<script>location = '/there'</script>"
     site.heads["/gone"] = site.tag.replace(" async", "") + f"<body>{leaving}"
     site.heads["/sent-on"] = site.tag.replace(" async", "") + leaving  # nobody sees a page that redirects from its head
-    visitor = visits()
+    visitor = new_visitor()
     for path in ("/gone", "/sent-on"):
         visitor.go(path)
         visitor.page.wait_for_url("**/there")
@@ -275,9 +277,11 @@ over_each_history = pytest.mark.parametrize("before", HISTORIES.values(), ids=HI
 
 
 @over_each_history
-def test_a_single_page_application_is_counted_by_its_addresses(before: str, visits: Visits, site: Site) -> None:
+def test_a_single_page_application_is_counted_by_its_addresses(
+    before: str, new_visitor: NewVisitor, site: Site
+) -> None:
     site.heads["/app"] = site.tag + "<nav id=navigation></nav>"  # without the API, `window.navigation` is this element
-    visitor = visits(before)
+    visitor = new_visitor(before)
     visitor.go("/app")
     for step, address in (
         ("history.pushState(null, '', '/app/one')", "/app/one"),
@@ -294,7 +298,7 @@ def test_a_single_page_application_is_counted_by_its_addresses(before: str, visi
 
 
 def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
-    visits: Visits, api: Api, site: Site
+    new_visitor: NewVisitor, api: Api, site: Site
 ) -> None:
     sync_tag = site.tag.replace(" async", "")
     site.heads |= {
@@ -305,7 +309,7 @@ def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
         "/tls": f"<link rel=canonical href={site.server.origin.replace('http:', 'https:')}/named>{site.tag}",
         "/late": f"{site.tag}<body><link rel=canonical href=/named>",  # users may write in the body
     }
-    visitor = visits()
+    visitor = new_visitor()
     for path in ("/before?utm_source=mail", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"):
         visitor.go(path)
     paths = "/named", "/before", "/behind", "/behind?id=1", "/stranger", "/broken", "/tls", "/late"
@@ -315,11 +319,11 @@ def test_a_page_is_counted_by_its_canonical_link_if_the_link_has_the_same_host(
 
 
 def test_the_canonical_link_of_a_single_page_application_applies_to_its_first_address(
-    visits: Visits, site: Site
+    new_visitor: NewVisitor, site: Site
 ) -> None:
     """The application changes the link after the address, or never."""
     site.heads["/app"] = f"<link rel=canonical href=/named>{site.tag}"
-    visitor = visits()
+    visitor = new_visitor()
     visitor.go("/app?ref=1")
     visitor.run("history.pushState(null, '', '/app/two')")
     visitor.run("document.head.querySelector('[rel=canonical]').href = '/two'")
@@ -330,8 +334,8 @@ def test_the_canonical_link_of_a_single_page_application_applies_to_its_first_ad
 
 
 @over_each_history
-def test_a_fragment_is_not_a_page(before: str, visits: Visits, api: Api) -> None:
-    visitor = visits(before)
+def test_a_fragment_is_not_a_page(before: str, new_visitor: NewVisitor, api: Api) -> None:
+    visitor = new_visitor(before)
     visitor.go("/a")
     for step in ("location.hash = 'part'", "history.pushState(null, '', '#other')", "history.go(-2)"):
         visitor.run(step)
@@ -341,8 +345,10 @@ def test_a_fragment_is_not_a_page(before: str, visits: Visits, api: Api) -> None
 
 
 @over_each_history
-def test_replacing_the_address_counts_a_visit_only_if_the_path_changes(before: str, visits: Visits, api: Api) -> None:
-    visitor = visits(before)
+def test_replacing_the_address_counts_a_visit_only_if_the_path_changes(
+    before: str, new_visitor: NewVisitor, api: Api
+) -> None:
+    visitor = new_visitor(before)
     visitor.go("/list?utm_source=mail")
     visitor.run("history.replaceState(null, '', '/list')")  # the site removes the campaign from the address
     for letters in ("t", "ta", "tal"):
@@ -355,8 +361,8 @@ def test_replacing_the_address_counts_a_visit_only_if_the_path_changes(before: s
 
 
 @over_each_history
-def test_the_beacon_hides_no_error_of_the_page(before: str, visits: Visits, api: Api) -> None:
-    visitor = visits(before)
+def test_the_beacon_hides_no_error_of_the_page(before: str, new_visitor: NewVisitor, api: Api) -> None:
+    visitor = new_visitor(before)
     visitor.go("/a")
     caught = visitor.run(
         "(() => { try { history.pushState(null, '', 'https://other.example/') } catch (e) { return e.name } })()"
@@ -374,10 +380,10 @@ OPT_OUTS = {
 
 
 @pytest.mark.parametrize("before", OPT_OUTS.values(), ids=OPT_OUTS.keys())
-def test_visitors_who_opt_out_are_not_counted(before: str, visits: Visits, api: Api, site: Site) -> None:
+def test_visitors_who_opt_out_are_not_counted(before: str, new_visitor: NewVisitor, api: Api, site: Site) -> None:
     if not before:
         site.tag = site.tag.replace(" async", ' async data-tally="off"')
-    visitor = visits(before)
+    visitor = new_visitor(before)
     visitor.go("/a")
     visitor.run("history.pushState(null, '', '/b')")
     visitor.page.wait_for_timeout(QUIET_MS)
@@ -386,10 +392,10 @@ def test_visitors_who_opt_out_are_not_counted(before: str, visits: Visits, api: 
 
 @pytest.mark.parametrize("before", [NO_BEACON, FULL_BEACON], ids=["no sendBeacon", "sendBeacon is full"])
 def test_without_send_beacon_a_visit_is_retried_with_its_key_until_it_counts(
-    before: str, visits: Visits, api: Api
+    before: str, new_visitor: NewVisitor, api: Api
 ) -> None:
     api.faults = [503, LOST, 429]
-    visitor = visits(before, HASTE)
+    visitor = new_visitor(before, HASTE)
     visitor.go("/a")
     visitor.until(lambda: len(api.visits) >= 4)
     assert visitor.settled("/a", expected=[1]) == [1]
@@ -398,26 +404,26 @@ def test_without_send_beacon_a_visit_is_retried_with_its_key_until_it_counts(
     assert api.content_types == {"text/plain;charset=UTF-8"}
 
 
-def test_a_refusal_is_not_sent_again(visits: Visits, api: Api) -> None:
+def test_a_refusal_is_not_sent_again(new_visitor: NewVisitor, api: Api) -> None:
     api.faults = [403] * 20
-    visitor = visits(NO_BEACON, HASTE)
+    visitor = new_visitor(NO_BEACON, HASTE)
     visitor.go("/a")
     visitor.until(lambda: api.visits != [])
     visitor.page.wait_for_timeout(QUIET_MS)
     assert len(api.visits) == 1
 
 
-def test_a_page_from_the_back_forward_cache_counts_a_visit(visits: Visits) -> None:
+def test_a_page_from_the_back_forward_cache_counts_a_visit(new_visitor: NewVisitor) -> None:
     # The headless shell has no back/forward cache, so the test sends the event.
-    visitor = visits()
+    visitor = new_visitor()
     visitor.go("/a")
     visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     visitor.run("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: false }))")
     assert visitor.settled("/a", expected=[2]) == [2]
 
 
-def test_a_prerendering_page_counts_no_visit_until_it_is_shown(visits: Visits, api: Api) -> None:
-    visitor = visits("window.early = true;" + getter("Document", "prerendering", "window.early"))
+def test_a_prerendering_page_counts_no_visit_until_it_is_shown(new_visitor: NewVisitor, api: Api) -> None:
+    visitor = new_visitor("window.early = true;" + getter("Document", "prerendering", "window.early"))
     visitor.go("/a")
     visitor.run("history.replaceState(null, '', '/b')")
     visitor.page.wait_for_timeout(QUIET_MS)
@@ -426,9 +432,9 @@ def test_a_prerendering_page_counts_no_visit_until_it_is_shown(visits: Visits, a
     assert visitor.settled("/a", "/b", expected=[0, 1]) == [0, 1]
 
 
-def test_a_page_that_embeds_the_beacon_twice_counts_one_visit(visits: Visits, site: Site) -> None:
+def test_a_page_that_embeds_the_beacon_twice_counts_one_visit(new_visitor: NewVisitor, site: Site) -> None:
     site.heads["/a"] = site.tag * 2 + site.tag.replace(".js", ".js?v=2")
-    visitor = visits()
+    visitor = new_visitor()
     visitor.go("/a")
     visitor.run("history.pushState(null, '', '/b')")
     assert visitor.settled("/a", "/b", expected=[1, 1]) == [1, 1]
@@ -443,23 +449,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("before", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_browser_without_an_api_gets_no_error_from_the_beacon(before: str, visits: Visits) -> None:
-    visitor = visits(before)  # the fixture asserts that the page has no errors
+def test_a_browser_without_an_api_gets_no_error_from_the_beacon(before: str, new_visitor: NewVisitor) -> None:
+    visitor = new_visitor(before)  # the fixture asserts that the page has no errors
     visitor.go("/a")
     assert visitor.run("history.pushState({ a: 1 }, '', '/b'); history.state.a") == 1
 
 
-def test_the_beacon_as_a_module_sends_nothing(visits: Visits, api: Api, site: Site) -> None:
+def test_the_beacon_as_a_module_sends_nothing(new_visitor: NewVisitor, api: Api, site: Site) -> None:
     site.heads["/module"] = site.tag.replace("async", "type=module crossorigin")
-    visitor = visits()
+    visitor = new_visitor()
     visitor.go("/module")
     visitor.page.wait_for_load_state("networkidle")
     assert api.visits == []
 
 
-def test_the_beacon_stops_after_three_retries_without_an_error(visits: Visits, api: Api) -> None:
+def test_the_beacon_stops_after_three_retries_without_an_error(new_visitor: NewVisitor, api: Api) -> None:
     api.faults = [LOST] * 20
-    visitor = visits(NO_BEACON, HASTE, "addEventListener('unhandledrejection', () => { window.unhandled = true })")
+    visitor = new_visitor(NO_BEACON, HASTE, "addEventListener('unhandledrejection', () => { window.unhandled = true })")
     visitor.go("/a")
     visitor.until(lambda: len(api.visits) >= 4)
     visitor.page.wait_for_timeout(1000)  # longer than the pause before a fifth attempt

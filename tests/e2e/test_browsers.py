@@ -109,7 +109,7 @@ def test_a_dialog_that_asks_for_the_password_delays_no_play(
     browser: Browser, api: FaultyApi, dev: Dev, video: str
 ) -> None:
     ann = f"ann-{secrets.token_hex(4)}"
-    asking, other = browser.tab(api=api.server.origin, user=ann, slow="1"), browser.tab(api=api.server.origin)
+    asking, other = browser.tab(api=api.server.origin, user=ann, asking="1"), browser.tab(api=api.server.origin)
     asking.run("void tally.like('hearts', arg)", video)
     for plays, tab in enumerate((asking, other), 1):
         tab.run(PLAY, video)

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e import chromium
-from tests.e2e.dev import Dev
+from tests.e2e.dev import LIKES_FUNCTION, Dev
 from tests.e2e.faulty_api import FAULT_SHARES, FaultyApi
 from tests.e2e.servers import Site
 from tests.patience import wait_for
@@ -30,7 +30,6 @@ PLAYS = int(os.environ.get("PLAYS", "3000"))
 LIKES = 150
 VIDEOS, POSTS = ("video-a", "video-b", "video-c"), ("post-1", "post-2", "post-3", "post-4")
 ARTICLES = ("article-a", "article-b", "article-c")
-LIKES_FUNCTION = "children_open"  # serves likes without sign-in
 # Whether the browser stores an anonymous like of the article.
 HAS_ANONYMOUS_LIKE = (
     "(article) => Object.keys(localStorage).some((name) => name.startsWith('tally1-own') && name.endsWith(article))"
@@ -106,7 +105,7 @@ def api(dev: Dev) -> Iterator[FaultyApi]:
 
 
 @pytest.fixture
-def visitors(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
+def new_visitor(browser: Browser, dev: Dev) -> Iterator[Callable[..., Visitor]]:
     """Makes visitors. Their pages must have no errors."""
     all_visitors: list[Visitor] = []
 
@@ -157,13 +156,13 @@ def act(chance: random.Random, person: Visitor, plays: int) -> None:
 
 
 def test_under_faults_each_play_counts_once_and_each_like_ends_as_its_last_change(
-    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
+    api: FaultyApi, new_visitor: Callable[..., Visitor], dev: Dev
 ) -> None:
     chance, site = random.Random(SEED), Site(api.server.origin)
     site.heads["/page"] = CLIENT % {"api": api.server.origin}
     before = {video: dev.plays(video) for video in VIDEOS}
     with site.server.running():
-        ann, bob = visitors(site, f"ann-{SEED}"), visitors(site, f"bob-{SEED}")
+        ann, bob = new_visitor(site, f"ann-{SEED}"), new_visitor(site, f"bob-{SEED}")
         ann.open()
         while (left := PLAYS - ann.plays_sent - bob.plays_sent) > 0:
             act(chance, chance.choice((ann, ann, bob)), left)
@@ -215,13 +214,13 @@ def likers_of(dev: Dev, article: str) -> list[str | None]:
 
 
 def test_under_faults_each_anonymous_like_ends_as_its_last_change_and_a_sign_in_makes_it_a_users_like(
-    api: FaultyApi, visitors: Callable[..., Visitor], dev: Dev
+    api: FaultyApi, new_visitor: Callable[..., Visitor], dev: Dev
 ) -> None:
     """Workers are killed, too. One of two tabs signs in, while the other tab changes anonymous likes."""
     chance, site, killed = random.Random(SEED), Site(api.server.origin), 0
     site.heads["/page"] = CLIENT % {"api": api.server.origin}
     with site.server.running():
-        readers = [visitors(site) for _ in range(3)]
+        readers = [new_visitor(site) for _ in range(3)]
         for reader in readers:
             reader.open()
         for step in range(LIKES):

@@ -23,7 +23,7 @@ from tally.dev.base.engine import Engine
 from tally.dev.base.errors import LocalError
 from tally.dev.base.options import DevOptions
 from tally.dev.stack.prepared import prepare_stack
-from tests.e2e.dev import KEY, ROOT, Answer, Dev, client, command, copy_app, running
+from tests.e2e.dev import KEY, PLAYS_FUNCTION, ROOT, Answer, Dev, client, command, copy_app, running
 from tests.patience import PATIENCE_S, wait_for
 
 Start = Callable[..., Dev]
@@ -192,7 +192,7 @@ def test_a_killed_function_is_replaced(dev: Dev) -> None:
         for _ in range(4):
             before = len(answers)
             wait_for(lambda before=before: len(answers) > before + 5)
-            for pid in dev.workers("increments_open"):
+            for pid in dev.workers(PLAYS_FUNCTION):
                 os.kill(pid, signal.SIGKILL)
     finally:
         over.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.e2e.dev import KEY, Dev
+from tests.e2e.dev import KEY, PLAYS_FUNCTION, Dev
 from tests.patience import wait_for
 
 
@@ -31,7 +31,7 @@ def test_every_line_of_a_functions_log_is_json(dev: Dev) -> None:
         assert dev.play("json", f"{KEY}-json").status == 200
 
     def lines() -> list[dict[str, Any]]:
-        written = (dev.data / "logs/increments_open.log").read_text()
+        written = (dev.data / f"logs/{PLAYS_FUNCTION}.log").read_text()
         return [json.loads(line) for line in written.rpartition("\n")[0].splitlines()]
 
     wait_for(lambda: any("Replayed" in line and "_aws" in line for line in lines()))

@@ -41,6 +41,7 @@ def test_records_of_ttl_removals_have_the_form_of_lambda() -> None:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Engine]:
+    """An engine with an empty table. The sequence numbers of the table's stream begin at 1."""
     with Engine(tmp_path / "engine.db") as engine:
         with closing(client(engine.endpoint)) as engine_client:
             engine_client.create_table(

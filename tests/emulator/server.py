@@ -77,7 +77,7 @@ class Emulator:
 
         The client also retries after a 502 or 503, which the emulator answers on a busy machine.
         """
-        timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S
+        timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S  # a client makes 12 attempts
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,

@@ -1,4 +1,7 @@
-"""The watermark: shard trees, checkpoints, heartbeats, peeks into quiet shards, and the stored JUDGE item."""
+"""The watermark: shard trees, checkpoints, heartbeats, reads of quiet leaves, and the stored JUDGE item.
+
+A *leaf* is a stream shard that no other shard follows. A leaf is *quiet* if no record has come for two minutes.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +170,7 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
 
 @pytest.mark.parametrize(
     ("checkpoints", "lag_s"),
-    [
+    [  # a checkpoint: shard, consumer, sequence number, and the noted sequence number of a record for the rollup
         ([("c1", "bookkeeper", 9, 0)], 70),  # no record for the rollup came to this leaf
         ([("c1", "bookkeeper", 9, 8)], 400),  # a record came, and the rollup has no checkpoint
         ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),
@@ -190,7 +193,7 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_reco
     assert lags_s(stack.snapshot())[0] == lag_s
 
 
-@pytest.mark.parametrize(("after_min", "lag_s"), [(5, 400), (7, 70)])
+@pytest.mark.parametrize(("after_min", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
     stack: Stack, after_min: int, lag_s: int
 ) -> None:
@@ -255,10 +258,10 @@ def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_w
     stack.sweep(NOW_S + 120)
     counts = stack.heartbeats("counts")
     assert "old" in counts
-    assert len(counts) == 1 + 2 * 8, (
+    assert len(counts) == 1 + 2 * heartbeats.RANDOM_HEARTBEATS, (
         "each sweep draws other random keys, so that a leaf that all keys miss is hit later"
     )
-    assert len(stack.heartbeats("receipts")) == 2 * 8
+    assert len(stack.heartbeats("receipts")) == 2 * heartbeats.RANDOM_HEARTBEATS
 
 
 def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,15 +278,15 @@ def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monk
     assert [ago_s(snapshot.passed_s("bookkeeper", table)) for table in TABLES] == [200, 60]
 
 
-@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("is_quiet", [False, True])
 def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_leaf_without_a_key(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, quiet: bool
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, is_quiet: bool
 ) -> None:
     """Otherwise one throttled key would keep the heartbeats from every shard."""
     stack.streams.trees["counts"] = [Shard(f"c{number}") for number in range(3)]
     stack.checkpoint("r")
     for number in range(3):
-        stack.checkpoint(f"c{number}", 200 if quiet and number == 0 else 2, heartbeat=f"k{number}")
+        stack.checkpoint(f"c{number}", 200 if is_quiet and number == 0 else 2, heartbeat=f"k{number}")
     put_item = stack.store.client.put_item
     throttled_keys: list[str] = []
 
@@ -299,7 +302,7 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
     assert len(throttled_keys) == 1
     assert {"k1", "k2"} < stack.heartbeats("counts")
     assert len(stack.heartbeats("counts")) == 2 + heartbeats.RANDOM_HEARTBEATS
-    assert stack.streams.requested == [("c0", "9")] * quiet, "only that leaf is read"
+    assert stack.streams.requested == [("c0", "9")] * is_quiet, "only that leaf is read"
     assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 
 
@@ -322,7 +325,10 @@ def quiet_stack(stack: Stack) -> Stack:
 def test_records_of_expired_receipts_do_not_count_as_unread(
     stack: Stack, removals: int, last_answer: list[Any], is_unread: bool
 ) -> None:
-    """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper."""
+    """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper.
+
+    A sweep reads lineage.PEEKED_MAX (20) answers. If all 20 have records, the leaf may have more, and is not passed.
+    """
     stack.checkpoint("r", 200, heartbeat="")
     stack.checkpoint("c", 200, heartbeat="")
     answers = [*[[{"eventName": "REMOVE"}]] * removals, last_answer]
@@ -409,13 +415,16 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
 
 
 @pytest.mark.parametrize("stalled_minutes", [10, *in_long([0])])
-@pytest.mark.parametrize("minutes_ago", [None, 1, 4, 99])
+@pytest.mark.parametrize("restored_minutes_ago", [None, 1, 4, 99])
 def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
-    stack: Stack, stalled_minutes: int, minutes_ago: int | None
+    stack: Stack, stalled_minutes: int, restored_minutes_ago: int | None
 ) -> None:
-    """Judging begins with the first minute of the tables, so an early edit is found. A stall only delays the start."""
-    if minutes_ago is not None:
-        restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - minutes_ago) + 59)}}
+    """Judging begins with the first minute of the tables, so an early edit is found. A stall only delays the start.
+
+    In restored tables, judging begins two minutes after the time that they were restored to, or later.
+    """
+    if restored_minutes_ago is not None:
+        restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_minutes_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
     first = None
@@ -426,7 +435,7 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
         stack.sweep(NOW_S + 60 * minute)
         assert ("judged" in stack.judge_item()) == (first is not None or closed >= MINUTE)
         first = minute if first is None and "judged" in stack.judge_item() else first
-    after = 0 if minutes_ago is None else max(0, 2 - minutes_ago)
+    after = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
     assert watermark.last_judged_minute(stack.store) == MINUTE + after - 1, "only the judge advances this minute"
     assert first is not None
     assert first <= stalled_minutes + 8
@@ -435,7 +444,7 @@ def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
 def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_the_rollup(
     up_to_date_stack: Stack,
 ) -> None:
-    """The bookkeeper answers a sweep's probe when it has passed the probe's time in every shard of counts."""
+    """In shard c1 the bookkeeper lags until minute 5. Then it passes the first probe, and in minute 7 the second."""
     up_to_date_stack.streams.trees["counts"] = [Shard("c"), Shard("c1")]
     complete_s = []
     for minute in range(8):
@@ -447,7 +456,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
     assert complete_s == [-NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60]
 
 
-def test_of_two_sweeps_at_once_one_writes_the_note_and_a_sweep_does_not_use_a_fresh_note(
+def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_fresh_for_10_s(
     up_to_date_stack: Stack,
 ) -> None:
     settings = up_to_date_stack.store.settings
@@ -459,8 +468,8 @@ def test_of_two_sweeps_at_once_one_writes_the_note_and_a_sweep_does_not_use_a_fr
     assert float(up_to_date_stack.judge_item()["written_s"]) == NOW_S + 60
     before = watermark.read(up_to_date_stack.store)
     assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
-    fast = settings._replace(minute_s=6)
-    assert [before.is_too_fresh(fast, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
+    settings = settings._replace(minute_s=6)  # a tenth of a minute, so 1 s
+    assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -486,7 +495,7 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_
 def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_its_redrive(
     up_to_date_stack: Stack, made_ago_s: int
 ) -> None:
-    """A sweep may see the redrive before its addition, so one more sweep uses the old marker."""
+    """A sweep may see the redrive before the rollup's addition, so the next sweep still uses the deleted marker."""
     settings, table = up_to_date_stack.store.settings, up_to_date_stack.store.settings.ledger_table
     made_s = int(NOW_S) - made_ago_s
     marker = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s:010}#r#7")
@@ -505,7 +514,7 @@ def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_it
         shown_s.append(watermark.read(up_to_date_stack.store).as_of(settings))
     rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]
     expected_s = [min(rolled_up_s[0], made_s), min(rolled_up_s[1], made_s), made_s, rolled_up_s[3], rolled_up_s[4]]
-    assert shown_s == [None, *(time_s - 5 for time_s in expected_s)]
+    assert shown_s == [None, *(time_s - 5 for time_s in expected_s)]  # 5 s: lineage.CLOCK_SKEW
 
 
 def test_the_watermark_never_goes_back(up_to_date_stack: Stack) -> None:
@@ -523,7 +532,7 @@ def test_the_watermark_never_goes_back(up_to_date_stack: Stack) -> None:
         assert (after.journal_complete_s, after.rollup_passed_s) == (before.journal_complete_s, before.rollup_passed_s)
 
 
-def test_the_note_of_a_sweep_keeps_the_minute_that_a_judge_judged_during_the_sweep(up_to_date_stack: Stack) -> None:
+def test_a_sweep_keeps_the_minute_that_a_judge_judged_during_the_sweep(up_to_date_stack: Stack) -> None:
     for minute in range(10):
         pass_everything(up_to_date_stack, 60 * minute)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
@@ -540,12 +549,12 @@ def test_the_note_of_a_sweep_keeps_the_minute_that_a_judge_judged_during_the_swe
 
 
 def test_a_minute_is_closed_two_minutes_and_the_clock_skew_after_it_began(store: Store) -> None:
-    for known_s, minute_s, closed in (
+    for complete_s, minute_s, closed in (
         (0, 60, -1), (60 * MINUTE + 4, 60, MINUTE - 3), (60 * MINUTE + 5, 60, MINUTE - 2),
         (60 * MINUTE + 64, 60, MINUTE - 2), (12 * MINUTE, 12, MINUTE - 3), (12 * MINUTE + 1, 12, MINUTE - 2),
     ):  # fmt: skip
         settings = store.settings._replace(minute_s=minute_s)
-        assert Watermark(journal_complete_s=known_s).last_complete_minute(settings) == closed
+        assert Watermark(journal_complete_s=complete_s).last_complete_minute(settings) == closed
 
 
 def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_watermark(
@@ -561,7 +570,7 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
     clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) is None
     clock[0] += watermark.CACHE_S / 2
-    assert watermark.as_of(call) == NOW_S - 120 - 5
+    assert watermark.as_of(call) == NOW_S - 120 - 5  # 5 s: lineage.CLOCK_SKEW
     store = up_to_date_stack.store
     without_ledger = replace(store, settings=store.settings._replace(ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):

@@ -39,7 +39,7 @@ from bench.demo.report import complaints, report
 from bench.demo.weblog import read_log
 from bench.running import Dev, bare_environment
 from tests.e2e import chromium
-from tests.engines import MEMORY
+from tests.engines import MEMORY_FOLDER
 from tests.infra.template import Json, Template
 from tests.pictured_day import CALLS_BY_CLIENT, EDIT_AMOUNT, EDITED_VIDEO, MINUTE_S, PLAYS_BY_VIDEO, FilledDay, fill
 from tests.pictured_day import LOG as DAY_LOG
@@ -211,7 +211,7 @@ def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
     dashboard = synthesize_dashboard()
     FOLDER.mkdir(exist_ok=True)
-    memory = MEMORY if MEMORY.is_dir() else None  # the engine waits for a disk at each write
+    memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None  # the engine waits for a disk at each write
     with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
         filled = fill(ROOT, Path(folder, "day"), time.time())
         minute = {"TALLY_MINUTE_S": str(MINUTE_S)}

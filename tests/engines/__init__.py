@@ -13,7 +13,7 @@ from tally.dev.base.dynamodb_local import DynamoDBLocal
 from tally.dev.base.engine import Engine
 from tests.engines.dynamodb_local import KNOWN_FAILURES
 
-MEMORY = Path("/dev/shm")
+MEMORY_FOLDER = Path("/dev/shm")
 FREE_BYTES_MIN = 1 << 30
 
 
@@ -24,7 +24,7 @@ class IndexedEngine(Engine):
     """
 
     def start(self) -> Engine:
-        self.db_path = Path(tempfile.mkdtemp(prefix="tally-test-", dir=MEMORY)) / "engine.db"
+        self.db_path = Path(tempfile.mkdtemp(prefix="tally-test-", dir=MEMORY_FOLDER)) / "engine.db"
         return super().start()
 
     def stop(self) -> None:
@@ -34,7 +34,7 @@ class IndexedEngine(Engine):
 
 
 def _embedded() -> type[Engine]:
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
+    has_room = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= FREE_BYTES_MIN
     return IndexedEngine if has_room else Engine
 
 

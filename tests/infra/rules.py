@@ -40,7 +40,7 @@ GLOBAL_NAMES = {
 
 # A stack may use a share of each quota, because an account has other stacks and a team adds counters.
 SHARE = 0.85
-SHARES = {"characters of a managed policy": 0.92}  # each counter adds about ten characters to one of two
+SHARES = {"characters of a managed policy": 0.92}  # each counter adds about ten characters to one of two policies
 # Quotas that a stack may use up, because no new counter uses more of them.
 MAY_BE_USED_UP = {
     "readers of a table's stream", "characters of a function's description", "metrics of an alarm's expression",

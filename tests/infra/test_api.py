@@ -42,7 +42,10 @@ def test_only_the_api_or_a_schedule_may_invoke_a_function_and_only_by_the_alias(
 
 
 def test_each_integration_keeps_its_logical_id(dev: Template) -> None:
-    """CDK names an integration by the first route of its function, so a new route must come after the first route."""
+    """CDK names an integration by the first route of its function, so a new route must come after the first route.
+
+    An id ends with a hash of eight characters.
+    """
     names = {name.removeprefix("ApiHttp")[:-8] for name in dev.of_type("AWS::ApiGatewayV2::Integration")}
     assert names == {
         "GETconsoleConsole", "GETcounterscounteridReads", "PUTcounterscounteridmineChildrenOpen", "GETdriftDrift",

@@ -405,7 +405,10 @@ def test_deploy_prints_its_warnings_before_it_asks(options: dict[str, str], part
 def test_deploy_notes_that_the_account_runs_fewer_functions_at_once_than_the_template_needs(
     concurrency: Any, needed: str | None, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The need comes from the template, because another app may have made the folder with other options."""
+    """The need comes from the template, because another app may have made the folder with other options.
+
+    Prod needs 435: its reservations (305), what AWS keeps unreserved (100), and CONCURRENCY_MIN (30).
+    """
     aws.concurrency = concurrency
     run_deploy(["--yes", "--app", str(prod.folder)])
     notes = re.findall("Lambda runs 420 functions at once .* and Tally needs ([0-9]+)\\.", capsys.readouterr().out)
@@ -426,7 +429,7 @@ def test_a_stack_without_reservations_needs_thirty_functions_at_once(
     [
         (10, 0, False, 0),  # a new account
         (404, 0, False, 304),
-        (405, 0, False, None),
+        (405, 0, False, None),  # its reservations are 305, and AWS keeps 100 unreserved
         (1000, 305, False, None),
         (1000, 610, False, 290),  # a third stage
         (1000, 595, True, None),  # the stack may keep its reservations

@@ -56,7 +56,7 @@ def test_the_described_functions_have_the_variables_and_timeouts_of_the_stack(
         for module, name in stack.functions().items():
             properties = stack.resources[name]["Properties"]
             variables = properties["Environment"]["Variables"]
-            if stack is dev:  # the description has no user pool, as dev has, and no alarms
+            if stack is dev:  # the template of dev also has a user pool and alarms
                 assert described[module]["environment"].keys() == variables.keys() - ONLY_IN_TEMPLATE, module
             assert described[module]["timeout_s"] == properties["Timeout"], module
             for variable in ("TALLY_PAGE_HOSTS", "TALLY_LIKERS_VISIBLE", "TALLY_RECEIPT_TTL_S"):

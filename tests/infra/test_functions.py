@@ -144,11 +144,7 @@ def test_an_alias_points_to_a_published_version_of_its_function(dev: Template, m
     assert dev.resources[version]["Type"] == "AWS::Lambda::Version"
     assert dev.resources[version]["Properties"]["FunctionName"] == {"Ref": function}
     output = dev.outputs.get(f"{camel(module)}FunctionArn")
-    assert (
-        output is None
-        if module not in FOR_OTHER_LAMBDAS
-        else output and output["Value"] == {"Ref": dev.alias_of(function)}
-    )
+    assert (output and output["Value"]) == ({"Ref": dev.alias_of(function)} if module in FOR_OTHER_LAMBDAS else None)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -253,6 +249,7 @@ def test_lambda_does_not_repeat_or_delay_a_sweep(dev: Template) -> None:
     [config] = invoke_configs(dev, SCHEDULED)
     assert config["Properties"] == {
         "FunctionName": {"Ref": dev.functions()["sweep"]},
+        # The alias is the eighth part of its ARN.
         "Qualifier": {"Fn::Select": [7, {"Fn::Split": [":", {"Ref": dev.alias_of(dev.functions()["sweep"])}]}]},
         "MaximumRetryAttempts": 0,
         "MaximumEventAgeInSeconds": 60,
@@ -283,8 +280,8 @@ def test_only_functions_for_strangers_have_a_ceiling_in_prod_and_the_rest_of_the
         for module, routes in DECLARED.routes_by_function.items()
         if any(not route.needs_caller for route in routes)
     }
-    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY_MIN, "two such stacks fit into an account"
-    assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000
+    assert 1000 - sum(CEILINGS.values()) > UNRESERVED + CONCURRENCY_MIN, "the rest of the account is enough for Tally"
+    assert 2 * sum(CEILINGS.values()) + UNRESERVED <= 1000, "two such stacks fit into an account"
     for module, ceiling in CEILINGS.items():
         busiest_per_s = max(route.throttle.rate_per_s for route in DECLARED.routes_by_function[module])
         assert ceiling > busiest_per_s * cost.CHANGE_MS / 1000, "a function must be able to serve its whole throttle"
@@ -299,7 +296,7 @@ def test_the_options_reserve_concurrency_for_background_functions_and_a_share_fo
     ceilings = sum(CEILINGS.values())
     shares = {module: 203 * ceiling // ceilings for module, ceiling in CEILINGS.items()}
     assert reserved_concurrency(behind_cdn) == {"sweep": 1, **dict.fromkeys(CONSUMERS, 40), **shares}
-    assert 203 - len(shares) < sum(shares.values()) <= 203
+    assert 203 - len(shares) < sum(shares.values()) <= 203, "each share is rounded down"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tally import observe
 from tally.cdk import alarms
 from tests.infra.conftest import DECLARED, ROOT
 from tests.infra.template import EACH, Json, Template, as_text, queried_metrics
+from tests.infra.test_functions import FROM_SNAPSHOTS as BUSY
 from tests.unit.test_docs import anchors
 
 DOCS = "https://git.example.com/tally/docs"
@@ -92,9 +93,6 @@ def test_every_metric_that_the_code_writes_is_on_the_dashboard_or_in_an_alarm_an
     }  # fmt: skip
 
 
-BUSY = (
-    "increments", "increments_open", "reads", "children", "children_open", "holds", "posts", "receipts", "visits",
-)  # fmt: skip
 CONSUMERS = {reader.function for reader in DECLARED.readers}
 DIMENSIONS = {  # written out a second time; every other metric has no dimension but the stack
     "Counted": ("counter", {*counters.COUNTERS}),

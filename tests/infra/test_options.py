@@ -125,10 +125,8 @@ def test_an_origin_is_kept_as_browsers_send_it() -> None:
 
 
 def test_a_host_of_pages_may_have_an_underscore() -> None:
-    assert Options.from_context({"pageHosts": "My_shop.example.com,_a.b_"}).page_hosts == (
-        "my_shop.example.com",
-        "_a.b_",
-    )
+    hosts = Options.from_context({"pageHosts": "My_shop.example.com,_a.b_"}).page_hosts
+    assert hosts == ("my_shop.example.com", "_a.b_")
 
 
 def test_the_context_keys_of_cdk_are_ignored() -> None:

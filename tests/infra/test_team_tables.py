@@ -53,6 +53,13 @@ def table(stack: Stack, id_: str, stream: dynamodb.StreamViewType | None = IMAGE
     return dynamodb.Table(stack, id_, **{"partition_key": PK, "sort_key": SK, "stream": stream, **options})
 
 
+def synthesize(stack: Stack, folder: Path) -> Template:
+    app = stack.node.root
+    assert isinstance(app, App)
+    app.synth()
+    return Template(folder, id="Shop")
+
+
 @pytest.fixture(scope="module")
 def shop(counters: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
     """A stack with two team tables. Orders has a customer-managed key. The stream of Store has keys only."""
@@ -61,10 +68,7 @@ def shop(counters: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
     key = kms.Key(stack, "Key")
     tables = {"shop": table(stack, "Orders", encryption_key=key), "store": table(stack, "Store", KEYS)}
     Tally(stack, "Tally", counters=counters, tables=tables, canary=False)
-    app = stack.node.root
-    assert isinstance(app, App)
-    app.synth()
-    return Template(folder, id="Shop")
+    return synthesize(stack, folder)
 
 
 UNUSABLE_TABLES: dict[str, tuple[Any, str]] = {
@@ -128,13 +132,10 @@ def test_a_table_that_is_imported_with_its_stream_counts_and_an_uncounted_table_
     Tally(stack, "Tally", counters=counters, tables=tables)
     warnings = Annotations.from_stack(stack)
     warnings.has_warning("/Shop/Tally", "tables has 'other': no counter counts its items [ack: tally:table-other]")
-    app = stack.node.root
-    assert isinstance(app, App)
-    app.synth()
-    stack_mappings = Template(tmp_path, id="Shop").of_type("AWS::Lambda::EventSourceMapping").values()
+    stack_mappings = synthesize(stack, tmp_path).of_type("AWS::Lambda::EventSourceMapping").values()
     sources = [mapping["Properties"]["EventSourceArn"] for mapping in stack_mappings]
     assert stream in sources
-    assert len(sources) == 4 + 2
+    assert len(sources) == 4 + 2, "the rollup and the bookkeeper read two streams each, and items reads two tables"
 
 
 def test_the_streams_reach_the_consumer_as_in_the_local_stack(shop: Template, counters: Path) -> None:
@@ -180,10 +181,7 @@ def test_the_bookkeeper_gathers_records_for_half_a_minute_unless_a_counter_notif
         "store": table(stack, "Store", KEYS),
     }
     Tally(stack, "Tally", counters=notifying, tables=tables, canary=False)
-    app = stack.node.root
-    assert isinstance(app, App)
-    app.synth()
-    template = Template(tmp_path / "out", id="Shop")
+    template = synthesize(stack, tmp_path / "out")
     assert {mapping.batch_window_s for mapping in mappings(template).values()} == {1}
     after, window = mapping_properties(template), "MaximumBatchingWindowInSeconds"
     assert set(after) == set(mapping_properties(shop)), "no mapping is replaced"
@@ -222,8 +220,6 @@ def rights_on_team_tables(statements: list[Json], shop: Template) -> dict[str, s
 
 READ_STREAM = {"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"}
 DECRYPT = {"kms:Decrypt", "kms:DescribeKey"}
-
-
 # One statement has the actions of tables and of keys. Each resource ignores the actions that it does not know.
 SCAN = {"dynamodb:DescribeTable", "dynamodb:Query", "dynamodb:Scan", *DECRYPT}
 

@@ -2,7 +2,7 @@
 
 The functions of `make dev` use the machine's clock, and series need hours. So this module counts the day before
 `make dev` starts, into its data folder. The module runs the deployed core, consumers and sweep in this process, in
-virtual time. The day ends at most an hour ago. Only one number is not counted: the edit by hand, which Tally must find.
+virtual time. The day ends at most an hour ago. Only the edit by hand is not counted, and Tally must find this edit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-MINUTE_S = 5  # the ledger's minute; it takes three calls here, and a repair in `make dev` needs eight minutes
+MINUTE_S = 5  # of the ledger. Shorter minutes need more calls here; a repair in `make dev` takes eight minutes
 STAMP_S = MINUTE_S / 2  # between two reads of the streams, so a record's time is late by less than the ledger's minute
 STEP_S = 600  # between two sweeps; each sweep judges all closed minutes
 LAST_STEPS_S = 20  # between two of the LAST_STEPS, so that `make dev` has little left to do

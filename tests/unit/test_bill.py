@@ -57,11 +57,11 @@ def test_each_price_names_a_page_of_aws_as_its_source() -> None:
 
 
 def test_prices_fall_above_a_quantity_and_the_free_tier_never_makes_a_price_negative() -> None:
-    assert bill(Month({"read": 400e6}))["HTTP API"] == pytest.approx(300 + 90)
+    assert bill(Month({"read": 400e6}))["HTTP API"] == pytest.approx(300 + 90)  # $1 a million, and $0.90 above 300
     cognito_usd = [
         bill(Month(other_quantities={"user": users}), free_tier=True)["Cognito"] for users in (9_000, 12_000)
     ]
-    assert cognito_usd == pytest.approx([0, 2_000 * 0.0055])
+    assert cognito_usd == pytest.approx([0, 2_000 * 0.0055])  # 10,000 users are free
 
 
 def test_a_unit_without_a_price_is_an_error_and_not_free() -> None:

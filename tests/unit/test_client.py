@@ -35,7 +35,7 @@ from tally.errors import (
     TallyError,
 )
 
-LAMBDAS = Path(errors.__file__).parents[1]
+ROOT = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
 CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
 ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}
@@ -136,8 +136,8 @@ def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
 def test_the_bundle_imports_no_other_module_of_tally(tmp_path: Path) -> None:
     (tmp_path / "tally").mkdir()
     for name in BUNDLE:
-        copy = shutil.copytree if (LAMBDAS / "tally" / name).is_dir() else shutil.copy
-        copy(LAMBDAS / "tally" / name, tmp_path / "tally" / name)
+        copy = shutil.copytree if (ROOT / "tally" / name).is_dir() else shutil.copy
+        copy(ROOT / "tally" / name, tmp_path / "tally" / name)
     code = (
         "import sys; from tally.client import Tally, requests\n"
         "tally = Tally.from_environment(caller='c')\n"
@@ -262,6 +262,7 @@ def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[flo
 
 
 def test_a_batch_shares_one_deadline_and_requests_that_are_not_sent_are_busy(pauses: list[float]) -> None:
+    """An event takes 100 requests. Three events take 3 s, which is the deadline."""
     tally_client, fake = slow_tally(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
     results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
     assert [type(result) for result in results] == [dict] * 300 + [StoreBusyError] * 150
@@ -416,6 +417,7 @@ def test_a_batch_takes_a_generator_and_answers_each_request() -> None:
 
 
 def test_a_batch_is_split_into_events_that_lambda_takes() -> None:
+    """An event has at most 1 MB."""
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     tally_client.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
     assert [len(event["batch"]) for event in fake.events] == [3, 3, 1]

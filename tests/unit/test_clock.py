@@ -34,7 +34,7 @@ REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces it
 def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DynamoDB writes `Date` at some moment between the request and its answer."""
+    """DynamoDB writes `Date` between the request and its answer, in whole seconds. Its nodes may differ by a second."""
     process_clock = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
     process_clock.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)

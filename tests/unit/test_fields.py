@@ -50,6 +50,7 @@ def test_no_input_puts_the_separator_into_a_key(text: str) -> None:
 
 
 def test_the_idempotency_key_of_an_anonymous_caller_must_be_long_and_other_keys_may_be_short() -> None:
+    """22 characters of base64 carry 128 bits, so nobody can guess the key of another browser."""
     assert check_anonymous_key("k" * 22, "key") == "k" * 22
     assert fields.idempotency_key("k", "key", anonymous=False) == "k"
 

@@ -45,7 +45,7 @@ def test_all_spellings_of_a_page_become_its_canonical_url() -> None:
 
 
 def test_the_length_limit_is_that_of_the_canonical_url() -> None:
-    """The parameters of an advertisement may be longer than a page may be."""
+    """The parameters of an advertisement may be longer than the longest canonical URL."""
     tracked = f"https://example.com/a?utm_term={'%D0%BA' * 300}&yclid={'7' * 300}"
     assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"
     longest = "https://example.com/".ljust(fields.PAGE_BYTES_MAX, "a")

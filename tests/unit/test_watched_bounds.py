@@ -20,7 +20,8 @@ from tests.tiers import in_long
 
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
 START_S = 1_795_000_000
-RULE, NUMBER = "60 True", {"kept": {"N": "0"}, "items": {"N": "0"}}
+RULE = "60 True"  # `within_s` and `same_transaction` of the declaration, as the ledger notes them
+NUMBER = {"kept": {"N": "0"}, "items": {"N": "0"}}
 
 
 def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
@@ -72,8 +73,8 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
             up = amount if subject == "item" else -amount
             note = TeamNumberNote()
             note.move(watched, START_S + at_s, max(up, 0), max(-up, 0))
-            for name, stretch in note.moves.items():
-                item[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + stretch)}
+            for stretch, moved in note.moves.items():
+                item[stretch] = {"N": str(int(item.get(stretch, {"N": "0"})["N"]) + moved)}
         item |= {"kept": {"N": str(number)}, "items": {"N": str(count)}}
         bounds = watch.excess_bounds(watched, item, START_S + passed_s)
         assert bounds
@@ -85,7 +86,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
 @pytest.mark.parametrize("kind", ["same moment", "late", "slow", "flushed", "early"])
 @pytest.mark.parametrize("rate_per_min", [0.05, 1, 10, *in_long([60])])
 def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
-    """Before the fault no excess is reported, and after it at most the lost amount."""
+    """Before the fault no excess is reported, and after it at most the lost amount. A check reads up to 5 s ahead."""
     for seed in range(2):
         for at_s, excess in checks(rate_per_min, kind, 60, seed, FAULT_S):
             assert excess == 0 if at_s < FAULT_S - 5 else -LOST <= excess <= 0, (seed, at_s)
@@ -123,7 +124,7 @@ def test_the_noted_bounds_are_replaced_if_the_declaration_has_another_rule() -> 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 3600), (3600, 60), (5, 60)])
 def test_changes_in_flight_stay_in_flight_if_within_s_changes(before: int, after: int) -> None:
-    """The second declaration reads the stretches that the first one wrote."""
+    """The second declaration reads the sums by stretch of time (team/team_numbers.py) that the first one wrote."""
     first, second = counter(before), counter(after)
     note = TeamNumberNote()
     note.move(first, START_S + 7, 1, 2)

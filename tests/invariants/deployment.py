@@ -28,8 +28,8 @@ from tests.invariants.streaming import CONSUMERS
 LIKES, PLAYS, VISITS = counters.LIKES, counters.PLAYS, counters.VISITS
 SEED = 0
 DELIVERED_S = 10.0  # records, also of the rollup's writes, are in their shard within 0.2 s, and read within 3 s
-
-CONFIRM_MINUTES = 14  # drift is confirmed after five judged minutes, and the judge is some minutes behind
+JUDGED_MINUTES = 8  # until the judge, which is up to six minutes behind, has judged each present change
+CONFIRM_MINUTES = 14  # until the present drift has stood for five judged minutes (CONFIRM_AFTER), and so is confirmed
 
 
 class Deployment(SimulatedWorld):
@@ -40,6 +40,10 @@ class Deployment(SimulatedWorld):
         for _ in range(int(2 * minutes)):
             act()
             self.sleep(30)
+
+    def run_until_judged(self) -> None:
+        """Let time pass until the judge has judged each present change."""
+        self.run(JUDGED_MINUTES)
 
     def run_until_confirmed(self) -> None:
         """Let time pass until the judge has confirmed the present drift."""
@@ -149,8 +153,8 @@ class Deployment(SimulatedWorld):
         for number in range(likers):
             self.like(f"u{number}", post=post)
 
-    def assert_no_drift(self, minutes: int = 6) -> None:
-        """Let some minutes pass, until the judge has judged each change. Fails if any tally drifts at any step."""
+    def assert_no_drift(self, minutes: int = JUDGED_MINUTES) -> None:
+        """Let time pass, by default until each change is judged. Fails if any tally drifts at any step."""
         self.run(minutes, lambda: None if not self.drifts() else pytest.fail(f"{self.drifts()}"))
         assert self.drifts() == {}
 

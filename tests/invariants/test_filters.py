@@ -69,6 +69,6 @@ def test_a_receipt_with_an_unknown_rollup_attribute_is_drift(attribute: dict[str
         forged = receipt | {"id": {"S": "tally#other"}, "nonce": {"S": "other"}, "rollup": attribute}
         world.raw.put_item(TableName=world.settings.receipts_table, Item=forged)
         world.wire.written_tables.add(world.settings.receipts_table)
-        world.run(8)
+        world.run_until_judged()
         assert world.tally(PLAYS, "v") == 1
         assert world.drifts() == {("plays", "v"): -1}

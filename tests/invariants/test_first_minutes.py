@@ -35,7 +35,7 @@ def test_an_edit_in_the_first_minute_of_a_stack_is_found(world: Deployment, afte
     world.edit(5, counters.PLAYS, "v")
     world.sleep(100 - after_s)
     world.sweep_each_minute()
-    world.run(20)
+    world.run_until_judged()
     assert world.drifts() == {("plays", "v"): 5}
 
 
@@ -50,7 +50,7 @@ def test_a_late_first_sweep_makes_no_drift(world: Deployment) -> None:
     world.sweep_each_minute()
     world.run(1)
     world.resume()
-    world.run(30)
+    world.run_until_judged()
     assert world.drifts() == {("plays", "v"): 5}
 
 
@@ -73,7 +73,7 @@ def test_changes_from_before_the_ledger_began_are_not_confirmed_drift(world: Dep
         confirmed.add(row.confirmed_amount(watermark.read(world.store)))
     assert (drifted, confirmed, world.drifts()) == ({0, -3}, {0}, {})
     world.edit(5, counters.PLAYS, "v")
-    world.run(15)
+    world.run_until_confirmed()
     assert rows.read_row(world.store, "plays", "v").confirmed_amount(watermark.read(world.store)) == 5
 
 

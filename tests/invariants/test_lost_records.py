@@ -116,12 +116,12 @@ def test_a_right_number_stays_right_when_its_records_are_lost(
 
 def test_confirmed_drift_stays_after_a_restart_and_unconfirmed_drift_is_deleted(world: Deployment) -> None:
     world.edit(-5, PLAYS, "old")
-    world.run(12)
+    world.run_until_confirmed()
     world.edit(-3, PLAYS, "young")
-    world.run(8)
+    world.run_until_judged()
     assert world.drifts() == {("plays", "old"): -5, ("plays", "young"): -3}
     switch_off(world, "bookkeeper")
-    world.run(12)
+    world.run_until_confirmed()
     assert world.drifts() == {("plays", "old"): -5}
     assert repair(world, PLAYS, "old") == 5
     world.edit(2, PLAYS, "new")
@@ -133,9 +133,9 @@ def test_confirmed_drift_stays_after_a_restart_and_unconfirmed_drift_is_deleted(
 def test_a_late_restart_by_a_sleeping_sweep_does_not_delete_newer_drift(world: Deployment) -> None:
     minute_before = world.last_judged_minute
     switch_off(world, "bookkeeper")
-    world.run(12)
+    world.run_until_judged()
     world.edit(2, PLAYS, "new")
-    world.run(10)
+    world.run_until_judged()
     watermark_ = watermark.read(world.store)
     restarted_ledger.restart(world.store, replace(watermark_, judged=minute_before), world.now_s, float("inf"))
     assert world.drifts() == {("plays", "new"): 2}
@@ -146,7 +146,7 @@ def test_an_edit_that_is_less_than_a_day_old_is_judged_after_a_restart(world: De
     world.run(DAY - 2)
     world.edit(9, PLAYS, "v")
     switch_off(world, "bookkeeper", minutes=5)
-    world.run(12)
+    world.run_until_judged()
     assert loss.list_losses(world.store), "the bookkeeper was off for more than a day"
     assert world.drifts() == {("plays", "v"): 9}
 
@@ -161,7 +161,7 @@ def test_consumers_that_are_off_for_less_than_a_day_lose_no_record(
     world.spill(PAGE, 3, VISITS)
     world.run(DAY - 5)
     world.resume()
-    world.run(12)
+    world.run_until_judged()
     assert (loss.list_losses(world.store), world.drifts()) == ([], {})
     assert watermark.read(world.store).resume_minute == 0
 
@@ -244,10 +244,10 @@ def test_a_health_check_reports_a_loss_until_somebody_acknowledges_it(world: Dep
         acknowledge(world)
     with pytest.raises(RepairNotReadyError, match="has not restarted"):
         world.reconciler().minute_to_judge()
-    world.run(8)
+    world.run_until_judged()
     stale = loss.list_losses(world.store)
     switch_off_with_sweep(world)
-    world.run(8)
+    world.run_until_judged()
     with pytest.raises(RepairNotReadyError, match="More records of bookkeeper may be lost"):
         losses.acknowledge(world.store, stale, "ann", "of the first loss")
     acknowledge(world)
@@ -263,7 +263,7 @@ def test_series_have_every_change_if_the_stream_trims_no_record_of_a_long_stall(
     world.play(times=6)
     world.run(DAY + 5)
     world.resume()
-    world.run(10)
+    world.run_until_judged()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hours, "PART_MINUTES", 1)
         hours.sum_up(world.store, world.last_judged_minute, until_s=float("inf"))
@@ -304,7 +304,7 @@ def test_a_discarded_dead_letter_of_the_bookkeeper_is_no_drift(world: Deployment
     mend = break_consumers(world, "bookkeeper")
     before_s = world.now_s
     world.play(times=4)
-    world.run(16)
+    world.run_until_confirmed()
     mend()
     row = rows.read_row(world.store, "plays", "v")
     assert (row.drift, row.confirmed_amount(watermark.read(world.store))) == (4, 4)
@@ -346,7 +346,7 @@ def test_the_as_of_of_series_does_not_pass_a_dead_letter_of_the_bookkeeper(
     mend = break_consumers(world, "bookkeeper")
     before_s = world.now_s
     world.play(times=4)
-    world.run(12)
+    world.run_until_judged()
     assert (sum_of_series(world), max(as_of_of_series(world).values()) <= before_s) == (0, True)
     mend()
     discard_all(world) if discards else world.redrive()
@@ -389,7 +389,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
     """The ledger has lost the other half of the dead letter's change. The tally and the series get the change."""
     mend = break_consumers(world, *consumers, target=PAGE)
     world.spill(PAGE, 2, VISITS)
-    world.run(9)
+    world.run_until_judged()
     mend()
     markers = list(dead_letters.list_markers(Call(world.store)))
     if loss_kind == "gap":
@@ -404,7 +404,7 @@ def test_a_dead_letter_that_is_redriven_after_a_restart_is_no_drift(
         world.redrive(markers=markers[:1])  # before a sweep restarts the ledger
     world.run_until_confirmed()
     assert set(world.redrive(counters.COUNTERS, markers[1:] if loss_kind == "dead letter" else markers)) <= {"applied"}
-    world.assert_no_drift(12)
+    world.assert_no_drift()
     assert (world.tally(VISITS, PAGE), repair(world, VISITS, PAGE)) == (2, 0)
 
 
@@ -423,7 +423,7 @@ def test_a_dead_letter_near_the_resume_minute_is_no_drift_whichever_minute_its_o
         world.play()
     world.run(3)
     mend()
-    world.run(8)
+    world.run_until_judged()
     assert world.redrive() == ["applied"]
     world.run_until_confirmed()
     assert (repair(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 2, {})

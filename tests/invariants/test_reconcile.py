@@ -166,7 +166,7 @@ def test_an_edit_that_was_undone_before_its_repair_is_not_repaired(
     with pytest.raises(RepairNotReadyError, match="judged up to"):
         reconciler.repair(PLAYS, "v", *BY_AND_WHY, required_minute=reconciler.minute_to_judge())
     assert repair(reconciler, PLAYS, "v") is None
-    edited_world.run(10)
+    edited_world.run_until_judged()
     assert (edited_world.tally(PLAYS, "v"), edited_world.drifts()) == (10, {})
 
 
@@ -222,7 +222,7 @@ def test_without_a_watermark_a_count_with_a_spilled_child_is_unproven_and_nothin
 ) -> None:
     world.post(1)
     world.spill_like("u1")
-    world.run(10)
+    world.run_until_judged()
     world.wire.delete_item(TableName=world.settings.ledger_table, Key=watermark.WATERMARK_KEY)
     assert reconciler.count(LIKES, "p").unproven_reason == recount.ROLLUP_PENDING
     with pytest.raises(RepairNotReadyError, match="not judged yet"):
@@ -244,7 +244,7 @@ def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
 ) -> None:
     """The ledger has no trace of the first edit, so two equal counts do not prove that the second edit is old."""
     world.post(3)
-    world.run(10)
+    world.run_until_judged()
     world.sleep(60 - world.now_s % 60 + 5)
     world.edit(5)
     world.take_written()
@@ -276,7 +276,7 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
         assert repair(reconciler)
     else:
         world.delete_child("first")
-        world.run(10)
+        world.run_until_judged()
     world.add_child("second")
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
         reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first, reconciler.count(LIKES, "p")])
@@ -289,7 +289,7 @@ def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, r
     world.post(4)
     world.edit(-3)
     world.drop_new_records()
-    world.run(6)
+    world.run_until_judged()
     world.edit(3)
     world.run_until_confirmed()
     assert world.drifts() == {("likes", "p"): 3}
@@ -300,7 +300,7 @@ def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, r
 def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployment, reconciler: Reconciler) -> None:
     """The tally is 1 too low until the rollup adds the first like. The child of the second like does not show this."""
     world.post(2)
-    world.run(10)
+    world.run_until_judged()
     world.stall("rollup", "counts")
     world.spill_like("late")
     world.like("late", liked=False)

@@ -92,7 +92,7 @@ def test_a_change_before_any_request_of_a_repair_is_kept_and_the_wrong_amount_is
         counted = [undisturbed.count(counter, target) for _ in range(2)] if counter is LIKES else ()
         undisturbed.repair(counter, target, "ann", "x", counted=counted)
         assert sum(entry["amount"] for entry in history.read_repairs(world.store, counter.name, target)) == -5
-    world.run(10)
+    world.run_until_judged()
     assert (world.drifts(), world.tally(PLAYS, "v")) == ({}, 3)
     recount = undisturbed.count(LIKES, "p")
     assert recount.low == recount.high == 0

@@ -107,7 +107,7 @@ def make_dead_letters_of(world: Deployment, consumers: str) -> None:
     world.deliver()
     for handler in world.handlers.values():
         handler.declared = CounterIndex(counters.COUNTERS)
-    world.run(8)
+    world.run_until_judged()
 
 
 @pytest.mark.parametrize("skew_s", [3600, *in_long([0, 240, -3600])])
@@ -130,8 +130,8 @@ def test_a_redrive_from_a_laptop_whose_clock_is_wrong_makes_no_drift(consumers: 
 def test_a_redrive_that_hangs_until_its_minute_is_judged_is_booked_on_a_later_minute(consumers: str) -> None:
     with deployed() as world:
         make_dead_letters_of(world, consumers)
-        assert redrive(world, interrupted_client(world.wire, 0, lambda: world.run(9)))[0] == "applied"
-        world.run(9)
+        assert redrive(world, interrupted_client(world.wire, 0, world.run_until_judged))[0] == "applied"
+        world.run_until_judged()
         assert (world.tally(counters.PLAYS, "v"), world.drifts()) == (5, {})
 
 

@@ -67,13 +67,6 @@ def expire(world: Deployment) -> int:
     return len([item for item in expired if not item["PK"]["S"].startswith("HEARTBEAT#")])
 
 
-def run_until_judged(world: Deployment) -> None:
-    """Runs until the present minute is judged."""
-    minute = world.store.settings.minute_of(world.now_s)
-    while world.last_judged_minute <= minute:
-        world.run(1)
-
-
 def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world: Deployment) -> None:
     target, hourly_id = current_tally(world, SHORT), current_tally(world, HOURLY)
     world.play(target, 3, SHORT)
@@ -82,7 +75,7 @@ def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world:
     world.delete(tallies.key(SHORT, target, 0))
     world.put({**stored_items(world, hourly_id)[0], "expiration": {"N": "1"}})
     assert expire(world) == 1
-    run_until_judged(world)
+    world.run_until_judged()
     assert world.drifts() == {("short", target): -3, ("hourly", hourly_id): -4}
     drift_rows = rows.list_drift(Call(world.store), 2, None)["drift"]
     assert {f"{row['id']}#{row['period']}" for row in drift_rows} == {target, hourly_id}
@@ -100,11 +93,11 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
     world.run(6)
     assert expire(world) == has_expired
     world.resume()
-    run_until_judged(world)
+    world.run_until_judged()
     (late_item,) = stored_items(world, target)
     assert (late_item["used"], int(late_item["expiration"]["N"]) < world.now_s) == ({"N": "2"}, True)
     assert expire(world) == 1
-    run_until_judged(world)
+    world.run_until_judged()
     assert (stored_items(world, target), world.drifts()) == ([], {})
 
 
@@ -115,9 +108,9 @@ def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally
     for target, counter in ((expired_id, SHORT), (kept_id, HOURLY)):
         world.play(target, 3, counter)
         world.edit(5, counter, target)
-    world.run(10)
+    world.run_until_judged()
     expire(world)
-    run_until_judged(world)
+    world.run_until_judged()
     assert world.drifts() == {("short", expired_id): 5, ("hourly", kept_id): 5}
     assert repair(reconciler, SHORT, expired_id) is not None
     assert repair(reconciler, HOURLY, kept_id) is not None

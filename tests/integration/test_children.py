@@ -148,5 +148,7 @@ def test_a_person_without_sign_in_needs_a_secret_and_a_counter_for_anyone(operat
             del event["headers"]["tally-secret"]
         return int(invoke(event)["statusCode"])
 
-    assert [status("hearts", secret) for secret in (None, "", "s" * 21, "s" * 256, "s" * 22)] == [400] * 4 + [200]
+    assert [status("hearts", secret) for secret in (None, "", "s" * 21, "s" * 256, "s" * 22)] == [400] * 4 + [200], (
+        "a secret has 22 to 255 characters"
+    )
     assert [status(counter, SECRET) for counter in ("likes", "members", "plays")] == [403, 403, 400]

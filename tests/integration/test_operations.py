@@ -27,6 +27,7 @@ from tally.counter import AMOUNT_MAX
 from tally.dev.base.engine import Engine
 from tally.dynamo.client import Store
 from tally.errors import PROBLEM_TYPE_PREFIX
+from tally.fields import CHANGES_MAX, TALLIES_MAX
 from tally.pages import DROP_NOTHING
 from tests import events
 from tests.conftest import fresh_tables
@@ -276,8 +277,8 @@ BOUNDS = [
     ("increment_plays_short", {"idempotency_key": "a" * 30 + "," + "b" * 30}, 400, "invalid-input", "Idempotency-Key"),
     ("increment_plays_short", {"document": {"key": "k" * 40}}, 400, "invalid-input", "key"),  # not the header's
     ("change", {"changes": [{"counter": ["plays"]}]}, 400, "invalid-input", "changes[0].counter"),
-    ("change", {"changes": [{"counter": "plays", "id": "a"}] * 1001}, 413, "payload-too-large", "changes"),
-    ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(91)]}, 413,
+    ("change", {"changes": [{}] * (CHANGES_MAX + 1)}, 413, "payload-too-large", "changes"),
+    ("change", {"changes": [{"counter": "plays", "id": str(n)} for n in range(TALLIES_MAX + 1)]}, 413,
      "payload-too-large", "changes"),
     ("put_child", {"counter": "usage"}, 400, "invalid-input", "counter"),
     ("increment", {"counter": "members"}, 400, "invalid-input", "counter"),

@@ -35,11 +35,11 @@ export const chance = (seed) => {
 /** Returns a token of a user. Each sign-in has a number, so that the tokens differ. */
 export const token = (sub, signIn) => `e30.${btoa(JSON.stringify({ sub, signIn })).replace(/=/g, "")}.signature`;
 
-/** Tally without faults. `timesCounted`: how often each key was counted. `likes`: whether a liker likes a post, by both. */
+/** Tally without faults. The id `closed` has reached its limit. `timesCounted`: how often each key was counted.
+ * `likes`: whether a liker likes a post, by both. `delayed`: the keys of requests that have not arrived. */
 class Server {
   timesCounted = new Map();
   likes = new Map();
-  /** The keys of requests that have not arrived. */
   delayed = new Set();
   /** The keys whose receipt was asked for while their request was delayed. The outcome of such a change is unknown. */
   askedWhileDelayed = new Set();
@@ -100,7 +100,7 @@ const FALSE_ANSWERS = [
 ];
 
 export class Model {
-  /** `ms`: the time since the start. `sleptMs`: how long the machine slept. `setMs`: by how much its clock was set.
+  /** `ms`: the time since the start. `sleptMs`: how long the machine slept. `setMs`: by how much a person set the clock.
    * `node`: whether the client runs in Node, and not in a browser. */
   clock = { ms: 0, sleptMs: 0, setMs: 0, node: false };
   timers = new Set();
@@ -172,7 +172,7 @@ export class Model {
       fetch: (url, sent) => this.fetch(tab, new URL(url), sent),
       Date: Clock,
       performance: { now: () => model.clock.ms - model.clock.sleptMs },
-      Math: Object.assign(Object.create(Math), { random: random.next, min: Math.min, max: Math.max, abs: Math.abs }),
+      Math: Object.assign(Object.create(Math), { random: random.next }),
       crypto: { getRandomValues: (bytes) => bytes.map(() => random.below(256)) },
       console: { warn: () => {} },
       localStorage: tab.storage,
@@ -304,7 +304,7 @@ export class Model {
       const fault = random.pick(["answer lost", "answer lost", "request lost", "delayed", "hangs", "false answer", "false answer"]);
       if (fault === "request lost") return this.startTimer(null, failFetch, delayMs);
       if (fault === "false answer") return this.startTimer(null, () => answer(random.pick(FALSE_ANSWERS)), delayMs);
-      // The request arrives, although its page gets no answer.
+      // The request arrives, although the page gets no answer.
       this.server.delayed.add(request.key);
       this.startTimer(null, () => {
         this.server.delayed.delete(request.key);

@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def mark_judged(store: Store, minutes_ahead: int = 5) -> int:
-    """Store that the ledger is judged and everything is rolled up. Returns the last judged minute.
+    """Store as a sweep 99 s ago that the ledger is judged and everything rolled up. Returns the last judged minute.
 
     `minutes_ahead`: how far this minute is ahead of the clock; below 0: behind.
     """
@@ -60,7 +60,7 @@ def note_fingerprint(store: Store, counter: Counter) -> None:
 
 
 def put_drift_row(store: Store, counter: str, target: str, amount: int, minutes_ago: int = 9) -> None:
-    """Store a drift row that last changed `minutes_ago` judged minutes ago."""
+    """Store a drift row that last changed `minutes_ago` judged minutes ago. From 5 on, its drift is confirmed."""
     last_change = watermark.last_judged_minute(store) - minutes_ago
     facts = {"drift": amount, "upto": last_change, "since": 1_800_000_000, "changes": f"[[{last_change}, {amount}]]"}
     item = rows.row_key(counter, target) | items.to_wire({**facts, "counter": counter, "target": target})

@@ -62,7 +62,7 @@ def test_a_scan_prints_its_cost_asks_and_counts_the_items_while_the_team_writes(
     assert err.splitlines()[-1] == (
         "tally: read everything. Waiting for the consumer to catch up with shop: about 420 s"
     )
-    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")
+    assert (code, out) == (0, "orders is counted: 122 items read, 5 groups, 4 numbers set\n")  # `new` was right
     assert team.numbers("orders") == team.truth("orders")
     assert json.loads(team("get orders a --json")[1])["value"] == team.truth("orders")["a"]
     code, out, _ = team("export orders")

@@ -48,6 +48,8 @@ def event(
     address = request.transport.get_extra_info("sockname") if request.transport else None
     headers |= {"x-forwarded-for": source_ip, "x-forwarded-port": str(address[1] if address else 0)}
     headers["x-forwarded-proto"] = "http"
+    http = {"method": request.method, "path": path, "sourceIp": source_ip, "userAgent": headers.get("user-agent", "")}
+    http["protocol"] = f"HTTP/{request.version.major}.{request.version.minor}"
     now_s = time.time()
     lambda_event: dict[str, Any] = {
         "version": "2.0",
@@ -60,26 +62,19 @@ def event(
             "apiId": _API_ID,
             "domainName": host,
             "domainPrefix": host.partition(".")[0].partition(":")[0],
-            "http": {
-                "method": request.method,
-                "path": path,
-                "protocol": f"HTTP/{request.version.major}.{request.version.minor}",
-                "sourceIp": source_ip,
-                "userAgent": headers.get("user-agent", ""),
-            },
+            "http": http,
             "requestId": request_id,
             "routeKey": match.route.key,
             "stage": "$default",
             "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now_s)),
             "timeEpoch": int(now_s * 1000),
+            **({} if authorizer is None else {"authorizer": {"jwt": authorizer}}),
         },
         "isBase64Encoded": False,
     }
     parameters = joined(parse_qsl(query, keep_blank_values=True))
     optional = {"cookies": cookies, "queryStringParameters": parameters, "pathParameters": dict(match.parameters)}
     lambda_event |= {name: value for name, value in optional.items() if value}
-    if authorizer is not None:
-        lambda_event["requestContext"]["authorizer"] = {"jwt": authorizer}
     if body:
         lambda_event["body"], lambda_event["isBase64Encoded"] = _body(body, headers)
     return lambda_event

@@ -1,6 +1,6 @@
 """Compares this checkout's stacks with another checkout's: `.venv/bin/python -m tests.templates OTHER`.
 
-The module synthesizes four stacks in both checkouts: dev, prod, prod with every option, and the stack behind a CDN.
+The module synthesizes four stacks in both checkouts: dev, prod, prod with many options, and the stack behind a CDN.
 Then it prints each difference except hashes of assets, of versions of functions, and of the code in metrics. The exit
 status is 1 if there is a difference.
 """

@@ -86,14 +86,14 @@ def rollback_odds(calls_per_min: float, failing_share: float, threshold: float) 
     The alarm goes off if in one minute more calls fail than the threshold, and more than a tenth of the calls.
     """
     calls_to_new_code, no_alarm = calls_per_min * 0.1, 0.0
-    for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):
-        happens = math.exp(calls * math.log(calls_to_new_code) - calls_to_new_code - math.lgamma(calls + 1))
+    for calls in range(int(calls_to_new_code + 10 * math.sqrt(calls_to_new_code) + 20)):  # more calls are too rare
+        odds_of_calls = math.exp(calls * math.log(calls_to_new_code) - calls_to_new_code - math.lgamma(calls + 1))
         quiet = sum(
             math.comb(calls, failed) * failing_share**failed * (1 - failing_share) ** (calls - failed)
             for failed in range(calls + 1)
             if failed <= threshold or 10 * failed <= calls
         )
-        no_alarm += happens * quiet
+        no_alarm += odds_of_calls * quiet
     return 1 - no_alarm**5
 
 

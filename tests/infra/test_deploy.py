@@ -57,7 +57,7 @@ class Aws:
         self.bootstrapped: dict[str, ClientError | None] = {"eu-west-1": None}
         self.stacks: dict[tuple[str, str], Json] = {}
         self.deleted: list[str] = []
-        self.stuck: list[Json] = []
+        self.failed_deletion: list[Json] = []
         """The events of a deletion that fails; empty: deletions succeed."""
         self.events: list[Json] = []
         """The events of a stack, the newest first."""
@@ -65,8 +65,8 @@ class Aws:
         self.fingerprints: Any = []
         """The items of the ledger with the schema fingerprints of counters."""
         self.concurrency: int | ClientError = 1000
-        self.elsewhere = 0
-        """The part of `concurrency` that functions of other stacks reserve."""
+        self.reserved_elsewhere = 0
+        """The part of `concurrency` that other stacks reserve."""
         self.routes = {"GET /health"}
         self.throttled = {"GET /health"}
         """The routes for which the deployed stage has settings."""
@@ -100,7 +100,7 @@ class Aws:
         def settings() -> Json:
             if isinstance(self.concurrency, ClientError):
                 raise self.concurrency
-            left = self.concurrency - self.elsewhere - sum(reserved_by_function.values())
+            left = self.concurrency - self.reserved_elsewhere - sum(reserved_by_function.values())
             limits = {"ConcurrentExecutions": self.concurrency, "UnreservedConcurrentExecutions": left}
             return {"AccountLimit": limits}
 
@@ -138,7 +138,7 @@ class Aws:
             return self.stacks[region, StackName]
 
         def wait(StackName: str, **_: Any) -> None:
-            if self.stuck:
+            if self.failed_deletion:
                 raise WaiterError("StackDeleteComplete", "Waiter encountered a terminal failure state", {})
 
         def resources(StackName: str) -> list[Json]:
@@ -162,7 +162,7 @@ class Aws:
             self.deleted.append(StackName)
 
         def events(**_: Any) -> list[Json]:
-            return [{"StackEvents": self.stuck or self.events}]
+            return [{"StackEvents": self.failed_deletion or self.events}]
 
         def protect(StackName: str, *, EnableTerminationProtection: bool) -> None:
             self.stacks[region, StackName]["EnableTerminationProtection"] = EnableTerminationProtection
@@ -405,9 +405,9 @@ def test_deploy_prints_its_warnings_before_it_asks(options: dict[str, str], part
 def test_deploy_notes_that_the_account_runs_fewer_functions_at_once_than_the_template_needs(
     concurrency: Any, needed: str | None, aws: Aws, prod: Template, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The need comes from the template, because another app may have made the folder with other options.
+    """Prod needs 435: its reservations (305), what AWS keeps unreserved (100), and CONCURRENCY_MIN (30).
 
-    Prod needs 435: its reservations (305), what AWS keeps unreserved (100), and CONCURRENCY_MIN (30).
+    With 10, the deploy is refused. The need comes from the template, because another app may have made the folder.
     """
     aws.concurrency = concurrency
     run_deploy(["--yes", "--app", str(prod.folder)])
@@ -441,7 +441,7 @@ def test_a_stack_without_reservations_needs_thirty_functions_at_once(
 def test_a_stack_whose_reservations_the_account_cannot_give_is_refused_before_the_deploy(
     concurrency: Any, elsewhere: int, has_stack: bool, left: int | None, aws: Aws, prod: Template
 ) -> None:
-    aws.concurrency, aws.elsewhere = concurrency, elsewhere
+    aws.concurrency, aws.reserved_elsewhere = concurrency, elsewhere
     if has_stack:
         aws.add_stack("Tally-prod", prod)
     arguments = assembly.read_stacks(prod.folder, "eu-west-1")[0], Account.from_environment(None, None), has_stack
@@ -619,7 +619,7 @@ def test_a_stack_that_cannot_be_deleted_is_reported_in_one_line_with_the_reason(
     aws.add_stack("Tally-dev", dev)
     failure = {"ResourceStatus": "DELETE_FAILED", "LogicalResourceId": "DeadLetterBucket", "PhysicalResourceId": "b"}
     stack_failure = failure | {"LogicalResourceId": "Tally-dev", "PhysicalResourceId": "id of Tally-dev"}
-    aws.stuck = [failure | {"ResourceStatusReason": "The bucket is not empty"}, stack_failure]
+    aws.failed_deletion = [failure | {"ResourceStatusReason": "The bucket is not empty"}, stack_failure]
     assert run_destroy(["--yes"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == "tally: Tally-dev is not deleted: DeadLetterBucket: The bucket is not empty"

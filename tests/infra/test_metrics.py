@@ -36,7 +36,7 @@ from tests.invariants.streaming import StreamWorld
 
 Written = dict[Series, str]
 """Each series that was written, with its unit."""
-SERVING = routes_by_function(OPERATIONS, counters.COUNTERS)
+ROUTES_BY_FUNCTION = routes_by_function(OPERATIONS, counters.COUNTERS)
 KEYS = ("k-0123456789-0123456789-0123", "k-9876543210-9876543210-9876")
 
 
@@ -88,7 +88,7 @@ def call_without_tables(function: str, store: Store) -> None:
     """Call every operation of a function while its tables are missing, so that each call fails."""
     missing = store.settings._replace(**dict.fromkeys(("counts_table", "receipts_table", "ledger_table"), "missing"))
     entry = handlers.entry(function, replace(store, settings=missing))
-    for route in SERVING[function]:
+    for route in ROUTES_BY_FUNCTION[function]:
         entry(samples.http_event(route, counters.COUNTERS), LambdaContext())
 
 
@@ -138,7 +138,7 @@ def test_each_metric_of_tally_that_is_read_is_written_with_its_dimensions_and_un
     for function in prod.functions():
         capsys.readouterr()
         with in_lambda(prod, function):
-            if function in SERVING:
+            if function in ROUTES_BY_FUNCTION:
                 call_without_tables(function, store)
             if function == "increments_open":
                 call_with_each_outcome(store, engine)

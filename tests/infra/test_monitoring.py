@@ -209,6 +209,7 @@ RULES = {  # written out a second time, to check the declarations
     "traffic": ("Sum", "> 240000", 2, 300, "notBreaching"),  # four fifths of 1,000 reads a second
     "429": ("Sum", "> 1000", 2, 300, "notBreaching"),
     "write-units": ("FILL(counts, 0) + FILL(receipts, 0) + FILL(ledger, 0)", "> 480000", 2, 300, "notBreaching"),
+    # The threshold above is four fifths of 500 plays a second, each of four write units.
     "failed-events": ("Maximum", "> 0", 1, 300, "ignore"),
     **dict.fromkeys((f"new-code-{busy}" for busy in BUSY), NEW_CODE_FAILS),
 }

@@ -18,7 +18,7 @@ from tally.operations import CONSUMERS, ITEMS_CONSUMER, SCHEDULES, SERVING
 from tally.pages import CREDENTIALS
 
 LAMBDAS = Path(counters.__file__).parent
-OPEN = ("increments_open", "children_open")
+OPEN = ("increments_open", "children_open")  # the functions for callers who do not sign in
 IMPORTS = "from tally.counter import Counter, declared\nfrom tally.builtin import BOT_VISITS, LIKES, PLAYS, VISITS\n"
 TESTED_COUNTER = """
 TESTED = Counter("tested", prefix="SHOW", sort_key="SEATS", attribute="tested", floor=0, start=80)

@@ -18,7 +18,7 @@ from tally.streams import fingerprints
 
 PLAIN = Counter("c", prefix="C", sort_key="N", attribute="n")
 ONE_SHARD = replace(PLAIN, floor=0, max_shards=0)
-WITH_STEP = replace(ONE_SHARD, delta=1)
+WITH_DELTA = replace(ONE_SHARD, delta=1)
 DAILY = replace(PLAIN, period="day", keep_periods=9)
 DAILY_FOR_EVER = replace(PLAIN, period="day")
 CHILDREN = replace(PLAIN, child="LIKE#USER#")
@@ -64,7 +64,7 @@ REFUSED: dict[str, list[Change]] = {
     "ceiling": [(PLAIN, {"ceiling": 9, "max_shards": 0})],
     "numbered": [
         (replace(PLAIN, delta=1), {"numbered": True, "max_shards": 0}),
-        (WITH_STEP, {"numbered": True}), (replace(WITH_STEP, numbered=True), {"numbered": False}),
+        (WITH_DELTA, {"numbered": True}), (replace(WITH_DELTA, numbered=True), {"numbered": False}),
     ],
     "max_shards": [(PLAIN, {"max_shards": 1}), (replace(PLAIN, max_shards=1), {"max_shards": 2})],
     "pages": [(PLAIN, {"pages": True})],

@@ -42,7 +42,7 @@ PARTS = [*ALPHABET, "%20", "%2F", "%D0%BF", "%e9", "%7B", "%23", "~2F"]
 
 
 def ids_in_python(name: str) -> list[str]:
-    """Returns the id that each method of the typed client makes from a name."""
+    """Returns the ids that methods of the typed client make from a name. `[6:]` removes `plays:` or `plays/`."""
     calls = [
         requests.increment("plays", name).fields["id"],
         requests.get_tallies([f"plays:{name}"]).fields["of"][0][6:],

@@ -31,7 +31,7 @@ def test_the_javascript_tests_of_the_client_pass_in_node() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first_seed", range(13, 1013, 50))
+@pytest.mark.parametrize("first_seed", range(13, 1013, 50))  # without SEED, the test runs seeds 1 to 12
 def test_the_client_agrees_with_its_model_for_a_thousand_more_seeds(first_seed: int) -> None:
     run_tests(TESTS / "model.test.js", SEED=str(first_seed), SEEDS="50")
 

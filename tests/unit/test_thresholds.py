@@ -280,7 +280,7 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
     assert events_of(85, 85, override, stale_copy, nonce="a") == [], "a stale copy still has its limit"
     assert events_of(85, 86, stale_copy, no_override) == [(800, 1000, "down", "change")]
     assert events_of(700, 850, stale_mark, stale_mark) == [(800, 1000, "up", "change")], (
-        "neither image has a limit of its own, so the declared limit counts"
+        "neither image has an override, so the declared limit counts"
     )
 
 

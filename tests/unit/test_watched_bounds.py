@@ -70,7 +70,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
         while pending and pending[0][0] <= read_s:
             at_s, subject, amount = pending.pop(0)
             count, number = (count + amount, number) if subject == "item" else (count, number + amount)
-            up = amount if subject == "item" else -amount
+            up = amount if subject == "item" else -amount  # how much too low the number may be for a while
             note = TeamNumberNote()
             note.move(watched, START_S + at_s, max(up, 0), max(-up, 0))
             for stretch, moved in note.moves.items():

@@ -55,7 +55,7 @@ class ConsumersRecorder(Recorder):
 
 @pytest.fixture
 def consume(store: Store) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """Returns a function that invokes a consumer with an event, which then names the test's tables."""
+    """Returns a function that invokes a consumer with an event, and puts the test's tables into the event."""
     bucket = Bucket()
 
     def call(function: str, event: dict[str, Any]) -> dict[str, Any]:

@@ -454,7 +454,7 @@ def test_a_run_that_gives_up_after_another_run_has_sold_refunds_nothing(
 
 
 class DeadlyWire(SyncWire):
-    """SIGKILL ends this process at request `last_request` (from 1), before it is sent or, if `answered`, answered."""
+    """SIGKILL ends this process before request `last_request` (from 1) is sent or, if `answered`, after its answer."""
 
     def __init__(self, port: int, last_request: int, *, answered: bool) -> None:
         super().__init__(port)

@@ -42,13 +42,8 @@ pytestmark = pytest.mark.sdk
 SHOP = TeamTable("Shop-1X", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shop-1X/stream/2026")
 OPEN = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", where={"status": "open"})
 ORDERS = Counter("orders", prefix="CUSTOMER", sort_key="ORDERS", attribute="orders", items=OPEN)
-LIKED = Watched(
-    "liked",
-    table="shop",
-    attribute="likes",
-    at="META",
-    items=Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#"),
-)
+LIKE_ITEMS = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
+LIKED = Watched("liked", table="shop", attribute="likes", at="META", items=LIKE_ITEMS)
 COUNTERS = {counter.name: counter for counter in (ORDERS, LIKED)}
 
 

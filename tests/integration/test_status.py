@@ -122,7 +122,7 @@ def test_status_of_a_well_stack_shows_what_is_deployed_and_exits_with_0(fake_sta
 def test_status_of_make_dev_lists_the_counters_that_it_serves_now(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The template has the counters from the start of `make dev`, so `status` does not read them there."""
+    """The template has the counters from the start of `make dev`, so `status` asks the API for the counters."""
     answers: dict[str, Any] = {
         "/dev/token": {"access_token": "t"},
         "/status": {"counters": [{"name": name} for name in counters.COUNTERS]},

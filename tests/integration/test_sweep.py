@@ -63,7 +63,7 @@ class Ledger:
         self.store.client.put_item(TableName=self.store.settings.ledger_table, Item=key | item)
 
     def checkpoint(self, consumer: str, table: str, ago_s: int, shard: str = "", sequence: str = "9") -> None:
-        """Store that a consumer has passed a shard of a table up to `ago_s` ago."""
+        """Store that a consumer has passed a shard up to `ago_s` ago. Heartbeats with the key k reach the shard."""
         key = keys.key(*keys.checkpoint_key(consumer, table, shard or f"shard-{table}"))
         self.put(key, sequence=sequence, through=self.now_s - ago_s, heartbeat=shard[-1:] or "k", note="9")
 

@@ -254,7 +254,7 @@ class History {
   // Tally has the last change of each user's like of each post, if every change of this like was stored and not lost.
   checkLikes() {
     const lastChanges = new Map();
-    // A page that closes takes a denied change with it, if a full storage made it keep the change in its memory.
+    // If the storage was full, only the page's memory has a denied change. If the page closes, the change is lost.
     const isLostInMemory = ({ tab, outcome }) => !this.isStorageReliable && tab.dead && outcome?.state === "denied";
     const mayBeLost = (change) => change.forgotten || change.outcome?.state === "doubt" || !change.stored || isLostInMemory(change);
     const callers = new Map(this.changes.map((change) => [change.key, change]));

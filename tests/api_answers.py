@@ -75,10 +75,10 @@ class ApiDocument:
 
     def media_type(self, route: str, status: int, media_type: str) -> str:
         """Returns the documented type that `media_type` matches, which may be a range, such as `text/*`."""
-        documented = self.responses(route)[str(status)]["content"]
-        matching = [pattern for pattern in documented if fnmatch.fnmatchcase(media_type, pattern)]
-        assert matching, f"{route}: {status} as {media_type} is not documented"
-        return matching[0]
+        media_types = self.responses(route)[str(status)]["content"]
+        matches = [pattern for pattern in media_types if fnmatch.fnmatchcase(media_type, pattern)]
+        assert matches, f"{route}: {status} as {media_type} is not documented"
+        return matches[0]
 
 
 @functools.cache

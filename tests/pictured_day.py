@@ -187,7 +187,7 @@ async def _load_code(stack: PreparedStack, spawned: Spawned) -> Template:
 def read_views() -> list[tuple[int, str]]:
     """Returns the second of the day and the path of each page view, in order."""
     lines = gzip.decompress(LOG.read_bytes()).decode().splitlines()
-    return [(int(at), path) for at, path in (line.split("\t") for line in lines)]
+    return [(int(second), path) for second, path in (line.split("\t") for line in lines)]
 
 
 def _page(path: str) -> str:
@@ -210,7 +210,7 @@ def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterato
         yield from ((at, partial(_count, store, CALLS, client, "increment")) for at in rng.choices(today, k=number))
     for post, number in LIKES_BY_POST.items():
         yield began_s, partial(posts.write_post, Call(store, "ana"), LIKES, post, f"All about {post}.")
-        users = rng.sample([f"{name}-{more}" for name in NAMES for more in range(40)], number)
+        users = rng.sample([f"{name}-{index}" for name in NAMES for index in range(40)], number)
         for user, at in zip(users, rng.choices(times, k=number), strict=True):
             yield at, partial(_like, store, post, user)
     yield began_s + EDIT_SECOND, partial(day.edit, PLAYS, EDITED_VIDEO, EDIT_AMOUNT)

@@ -57,25 +57,25 @@ def _steps(text: str, block: re.Match[str]) -> Iterator[Step]:
     only_aws = mark.removeprefix(_ONLY_AWS) if mark.startswith(_ONLY_AWS) else ""
     for part in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines()
-        continued = 0
-        while continued < len(lines) and lines[continued].startswith("> "):
-            continued += 1
-        command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:continued])])
-        yield Step(section, command, "\n".join(lines[continued:]).strip(), only_aws, mark.startswith(_BROKEN))
+        continuation_lines = 0
+        while continuation_lines < len(lines) and lines[continuation_lines].startswith("> "):
+            continuation_lines += 1
+        command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:continuation_lines])])
+        yield Step(section, command, "\n".join(lines[continuation_lines:]).strip(), only_aws, mark.startswith(_BROKEN))
 
 
 def missing_lines(printed: str, expected: str) -> str:
     """Returns the first expected lines that the output lacks; empty if the output is as expected."""
     lines, parts = printed.strip().splitlines(), [part.splitlines() for part in _parts(expected)]
-    at = 0  # the first part begins the output, and the last part ends it
+    start = 0  # the first part begins the output, and the last part ends it
     for number, part in enumerate(parts):
         last = len(lines) - len(part)
         is_first, is_last = number == 0, number == len(parts) - 1
-        places = range(max(at, last) if is_last else at, (0 if is_first else last) + 1)
+        places = range(max(start, last) if is_last else start, (0 if is_first else last) + 1)
         place = next((place for place in places if _match(lines[place : place + len(part)], part)), None)
         if place is None:
             return "\n".join(part) or "nothing"
-        at = place + len(part)
+        start = place + len(part)
     return ""
 
 

@@ -219,13 +219,13 @@ class Stack:
 
     def call(self, method: str, path: str, body: object = None, token: str = "", **headers: str) -> Answer:
         """Send one HTTP request. Keywords are headers, with `_` in place of `-`."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
-            sent["Authorization"] = f"Bearer {token}"
-        raw = None
+            header_fields["Authorization"] = f"Bearer {token}"
+        content = None
         if body is not None:
-            raw, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
-        return _answer(urllib.request.Request(self.url + path, raw, sent, method=method))
+            content, header_fields["Content-Type"] = json.dumps(body).encode(), "application/json"
+        return _answer(urllib.request.Request(self.url + path, content, header_fields, method=method))
 
     def user_token(self, email: str = "ann@example.com", password: str = "Correct-horse-7-battery") -> str:
         """Add a user, and return the user's token."""

@@ -32,9 +32,9 @@ def deploy_and_play(stack: Stack, assembly: Path) -> None:
     with step("plays by alias and HTTP; no token: 401"):
         play(stack)
     with step("cdk deploy without changes"):
-        unchanged = stack.deploy(assembly)
-        assert unchanged.returncode == 0
-        assert "no changes" in unchanged.stdout + unchanged.stderr
+        deploy = stack.deploy(assembly)
+        assert deploy.returncode == 0
+        assert "no changes" in deploy.stdout + deploy.stderr
 
 
 def deploy_and_compare(stack: Stack, assembly: Path) -> int:

@@ -39,14 +39,14 @@ class Terminal:
         line = f"{{ {command}\n}} <{terminal}; printf '\\n--- ended: %s ---\\n' $?\n"
         self._process.stdin.write(line.encode())
         self._process.stdin.flush()
-        printed, waiting = "", list(answers)
-        while not (ended := END.search(printed)):
+        printed, answers_left = "", list(answers)
+        while not (end := END.search(printed)):
             printed += self._read(command, printed)
             if QUESTION_AT_END.search(printed):
-                typed = waiting.pop(0) if waiting else ""
-                os.write(self._keyboard, f"{typed}\n".encode())
-                printed += f"{typed}\n"
-        return int(ended[1]), printed[: ended.start()].strip()
+                answer = answers_left.pop(0) if answers_left else ""
+                os.write(self._keyboard, f"{answer}\n".encode())
+                printed += f"{answer}\n"
+        return int(end[1]), printed[: end.start()].strip()
 
     def _read(self, command: str, printed: str) -> str:
         assert self._process.stdout is not None

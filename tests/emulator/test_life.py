@@ -44,21 +44,21 @@ def test_deploys_under_traffic_lose_no_change_and_count_none_twice(tmp_path: Pat
         emulator.stop()
 
 
-def change_under_traffic(stack: Stack, token: str, first: Path, second: Path) -> None:
+def change_under_traffic(stack: Stack, token: str, old: Path, new: Path) -> None:
     """Make a broken deploy and a valid deploy under traffic, and wait until every minute is judged.
 
-    `first`, `second`: assemblies without and with the added counter.
+    `old`, `new`: assemblies without and with the added counter.
     """
-    traffic, streams = Traffic(stack, token, ADDED_COUNTER), Streams(stack, first)
+    traffic, streams = Traffic(stack, token, ADDED_COUNTER), Streams(stack, old)
     with streams.running(), run_sweeps(stack, streams.failures):
         with traffic.running():
             traffic.wait_for("visits", 20)
             with step("a broken deploy rolls back under traffic") as notes:
-                notes.append(deploy_broken(stack, second))
+                notes.append(deploy_broken(stack, new))
                 traffic.wait_for("plays", 20)
                 assert ADDED_COUNTER not in traffic.accepted
             with step("a deploy under traffic adds a counter") as notes:
-                deploy_and_compare(stack, second)
+                deploy_and_compare(stack, new)
                 traffic.wait_for(ADDED_COUNTER, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         traffic_ended_s = time.time()

@@ -143,5 +143,5 @@ def remaining_resources(emulator: Emulator) -> list[str]:
     }
     resources["cognito-idp"] = emulator.client("cognito-idp").list_user_pools(MaxResults=60)["UserPools"]
     return [
-        f"{service}: {len(listed)}, first {str(listed[0])[:120]}" for service, listed in resources.items() if listed
+        f"{service}: {len(entries)}, first {str(entries[0])[:120]}" for service, entries in resources.items() if entries
     ]

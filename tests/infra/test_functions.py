@@ -325,6 +325,6 @@ def test_an_asynchronous_event_that_lambda_gives_up_goes_to_the_queue_of_failed_
         waits[properties["FunctionName"]["Ref"]] = config["DependsOn"]
     assert set(waits) == {functions[module] for module in WITH_WRITES}
     assert {"increments", "increments_open", "changes", "children", "visits", "holds", "posts"} <= set(WITH_WRITES)
-    for function, awaited in waits.items():
-        assert dev.alias_of(function) in awaited
+    for function, resources in waits.items():
+        assert dev.alias_of(function) in resources
     assert dev.outputs["FailedEventsQueueUrl"]["Value"] == {"Ref": queue}

@@ -148,8 +148,8 @@ def test_the_example_for_terraform_has_a_function_that_may_count_plays() -> None
     resources = {
         (kind.strip('"'), name.strip('"')): body
         for block in document["resource"]
-        for kind, named in block.items()
-        for name, body in named.items()
+        for kind, bodies in block.items()
+        for name, body in bodies.items()
     }
     function = resources["aws_lambda_function", "play"]
     assert function["handler"] == '"play.handler"'

@@ -65,14 +65,14 @@ def test_the_smoke_test_calls_every_route_and_each_run_has_another_key(
     assert len({call.headers["Idempotency-Key"] for call in probes if "Idempotency-Key" in call.headers}) == 2
 
 
-@pytest.mark.parametrize("bad", [(500, {"title": "Failed"}), (200, ["text"]), (403, {"message": "Forbidden"})])
+@pytest.mark.parametrize("answer", [(500, {"title": "Failed"}), (200, ["text"]), (403, {"message": "Forbidden"})])
 def test_each_broken_operation_fails_the_run(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, bad: tuple[int, Any]
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any]
 ) -> None:
-    monkeypatch.setattr(smoke, "send", lambda url, token, call: smoke.HttpAnswer(bad[0], {}, bad[1]))
+    monkeypatch.setattr(smoke, "send", lambda url, token, call: smoke.HttpAnswer(answer[0], {}, answer[1]))
     assert run(PAGE=PAGE) == 1
-    reported = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")}
-    assert reported >= ROUTES.keys()
+    failed_operations = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")}
+    assert failed_operations >= ROUTES.keys()
 
 
 def test_a_call_carries_the_token_and_the_body_and_any_status_is_an_answer() -> None:

@@ -36,8 +36,8 @@ def record(name: str, keys: Keys, new: Any = None, old: Any = None, made_s: floa
 def plays(number: int, nonce: str | None, at: Any = NOW) -> Keys:
     """Returns the image of a tally item. `at`: its minute."""
     stamp = {"N": str(at)} if isinstance(at, int) else at
-    more = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
-    return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in more.items() if value}
+    fields = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
+    return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in fields.items() if value}
 
 
 def tally_effects(new: Keys | None, old: Keys | None) -> list[Effect]:
@@ -125,14 +125,14 @@ def test_an_import_is_expected_on_its_minute_and_belongs_to_the_day_of_the_child
     [rolled_up] = rollup.read_receipt(DECLARED, receipt(NOW, **IMPORTED, rollup={"BOOL": True}))
     assert rolled_up.expected == 3
     imported_child = {**CHILD, "at": {"N": str(NOW)}, "nonce": {"S": "n"}, **IMPORTED}
-    for since, day in (
+    for liked_at, day in (
         ({"N": str(19_846 * day_s)}, 19_846), ({"N": str(19_847 * day_s - 1)}, 19_846), ({"N": str(10**11)}, today),
         ({"N": "-5"}, today), ({"N": "1e400"}, today), ({"S": "x"}, today), (None, today),
     ):  # fmt: skip
-        image = imported_child if since is None else {**imported_child, "likedAt": since}
-        inserted, removed = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
-        assert bookkeeper.read_count(DECLARED, inserted) == (Effect("likes", "p", NOW, 1, day=day),)
-        [effect] = bookkeeper.read_count(DECLARED, removed)
+        image = imported_child if liked_at is None else {**imported_child, "likedAt": liked_at}
+        insert, removal = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
+        assert bookkeeper.read_count(DECLARED, insert) == (Effect("likes", "p", NOW, 1, day=day),)
+        [effect] = bookkeeper.read_count(DECLARED, removal)
         assert (effect.expected, effect.day) == (-1, -1), "a removal belongs to today"
 
 
@@ -209,8 +209,8 @@ def test_an_entry_of_a_judged_minute_is_booked_on_the_current_minute_without_its
     judged: int, current: int
 ) -> None:
     """The judge may be reading the minute after the last judged minute, so the current minute is two later at least."""
-    late = CHILD_REMOVED._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
-    assert entries(*late, judged=judged) == {
+    late_effects = CHILD_REMOVED._replace(minute=judged), Effect("plays", "v", judged - 1, 5)
+    assert entries(*late_effects, judged=judged) == {
         current: [JournalEntry("likes", "p", "", -1, 0), JournalEntry("plays", "v", "", 5, 0)]
     }
     assert entries(CHILD_REMOVED._replace(minute=judged + 1), judged=judged) == {

@@ -349,39 +349,39 @@ class BrokenList:
 
 
 @pytest.mark.parametrize(
-    ("odd", "kind"),
+    ("value", "kind"),
     [
-        *((odd, errors.InvalidInputError) for odd in (
+        *((value, errors.InvalidInputError) for value in (
             math.nan, math.inf, Decimal("7.5"), Decimal("NaN"), Decimal("sNaN"), Decimal("1e999999"),
             Decimal("1e-999999"), 10**5000, 7j, b"9f3a", datetime.date(2026, 1, 1), "\ud800", object(), CIRCLE, DEEP,
             {("a", "b"): 1}, [{"id": b"x"}], type, Broken(), BrokenList(),
         )),
         ("x" * 1_000_001, PayloadTooLargeError),
     ],
-    ids=lambda odd: type(odd).__name__,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_request_that_json_cannot_hold_fails_and_the_rest_of_its_batch_does_not(
-    odd: Any, kind: type[TallyError]
+    value: Any, kind: type[TallyError]
 ) -> None:
     """The bad value may be in any field. The request with it is never sent."""
     tally_client, fake = tally(
         lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED
     )
-    good = requests.increment(*PLAY)
-    for bad in (
-        requests.increment("usage", odd, amount=1),
-        requests.increment("usage", "7c20", amount=odd),
-        requests.increment("usage", "7c20", amount=1, idempotency_key=odd, caller=odd),
-        requests.change([{"counter": "usage", "id": "7c20", "amount": odd}]),
+    valid = requests.increment(*PLAY)
+    for unsendable in (
+        requests.increment("usage", value, amount=1),
+        requests.increment("usage", "7c20", amount=value),
+        requests.increment("usage", "7c20", amount=1, idempotency_key=value, caller=value),
+        requests.change([{"counter": "usage", "id": "7c20", "amount": value}]),
     ):
         with pytest.raises(kind):
-            tally_client.send(bad)
+            tally_client.send(unsendable)
         with pytest.raises(kind):
-            tally_client.enqueue(bad)
+            tally_client.enqueue(unsendable)
         assert fake.events == []
-        assert [type(result) for result in tally_client.batch([good, bad, good])] == [dict, kind, dict]
+        assert [type(result) for result in tally_client.batch([valid, unsendable, valid])] == [dict, kind, dict]
         with pytest.raises(kind):
-            tally_client.enqueue_batch([bad, good, good])
+            tally_client.enqueue_batch([unsendable, valid, valid])
         assert [len(event["batch"]) for event in fake.events] == [2, 2]
         fake.calls.clear()
 

@@ -242,15 +242,15 @@ def test_a_read_of_a_tally_reads_none_of_the_items_beside_its_shards(neighbour: 
 @given(
     st.from_regex(r"[A-Z][A-Z0-9.]{0,8}(#[A-Z][A-Z0-9.]{0,8})?", fullmatch=True), st.integers(0, MAX_SHARDS_LIMIT - 1)
 )
-def test_no_shard_of_a_counter_is_in_the_range_of_another_counter(other: str, shard: int) -> None:
+def test_no_shard_of_a_counter_is_in_the_range_of_another_counter(other_sort_key: str, shard: int) -> None:
     counter = declare()
-    if other != counter.sort_key:
+    if other_sort_key != counter.sort_key:
         low, high = counter.shard_range
-        assert not low <= declare(sort_key=other).shard_key(shard) <= high
+        assert not low <= declare(sort_key=other_sort_key).shard_key(shard) <= high
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "why"),
+    ("first_fields", "second_fields", "why"),
     [
         ({}, {"sort_key": "OTHER"}, "counter 'stock': name is declared twice"),
         ({}, {"name": "shelf", "attribute": "other"}, r"counter 'shelf': sort_key 'STOCK' .* is the key of 'stock'"),
@@ -259,10 +259,10 @@ def test_no_shard_of_a_counter_is_in_the_range_of_another_counter(other: str, sh
     ],
 )  # fmt: skip
 def test_two_counters_with_one_name_one_key_or_one_path_are_refused(
-    first: dict[str, str], second: dict[str, str], why: str
+    first_fields: dict[str, str], second_fields: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        declared([declare(**first), declare(**second)])
+        declared([declare(**first_fields), declare(**second_fields)])
 
 
 def test_a_counter_needs_four_fields_and_the_other_fields_have_defaults() -> None:
@@ -322,7 +322,7 @@ def test_counters_are_refused_if_and_only_if_the_keys_of_two_counters_overlap(ke
 def test_twice_as_many_counters_take_twice_the_work(children: bool) -> None:
     """Each cold start declares all counters. The work is measured in function calls, which are the same everywhere."""
     family = [
-        declare(name=f"c{at}", sort_key=f"S{at:03}", child=f"K{at:03}#USER#" if children else None) for at in range(200)
+        declare(name=f"c{i}", sort_key=f"S{i:03}", child=f"K{i:03}#USER#" if children else None) for i in range(200)
     ]
     assert count_calls(lambda: declared(family)) < 2.2 * count_calls(lambda: declared(family[:100]))
 

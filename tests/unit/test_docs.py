@@ -45,9 +45,9 @@ def anchors(page: Path) -> set[str]:
 def test_each_link_leads_to_a_file_and_a_heading_and_each_file_in_backquotes_exists(page: Path) -> None:
     text = without_code(page)
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", text):
-        linked = page.parent / target if target else page
-        assert linked.exists(), target
-        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
     # `tally/read` is a scope.
     for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
@@ -56,7 +56,7 @@ def test_each_link_leads_to_a_file_and_a_heading_and_each_file_in_backquotes_exi
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_link_whose_text_is_a_file_name_leads_to_that_file(page: Path) -> None:
     links = re.findall(r"\[(?:\S*/)?(\w[\w-]*\.md)\]\((?:[^)#]*/)?([^)#/]*)", page.read_text())
-    assert [(name, to) for name, to in links if to and name != to] == []
+    assert [(name, file) for name, file in links if file and name != file] == []
 
 
 def test_each_page_and_section_that_code_names_exists() -> None:

@@ -32,12 +32,12 @@ REFUSED: list[tuple[Callable[[object, str], object], list[object]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "bad"), [(check, bad) for check, values in REFUSED for bad in values])
+@pytest.mark.parametrize(("check", "value"), [(check, value) for check, values in REFUSED for value in values])
 def test_input_that_could_forge_a_key_and_an_invalid_page_are_refused(
-    check: Callable[[object, str], object], bad: object
+    check: Callable[[object, str], object], value: object
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check(bad, "id")
+        check(value, "id")
     assert caught.value.members["field"] == "id"
 
 

@@ -52,9 +52,9 @@ def log_messages() -> set[str]:
 CODE = "\n".join([*texts(), *vars(builtins)])
 
 
-def is_in_code(quoted: str) -> bool:
+def is_in_code(quotation: str) -> bool:
     """Whether the code has each part of a quoted text as whole words. `…` and `<…>` separate the parts."""
-    parts = [part.strip() for part in re.split(r"…|<[^>]*>", quoted) if re.search(r"\w", part)]
+    parts = [part.strip() for part in re.split(r"…|<[^>]*>", quotation) if re.search(r"\w", part)]
     return all(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", CODE) for part in parts)
 
 

@@ -47,9 +47,9 @@ def test_a_move_crosses_the_thresholds_that_single_steps_cross(at: set[int], eve
 
 
 def test_a_number_crosses_a_threshold_when_it_reaches_it_and_when_it_falls_below() -> None:
-    ten = Notify(at=(10,))
-    assert (crossed(ten, 9, 10), crossed(ten, 10, 9)) == ([(10, True)], [(10, False)])
-    assert (crossed(ten, 10, 11), crossed(ten, 11, 10), crossed(ten, 10, 10)) == ([], [], [])
+    at_ten = Notify(at=(10,))
+    assert (crossed(at_ten, 9, 10), crossed(at_ten, 10, 9)) == ([(10, True)], [(10, False)])
+    assert (crossed(at_ten, 10, 11), crossed(at_ten, 11, 10), crossed(at_ten, 10, 10)) == ([], [], [])
 
 
 def test_a_percentage_is_crossed_at_the_least_number_that_has_reached_it() -> None:
@@ -113,7 +113,7 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
 
 
 @pytest.mark.parametrize(
-    ("more", "notify", "why"),
+    ("fields", "notify", "why"),
     [
         ({"ceiling": None}, Notify(at=(0,)), "no number falls below 0, because 0 is the least: give 1 or more"),
         ({"ceiling": None, "debt": 3}, Notify(at=(-3,)), "no number falls below -3"),
@@ -147,34 +147,34 @@ LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0
         ({"start": 0, "floor": None, "unique": True, "period": "day"}, Notify(at=(0,)), "no number falls below 0"),
     ],
 )
-def test_a_threshold_that_no_number_can_cross_is_refused(more: dict[str, Any], notify: Notify, why: str | None) -> None:
+def test_a_threshold_that_no_number_crosses_is_refused(fields: dict[str, Any], notify: Notify, why: str | None) -> None:
     """With at=(0,) a team would never hear that a stock is sold out, because no number falls below 0."""
     if why is None:
-        assert replace(LIMITED, notify=notify, **more).notify == notify
+        assert replace(LIMITED, notify=notify, **fields).notify == notify
         return
     with pytest.raises(Exception, match=r"counter 'x': notify is ") as refused:
-        replace(LIMITED, notify=notify, **more)
+        replace(LIMITED, notify=notify, **fields)
     assert why in str(refused.value)
 
 
 def test_a_counter_with_thresholds_has_one_shard_or_only_counts_up() -> None:
-    base, ten = Counter("usage", prefix="USER", sort_key="U", attribute="u"), Notify(at=(10,))
-    for more in ({"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"max_shards": 1}, {"floor": 0}):
-        assert replace(base, notify=ten, **{"max_shards": 0, **more}).notify == ten  # type: ignore[arg-type]
+    base, at_ten = Counter("usage", prefix="USER", sort_key="U", attribute="u"), Notify(at=(10,))
+    for fields in ({"delta": 1}, {"visible": "soon", "delta": 1}, {"child": "A#"}, {"max_shards": 1}, {"floor": 0}):
+        assert replace(base, notify=at_ten, **{"max_shards": 0, **fields}).notify == at_ten  # type: ignore[arg-type]
     with pytest.raises(Exception, match="Tally sees no sum"):
-        replace(base, notify=ten, delta=-1)
+        replace(base, notify=at_ten, delta=-1)
 
 
 @pytest.mark.parametrize(
-    "more",
+    "fields",
     [
         {"delta": 1}, {"visible": "soon", "delta": 2}, {"child": "A#"}, {"child": "A#", "max_shards": 1},
         {"pages": True, "max_shards": 1}, {"pages": True, "max_shards": 1, "delta": 1},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("threshold", [0, -5])
-def test_a_threshold_that_a_new_tally_has_reached_already_is_refused(more: dict[str, Any], threshold: int) -> None:
-    sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **more)
+def test_a_threshold_that_a_new_tally_has_reached_already_is_refused(fields: dict[str, Any], threshold: int) -> None:
+    sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **fields)
     with pytest.raises(Exception, match="because 0 is the least: give 1 or more"):
         replace(sums, notify=Notify(at=(1, threshold)))
 

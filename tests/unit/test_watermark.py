@@ -55,7 +55,7 @@ class Streams:
         return {shard.id: shard.parent for shard in self.trees[table]}
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        assert shard in {known.id for known in self.trees[table]}, "DynamoDB does not know this shard"
+        assert shard in {known_shard.id for known_shard in self.trees[table]}, "DynamoDB does not know this shard"
         self.requested.append((shard, sequence))
         if self.failing:
             raise StoreBusyError("The store is busy.")

@@ -58,8 +58,8 @@ class RecordingClient:
 
     def _call(self, name: str, **parameters: Any) -> Any:
         self.sent.append(name)
-        prepared = self._answers.get(name)
-        prepared_answer = prepared.pop(0) if prepared else None
+        answers = self._answers.get(name)
+        prepared_answer = answers.pop(0) if answers else None
         answer = getattr(self._client, name)(**parameters) if prepared_answer in (None, LOST) else prepared_answer
         if isinstance(prepared_answer, Exception):
             raise prepared_answer

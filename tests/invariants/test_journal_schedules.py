@@ -1,8 +1,8 @@
 """In random schedules of streams, consumers, sweeps and repairs, drift is never false, the judge misses no edit, and
 `as_of` is never too late.
 
-In two seeds of ten, a stream keeps a record for only 20 minutes and dead letters are discarded, so the ledger restarts.
-In one seed of ten, declarations change.
+In two seeds of ten, streams keep records for only 20 minutes and dead letters are discarded, so records get lost. The
+ledger then restarts: the judge skips the minutes of the loss. In one seed of ten, declarations change.
 
 `make test` runs one seed, and the long tier nine more. To run other seeds:
 
@@ -59,16 +59,16 @@ DISTURBANCES = {
 """The disturbances by the last digit of the seed."""
 WINDOWS_S = (float(BOOKKEEPER.window_s), 0.0, 10.0, 20.0)
 """How long a stream gathers records for the bookkeeper. The seed picks one."""
-COMPATIBLE_CHANGES: list[tuple[str, dict[str, Any]]] = [
+COMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [  # the items that are stored stay valid
     ("plays", {"max_shards": 3}), ("plays", {"visible": "soon"}), ("visits", {"visible": "now"}),
     ("usage", {"max_shards": 2}), ("stock", {"floor": -5}), ("contest", {"start": 120}),
     ("ticket", {"numbered": False}),
 ]  # fmt: skip
-INCOMPATIBLE_CHANGES: list[tuple[str, dict[str, Any]]] = [
+INCOMPATIBLE_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("plays", {"attribute": "other"}), ("visits", {"sort_key": "OTHER"}), ("likes", {"child": "FAN#USER#"}),
     ("usage", {"period": "day"}), ("stock", {"floor": None, "max_shards": 0}),
 ]  # fmt: skip
-JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at rest: mostly three to six, and more after a split
+JUDGE_LAG_MAX = 10  # minutes that the judge may be behind at the end: mostly three to six, and more after a split
 CONFIRM_MINUTES_MAX = watermark.CONFIRM_AFTER + 6  # drift that has stood for so many judged minutes is confirmed
 REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch up in this time
 
@@ -76,7 +76,7 @@ REST_MINUTES_MAX = 60  # after the last action, consumers and judge must catch u
 class RepairRequest(NamedTuple):
     """A repair that an operator has requested. `minute`: the repair waits until the judge has judged this minute.
 
-    `child_counts`: the counts of the children, oldest first.
+    `child_counts`: the results of counting the children, oldest first; empty: the children are not counted.
     """
 
     minute: int = -1
@@ -98,7 +98,7 @@ class Schedule:
     # ---- the sweep ----
 
     def sweep_with_faults(self) -> None:
-        """Run a sweep, and schedule the next sweep. The sweep may not start, may die or sleep, or run twice at once."""
+        """Schedule the next sweep, and run a sweep. Some sweeps do not start, die, sleep, or run twice at once."""
         self.world.schedule_in(self.world.settings.minute_s + self.chance.uniform(-1, 1), self.sweep_with_faults)
         for sleeper in self._pick_sleepers_to_wake():
             self._run_ignoring_crash(sleeper.wake)
@@ -135,7 +135,7 @@ class Schedule:
     # ---- repairs ----
 
     def repair_with_faults(self) -> None:
-        """Request a repair of each tally that drifts, and of a right tally. The repair runs after the judge."""
+        """Request a repair of each tally that drifts, and of a right tally."""
         self.world.schedule_in(self.chance.uniform(100, 300), self.repair_with_faults)
         if self.chance.random() < 0.3:
             self.acknowledge()
@@ -149,8 +149,8 @@ class Schedule:
         with contextlib.suppress(RepairNotReadyError):
             if all_losses := loss.list_losses(self.world.store):
                 losses.acknowledge(self.world.store, all_losses, "ann", "test")
-                for number in self.truth.lost_changes:
-                    self.truth.spilled.pop(number, None)
+                for change_number in self.truth.lost_changes:
+                    self.truth.spilled.pop(change_number, None)
                 self.truth.lost_changes.clear()
 
     def _repair_later(
@@ -185,7 +185,7 @@ class Schedule:
     def request_repair(self, tally: Tally) -> RepairRequest:
         """Request the repair of a tally. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command()
-        # The children would also reveal differences whose records the ledger has lost, and which `truth` has dropped.
+        # If records may be lost, count no children: a count also finds the edits that `_forget_lost_drift` forgets.
         counts_children = counter.child and not self.world.disturbances.may_lose_records
         counts = [command.count(counter, tally[1])] if counts_children else []
         return RepairRequest(command.minute_to_judge(), counts)
@@ -197,7 +197,7 @@ class Schedule:
         return RepairRequest(command.minute_to_judge() if len(counts) > 1 else request.minute, counts)
 
     def repair(self, tally: Tally, request: RepairRequest, client: Any = None) -> Finding | None:
-        """Repair a tally, as the command does after the judge. Raises RepairNotReadyError."""
+        """Repair a tally, as the command does after its wait for the judge. Raises RepairNotReadyError."""
         counter, command = counters.COUNTERS[tally[0]], self._command(client)
         return command.repair(
             counter, tally[1], "ann", "test", required_minute=request.minute, counted=request.child_counts
@@ -232,13 +232,13 @@ class Schedule:
         Writers never get an incompatible declaration.
         """
         targets, after_s = [*self.world.handlers, "writers"], 0.0
-        name, change = self.chance.choice(COMPATIBLE_CHANGES)
-        counters_with_changes = fingerprints.read_all(self.world.store)
-        incompatible_changes = [entry for entry in INCOMPATIBLE_CHANGES if entry[0] in counters_with_changes]
-        if incompatible_changes and self.chance.random() < 0.5:
-            targets, (name, change) = [*self.world.handlers], self.chance.choice(incompatible_changes)
+        name, fields = self.chance.choice(COMPATIBLE_FIELDS)
+        counters_with_changes = fingerprints.read_all(self.world.store)  # other counters fit each declaration
+        incompatible = [entry for entry in INCOMPATIBLE_FIELDS if entry[0] in counters_with_changes]
+        if incompatible and self.chance.random() < 0.5:
+            targets, (name, fields) = [*self.world.handlers], self.chance.choice(incompatible)
         declared = counters.COUNTERS[name]
-        for counter in (replace(declared, **change), declared):
+        for counter in (replace(declared, **fields), declared):
             for target in targets:
                 self.world.schedule_in(after_s, self._declare, target, counter)
                 after_s += self.chance.uniform(0, 60)
@@ -286,9 +286,9 @@ class Schedule:
                 self.failures["drift is not confirmed"] += min(true_drifts) > 0 or max(true_drifts) < 0
 
     def _forget_lost_drift(self, current: Watermark) -> None:
-        """After a restart of the ledger, drop the edits that the ledger has lost from `truth`, and check its rows.
+        """After a loss, drop the edits before the resume minute from `truth`, except the drift that a row has kept.
 
-        A row may keep a part of the true drift, because confirmed drift stays.
+        A row may keep a part of the true drift, because confirmed drift stays. Check that no row has kept more.
         """
         self.resume_minute, truth = current.resume_minute, self.truth
         for tally in {*self.world.drifts(), *truth.edits}:
@@ -303,23 +303,22 @@ class Schedule:
             truth.edits[tally] = [(0, old_drift - truth.repaired[tally]), *later_edits]
 
     def _unpredictable(self) -> set[Tally]:
-        """Returns the tallies whose rows the simulation cannot predict. If records may be lost, these are also the
-        tallies of periods, because their items expire."""
+        """Returns the tallies whose drift rows the simulation cannot predict. If records may be lost, the tallies of
+        periods are unpredictable, too: their items expire, and the record of an expiry may be lost."""
         if not self.world.disturbances.may_lose_records:
             return self.truth.without_minute
         return self.truth.without_minute | {tally for tally in self.truth.edits if DECLARED[tally[0]].period}
 
     def _edited_before_the_ledger(self) -> set[Tally]:
-        """Returns the tallies with an edit in the minute before the ledger began. A later minute has the edit.
+        """Returns the tallies with an edit in the minute before the ledger began. The judge does not judge this minute,
+        so the bookkeeper books the edit on a later minute than `truth`.
 
-        The clocks of shards differ by seconds, so another shard may still be in that minute when the ledger begins.
+        Clocks of shards differ by seconds, so one shard may be in that minute when another shard's record begins the
+        ledger.
         """
-        first_minute = self.world.settings.minute_of(
-            items.int_attribute(watermark.read(self.world.store).item, "began_s")
-        )
-        return {
-            tally for tally, edits in self.truth.edits.items() if any(first_minute - 1 == minute for minute, _ in edits)
-        }
+        began_s = items.int_attribute(watermark.read(self.world.store).item, "began_s")
+        before = self.world.settings.minute_of(began_s) - 1
+        return {tally for tally, edits in self.truth.edits.items() if any(minute == before for minute, _ in edits)}
 
     def check_as_of(self) -> None:
         """Check that `as_of` is not later than the oldest change that is not in its tally; schedule the next check."""
@@ -355,7 +354,7 @@ class Schedule:
     def _check_series(self) -> None:
         """Check that each series sums up to the accepted changes, and lists the imported changes separately.
 
-        If somebody restores an imported like manually, the like counts as imported once more.
+        Traffic deletes imported likes and restores them. In series and in `truth`, a restored like is one more import.
         """
         store, judged_minute = self.world.store, self.last_judged_minute()
         with pytest.MonkeyPatch.context() as patch:
@@ -434,7 +433,7 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
     def edit() -> None:
         if world.clock.now_s < end_s:
             schedule.traffic.edit()
-            world.schedule_in(chance.expovariate(1 / 150), edit)
+            world.schedule_in(chance.expovariate(1 / 150), edit)  # on average every 150 s
 
     def edit_repeatedly() -> None:
         tally = chance.choice([("plays", "v0"), ("likes", "p0"), ("visits", "https://example.com/0")])
@@ -473,8 +472,8 @@ def _schedule_actions(world: SimulatedWorld, schedule: Schedule, change_every_s:
 
 
 def _schedule_disturbances(world: SimulatedWorld) -> None:
-    """Schedule a shard without records for the rollup, a throttled heartbeat, and receipts that a consumer cannot read
-    for some minutes."""
+    """Schedule a shard that has only one tally's records, so none for the rollup; a heartbeat that is throttled; and
+    receipts that a consumer cannot read for some minutes."""
     chance = world.chance
 
     def split_off_tally() -> None:
@@ -496,7 +495,8 @@ def _schedule_disturbances(world: SimulatedWorld) -> None:
         mended_after_s = chance.uniform(30, 300)
         world.schedule_in(mended_after_s, world.unreadable.difference_update, unreadable)
         redriven_after_s = mended_after_s + chance.uniform(60, 1500)
-        world.schedule_in(redriven_after_s, world.redrive_all, chance.choice([0, 0, 240, 3600, -3600]))
+        redriver_skew_s = chance.choice([0, 0, 240, 3600, -3600])
+        world.schedule_in(redriven_after_s, world.redrive_all, redriver_skew_s)
         if world.disturbances.may_lose_records:
             world.schedule_in(redriven_after_s - 30, world.discard_some_dead_letters)
 
@@ -509,13 +509,13 @@ def draw_stalls(chance: random.Random, begin_s: float, end_s: float) -> list[Sta
     """Returns a stall of one consumer in one shard, and up to two other stalls."""
     stalls = []
     for number in range(chance.randint(1, 3)):
-        first_s = chance.choice([60, 540, 540, 540])  # mostly after the judge has judged its first minute
-        from_s = chance.uniform(begin_s + first_s, begin_s + (end_s - begin_s) * 0.6)
-        short_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "bookkeeper"])
+        earliest_s = begin_s + chance.choice([60, 540, 540, 540])  # mostly after the judge has judged its first minute
+        from_s = chance.uniform(earliest_s, begin_s + (end_s - begin_s) * 0.6)
+        short_end_s, consumer = from_s + chance.uniform(300, 1500), chance.choice(["rollup", "bookkeeper"])
         kind = 0 if number == 0 else chance.choice([0, 0, 1, 1, 2, 3])
         stalls.append([
-            Stall(from_s, short_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),
-            Stall(from_s, short_s, consumer),
+            Stall(from_s, short_end_s, consumer, chance.choice(["counts", "receipts"]), chance.randrange(4)),
+            Stall(from_s, short_end_s, consumer),
             Stall(from_s, from_s + 1800),
             Stall(from_s, from_s + 3600, "rollup"),
         ][kind])  # fmt: skip

@@ -43,7 +43,7 @@ def plays(amount: int, target: str = "v", expected: int = 0) -> JournalEntry:
 
 def watermark_of(store: Store, closed: int) -> Watermark:
     """Returns a watermark by which the minutes up to `closed` are closed."""
-    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
+    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)  # a minute for late commits, 5 s skew
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
@@ -229,7 +229,7 @@ def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(
     assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
 
-@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT - 3))
+@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT - 3))  # the sleeping judge judges two minutes
 def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Store, write_number: int) -> None:
     expected = book_drift(store)
     sleeping = with_client(store, interrupted_client(store.client, write_number, lambda: run(store, M + 2)))

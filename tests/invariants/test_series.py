@@ -61,9 +61,9 @@ def plays(amount: int, video: str = "v", day: int = -1) -> JournalEntry:
     return JournalEntry("plays", video, "", amount, amount, day)
 
 
-def fold(store: Store, judged: int) -> int:
-    """Sums up the series. `judged`: the last judged minute."""
-    return hours.sum_up(store, judged, until_s=FOREVER)
+def sum_up(store: Store, last_judged: int) -> int:
+    """Sums up the judged minutes, as a sweep does after the judge."""
+    return hours.sum_up(store, last_judged, until_s=FOREVER)
 
 
 def series(store: Store, video: str = "v", range_: SeriesRange = TWO_DAYS, counter: Counter = PLAYS) -> dict[int, int]:
@@ -76,36 +76,36 @@ def test_series_begin_with_the_first_sweep_however_late_the_judge_begins(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: M * MINUTE_S + 1)
-    assert (fold(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)
+    assert (sum_up(store, -1), progress.read(store).since) == (0, M + 1 - hours.LOOKBACK_MINUTES)
     answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
     assert (answer["series"], answer["since"], answer["as_of"]) == ([], None, None)
     book(store, M - 1, plays(2))  # before the first sweep
     book(store, M + 1, plays(3))
-    fold(store, M + 40)
+    sum_up(store, M + 40)  # ten hours later
     assert sum(series(store).values()) == 5
 
 
 def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store: Store) -> None:
     """Segments are JSON, which Python reads exactly."""
     large = 2**53 + 1
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute, amount in enumerate((10**15, large, -(10**30), 10**30 + 1)):
         book(store, M + minute, plays(amount), plays(-large, "w"))
-        fold(store, M + minute)
+        sum_up(store, M + minute)
     v, w = 10**15 + large + 1, -4 * large
     assert (series(store), series(store, "w"), series(store, "")) == ({H: v}, {H: w}, {H: v + w})
-    assert listed(store) == {"v": v}
+    assert newest_list(store) == {"v": v}
 
 
 def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_day_left(store: Store) -> None:
     brief = replace(store, settings=store.settings._replace(series_days=2))
-    fold(brief, M - 1)
+    sum_up(brief, M - 1)
     book(brief, M, plays(5))
-    fold(brief, M + 3)
+    sum_up(brief, M + 3)
     assert {item["expiration"]["N"] for item in whole_days(brief)} == {
         str((H // 24 + 2 + hours.EXPIRY_GRACE_DAYS) * hours.DAY_S)
     }
-    fold(brief, M + 4 * 24 * 3)  # three days later
+    sum_up(brief, M + 4 * 24 * 3)  # three days later
     without_setting = Call(store)  # a command does not know `series_days`
     answer = read.read_series(without_setting, PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4))
     first = (H // 24 + 1) * 24
@@ -120,34 +120,35 @@ def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
     """The sums of the first half are kept as long as the segments of the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute in range(4):
         now_s[0] += MINUTE_S
         book(store, M + minute, plays(5 + minute), now_s=now_s[0])
-        fold(store, min(M + minute, M + 1))
+        sum_up(store, min(M + minute, M + 1))
     now_s[0] += days_without_sweeps * hours.DAY_S
     ConsumerWorld(store, store.client).delete_expired(now_s[0])
-    fold(store, M + 3)
-    assert (series(store), listed(store)) == ({H: 26}, {"v": 26})
+    sum_up(store, M + 3)
+    assert (series(store), newest_list(store)) == ({H: 26}, {"v": 26})
 
 
-@pytest.mark.parametrize(("days_without_sweeps", "since"), [(1, 0), (6, 0), (7, 1), (40, 34)])
+@pytest.mark.parametrize(("days_without_sweeps", "expired_days"), [(1, 0), (6, 0), (7, 1), (40, 34)])
 def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
-    store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, since: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, expired_days: int
 ) -> None:
+    """Items of a day expire EXPIRY_GRACE_DAYS (7) after the day is not shown any more."""
     first, midnight = H // 24 + 1, 24 * (H // 24 + 1)
     brief = replace(store, settings=store.settings._replace(series_days=2))
-    fold(brief, 4 * midnight - 1)
+    sum_up(brief, 4 * midnight - 1)
     for day in range(3):
         book(brief, 4 * (midnight + 24 * day), plays(5))
-    fold(brief, 4 * (midnight + 24 * 3) - 1)
+    sum_up(brief, 4 * (midnight + 24 * 3) - 1)
     now_s = float((first + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).delete_expired(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
     shown_days = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
-    assert shown_days == dict.fromkeys(range(1 + since, 3), 5)
-    assert answer["since"] == hours.DAY_S * (first + 1 + since)
+    assert shown_days == dict.fromkeys(range(1 + expired_days, 3), 5)
+    assert answer["since"] == hours.DAY_S * (first + 1 + expired_days)
 
 
 @pytest.mark.parametrize("longer_days", [400, 0], ids=["longer", "for ever"])
@@ -167,7 +168,7 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
         return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first
 
     first = H // 24
-    fold(with_series_days(30), 4 * 24 * first + 3)
+    sum_up(with_series_days(30), 4 * 24 * first + 3)
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
     assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer_days, 80) == 33, "the first whole day that was written to stay"
@@ -181,26 +182,26 @@ def test_a_list_that_expired_or_is_older_than_the_series_is_not_found(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert top.top_list(Call(store), PLAYS, HOUR, None, 10)["top"] == []
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, plays(5))
-    fold(store, M + 3)
+    sum_up(store, M + 3)
     now_s = [3600.0 * (H + 1)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     hour, first_hour = top.span_of(H), top.span_of(H - 1)
 
-    def listed_at(by: str, span: str) -> list[int]:
+    def values_at(by: str, span: str) -> list[int]:
         return [entry["value"] for entry in top.top_list(Call(store), PLAYS, by, span, 10)["top"]]
 
-    assert (listed_at(HOUR, hour), listed_at(HOUR, first_hour)) == ([5], [])
+    assert (values_at(HOUR, hour), values_at(HOUR, first_hour)) == ([5], [])
     for by, span in ((HOUR, top.span_of(H - 2)), (DAY, top.span_of(H - 24)[:10]), ("month", "2020-01")):
         with pytest.raises(NotFoundError):
-            listed_at(by, span)
+            values_at(by, span)
     now_s[0] += top.HOURS_KEPT_S - 1
-    assert listed_at(HOUR, hour) == [5]
+    assert values_at(HOUR, hour) == [5]
     now_s[0] += 1
     with pytest.raises(NotFoundError, match=f"begin with {top.span_of(H + 1)}"):
-        listed_at(HOUR, hour)
-    assert listed_at(DAY, hour[:10]) == [5]
+        values_at(HOUR, hour)
+    assert values_at(DAY, hour[:10]) == [5]
 
 
 def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours(
@@ -208,50 +209,50 @@ def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours
 ) -> None:
     assert read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] is None
     monkeypatch.setattr(hours, "PART_MINUTES", 2)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute in range(4):
         book(store, M + minute, plays(1))
-    fold(store, M)
+    sum_up(store, M)
     assert series(store) == {}
-    fold(store, M + 1)
+    sum_up(store, M + 1)
     assert series(store) == {H: 2}
-    assert listed(store) == {"v": 2}
+    assert newest_list(store) == {"v": 2}
     answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
     assert answer["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
-    fold(store, M + 2)
+    sum_up(store, M + 2)
     assert series(store) == {H: 2}
     assert whole_days(store) == []
-    fold(store, M + 3)
+    sum_up(store, M + 3)
     assert series(store) == {H: 4}
-    assert listed(store) == {"v": 4}
+    assert newest_list(store) == {"v": 4}
     assert len(whole_days(store)) == 2  # the video, and the total of all videos
     book(store, M + 4, plays(7))
-    fold(store, M + 5)
+    sum_up(store, M + 5)
     assert series(store) == {H: 4, H + 1: 7}
-    assert (listed(store), listed(store, "day")) == ({"v": 7}, {"v": 11})
+    assert (newest_list(store), newest_list(store, "day")) == ({"v": 7}, {"v": 11})
     assert series(store, "other") == {}
 
 
-def listed(store: Store, by: str = "hour") -> dict[str, int]:
+def newest_list(store: Store, by: str = "hour") -> dict[str, int]:
     """Returns the newest top list."""
     return {entry["id"]: entry["value"] for entry in top.top_list(Call(store), PLAYS, by, None, 100)["top"]}
 
 
-def test_a_list_drops_ids_that_fell_to_0_and_a_slow_fold_does_not_overwrite_it(
+def test_a_list_drops_ids_that_fell_to_0_and_a_slow_sweep_does_not_overwrite_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "PART_MINUTES", 1)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, plays(3), plays(5, "w"))
-    fold(store, M)
-    assert listed(store) == listed(store, "day") == {"w": 5, "v": 3}
+    sum_up(store, M)
+    assert newest_list(store) == newest_list(store, "day") == {"w": 5, "v": 3}
     old_list = top.TopListBuilder()
     old_list.add("plays", "v", 3)
     book(store, M + 1, plays(-3), plays(-5, "w"))
-    fold(store, M + 1)
-    assert listed(store) == listed(store, "day") == {}
+    sum_up(store, M + 1)
+    assert newest_list(store) == newest_list(store, "day") == {}
     top.write_lists(store, H, M, old_list, ["plays"])
-    assert listed(store) == listed(store, "day") == {}
+    assert newest_list(store) == newest_list(store, "day") == {}
 
 
 def whole_days(store: Store) -> list[dict[str, Any]]:
@@ -272,10 +273,10 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
 
     def as_of(judged: int) -> float:
         """Returns the minute up to which the series are complete after a sweep."""
-        fold(store, judged)
+        sum_up(store, judged)
         return float(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for item in (marker("rollup", M), marker("bookkeeper", M + 1), marker("bookkeeper", M + 3)):
         store.client.put_item(TableName=table, Item=item)
     assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]
@@ -293,12 +294,15 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
 def test_a_loss_of_the_bookkeeper_stops_as_of_until_the_loss_is_resolved(
     store: Store, consumer: str, days: int, hours_before: int | None
 ) -> None:
-    """If the loss is longer than a week, the sums of its first hour may have expired, too."""
-    fold(store, M - 1)
+    """`hours_before`: how long before the loss `as_of` stops; None: the loss does not stop `as_of`.
+
+    If a loss is longer than a week, the sums of its first hour may have expired, too.
+    """
+    sum_up(store, M - 1)
     since_s = (M + 2) * MINUTE_S
     loss = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
     store.client.put_item(**loss.as_write(store.settings)["Put"])
-    fold(store, M + 7)
+    sum_up(store, M + 7)
     unaffected_s = (M + 7) * MINUTE_S
     as_of_s = unaffected_s if hours_before is None else since_s - 3600 * hours_before - CLOCK_SKEW * MINUTE_S
     assert read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] == as_of_s
@@ -310,8 +314,8 @@ def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_beg
     for pair, expected in (("0123456789ab", -1), ("ba9876543210", 0)):
         book(store, M + 1, JournalEntry("likes", "v", pair, expected, -1 - expected), name=pair)
         book(store, M + 2, JournalEntry("likes", "v", pair, -1 - expected, expected), name=pair)
-    fold(store, M + 2)
-    fold(store, M + 3)
+    sum_up(store, M + 2)
+    sum_up(store, M + 3)
     assert series(store, counter=likes) == {H - 1: 5, H: -2}
 
 
@@ -321,7 +325,7 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
     tallies = 3 * WRITER_THREADS - 1  # and one segment for the total
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
     client, now_s = WatchedClient(store.client, frozenset({"put_item"})), [0.0]
     all_writers = threading.Barrier(WRITER_THREADS)
@@ -335,13 +339,13 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
     with pytest.raises(StoreBusyError, match="no time"):
         hours.sum_up(timed, M + 3, until_s=WRITER_THREADS + 1)
     assert (len(client.calls), progress.read(store).through) == (2 * WRITER_THREADS, M - 1)
-    fold(store, M + 3)
+    sum_up(store, M + 3)
     assert (series(store, "v1"), series(store, hours.TOTAL_ID)) == ({H: 1}, {H: tallies})
 
 
-def test_a_fold_leaves_half_of_its_time_to_write_what_it_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_leaves_half_of_its_time_to_write_what_it_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute in range(4):
         book(store, M + minute, plays(1))
     now_s, add_minute = [0.0], hours._add_minute
@@ -366,7 +370,7 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     monkeypatch.setattr(hours, "SUMS_MAX", 23)
     chance, truth = random.Random(seed), defaultdict[int, Sums[str]](Sums)
     imported = defaultdict[str, Sums[int]](Sums)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute in range(3 * 4):
         amounts = {f"v{number}": chance.randint(1, 9) for number in range(40) if chance.random() < 0.5}
         truth[H + minute // 4].update(amounts)
@@ -379,8 +383,8 @@ def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
         for _ in range(4):
             client = client_that_dies(store.client, chance.randrange(20), committed=chance.random() < 0.5)
             with contextlib.suppress(Crash):
-                fold(replace(store, client=client), M + minute)
-    fold(store, M + 3 * 4 - 1)
+                sum_up(replace(store, client=client), M + minute)
+    sum_up(store, M + 3 * 4 - 1)
     assert series(store, hours.TOTAL_ID) == {hour: sum(amounts.values()) for hour, amounts in truth.items()}
     for video in {video for amounts in truth.values() for video in amounts}:
         assert series(store, video) == {hour: amounts[video] for hour, amounts in truth.items() if video in amounts}
@@ -430,15 +434,11 @@ def test_the_error_of_a_merged_list_bounds_every_value(month: list[list[dict[str
 
 def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_periods(store: Store) -> None:
     calls = replace(PLAYS, name="calls")
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, plays(3, "v"), plays(4, "w"), JournalEntry("calls", "c#2026-11", "", 5, 5))
-    book(
-        store,
-        M + 4,
-        JournalEntry("calls", "c#2026-12", "", 6, 6),
-        JournalEntry("calls", "d#2026-12", "0123456789ab", -1, 0),
-    )
-    fold(store, M + 5)
+    half_of_removal = JournalEntry("calls", "d#2026-12", "0123456789ab", -1, 0)
+    book(store, M + 4, JournalEntry("calls", "c#2026-12", "", 6, 6), half_of_removal)
+    sum_up(store, M + 5)
     assert series(store, hours.TOTAL_ID) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
     assert series(store, hours.TOTAL_ID, counter=calls) == {H: 5, H + 1: 5}
@@ -448,10 +448,10 @@ def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_peri
 
 def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store: Store) -> None:
     midnight = H - H % 24 + 24
-    fold(store, 4 * (midnight - 2) - 1)
+    sum_up(store, 4 * (midnight - 2) - 1)
     for hour, amount in ((midnight - 2, 1), (midnight - 1, 2), (midnight, 4), (midnight + 1, 8)):
         book(store, 4 * hour, plays(amount))
-    fold(store, 4 * (midnight + 2) - 1)
+    sum_up(store, 4 * (midnight + 2) - 1)
     utc = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
     assert series(store, range_=utc) == {midnight - 24: 3, midnight: 12}
     paris = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
@@ -487,11 +487,11 @@ def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[in
 
 
 def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store: Store) -> None:
-    """This holds in and after the current hour, for imports in two hours, and after a repeated fold."""
-    fold(store, M - 1)
+    """This holds in and after the current hour, for imports in two hours, and after a second sum."""
+    sum_up(store, M - 1)
     book(store, M, plays(3), plays(1200, day=OLD_DAY), plays(7, "w", OLD_DAY), plays(5, day=OLD_DAY + 1))
     for is_current in (True, False):
-        assert fold(store, M + 3 * (not is_current)) or is_current
+        assert sum_up(store, M + 3 * (not is_current)) or is_current
         assert (series(store), imports(store)) == ({H: 3}, {OLD_DAY: 1200, OLD_DAY + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD_DAY: 7})
         assert series(store, hours.TOTAL_ID) == {H: 3}
@@ -499,23 +499,23 @@ def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store
         assert top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)["top"] == [{"id": "v", "value": 3}]
     assert imports(store, "other") == {}
     book(store, M + 4, plays(100, day=OLD_DAY), JournalEntry("plays", "v", "", -1, -1))
-    fold(store, M + 4)
+    sum_up(store, M + 4)
     assert (series(store), imports(store)) == ({H: 3, H + 1: -1}, {OLD_DAY: 1300, OLD_DAY + 1: 5})
     for other_days in (TWO_DAYS, SeriesRange(HOUR, -(10**8), -(10**8) + 1)):
         assert read.read_series(Call(store), PLAYS, "v", other_days)["imports"] == []
 
 
-def test_an_import_is_shown_once_though_the_fold_of_its_hour_dies(
+def test_an_import_is_shown_once_though_the_sweep_of_its_hour_dies(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fold dies at each of its writes in turn, and the next fold continues its work."""
+    """A sweep dies at each of its writes in turn, and the next sweep continues its work."""
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 1)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, plays(3), plays(5, day=OLD_DAY), plays(7, "w", OLD_DAY))
     for write_number, committed in itertools.product(range(12), (True, False)):
         dying = replace(store, client=client_that_dies(store.client, write_number, committed=committed))
         with contextlib.suppress(Crash):
-            fold(dying, M + 3)
+            sum_up(dying, M + 3)
         assert (series(store), imports(store)) in (({}, {}), ({H: 3}, {OLD_DAY: 5}))
     assert (progress.read(store).hour, imports(store, hours.TOTAL_ID)) == (H + 1, {OLD_DAY: 12})
 
@@ -524,30 +524,30 @@ def test_imports_of_the_current_hour_are_read_from_all_of_its_segments(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 50)
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     imported = [plays(1, day=OLD_DAY + days) for days in range(20)]
     book(store, M, plays(3), *imported, *(plays(9, f"v{number}") for number in range(9)))
-    fold(store, M)
+    sum_up(store, M)
     assert (series(store), imports(store)) == ({H: 3}, dict.fromkeys(range(OLD_DAY, OLD_DAY + 20), 1))
 
 
 def test_imports_never_expire_and_an_id_has_one_series_of_imports_over_all_periods(store: Store) -> None:
     brief, calls = replace(store, settings=store.settings._replace(series_days=2)), replace(PLAYS, name="calls")
-    fold(brief, M - 1)
+    sum_up(brief, M - 1)
     book(store, M, plays(1, day=OLD_DAY), JournalEntry("calls", "c#2024-05-03", "", 5, 5, OLD_DAY))
     book(store, M + 1, JournalEntry("calls", "c#2024-05-04", "", 6, 6, OLD_DAY))
-    fold(brief, M + 3)
+    sum_up(brief, M + 3)
     assert not any("expiration" in item for item in whole_days(store))
     assert (imports(store), imports(store, "c", calls)) == ({OLD_DAY: 1}, {OLD_DAY: 11})
     assert series(store, "c", counter=calls) == {}
 
 
-def test_the_imported_total_is_unknown_before_the_first_fold(store: Store) -> None:
+def test_the_imported_total_is_unknown_before_the_first_sweep(store: Store) -> None:
     call = Call(store)
     assert read.total_imported(call, PLAYS, "v") is None
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     book(store, M, plays(1200, day=OLD_DAY), plays(5, day=OLD_DAY + 1), plays(3))
-    fold(store, M)
+    sum_up(store, M)
     assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
     assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
     assert read.total_imported(call, CALLS, "v#2026-11-22") is None, (
@@ -556,12 +556,12 @@ def test_the_imported_total_is_unknown_before_the_first_fold(store: Store) -> No
 
 
 def test_series_list_a_repair_beside_the_values(store: Store) -> None:
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     numbers = {"before": 60, "amount": -50, "added": -3}
     repair = history.repair_entry_write(store, "plays", "v", 3600.0 * H, numbers, by="ann", why="w", how=history.LEDGER)
     assert try_commit(store, [repair])
     book(store, M, plays(10))
-    fold(store, M + 3)
+    sum_up(store, M + 3)
     answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
     assert answer["repairs"] == [{"at": 3600 * H, "value": -50, "how": "ledger", "added": -3}]
     assert series(store) == {H: 10}
@@ -569,13 +569,13 @@ def test_series_list_a_repair_beside_the_values(store: Store) -> None:
 
 @pytest.mark.long
 @pytest.mark.sdk
-def test_a_fold_costs_at_most_1_1_write_units_for_each_tally_and_hour(store: Store) -> None:
+def test_summing_up_costs_at_most_1_1_write_units_for_each_tally_and_hour(store: Store) -> None:
     """1,000 tallies move in two hours of four parts."""
-    fold(store, M - 1)
+    sum_up(store, M - 1)
     for minute in range(8):
         book(store, M + minute, *(plays(1, f"{number:08}") for number in range(1000)))
     meter = Meter(store.client)
     for minute in range(8):
-        fold(store, M + minute)
+        sum_up(store, M + minute)
     assert progress.read(store).hour == H + 2
     assert 2000 <= meter.write_units <= 1.1 * 2000

@@ -224,7 +224,7 @@ def test_writes_that_dynamodb_rejects_are_invalid(
     with pytest.raises(WriteInvalidError, match=message) as invalid:
         Transactions(shop.world.store, DECLARED, "shop").commit("k", ORDER[:2], writes_of(shop))
     assert str(invalid.value.field).startswith("writes")
-    assert shop.numbers() == [3, 0, 0, 1, 0]
+    assert shop.numbers() == [3, 0, 0, 1, 0], "the team has one item, which this test has put"
 
 
 def test_a_table_that_does_not_exist_is_an_error_of_the_store(shop: Shop) -> None:

@@ -18,12 +18,7 @@ from tally.counting import batch, holds, overrides, periods, receipts
 from tally.counting.increments import Increment, count
 from tally.dynamo.client import Call
 from tally.dynamo.clock import CLOCK_DIFFERENCE_S_MAX
-from tally.errors import (
-    CounterRetiredError,
-    InvalidInputError,
-    LimitReachedError,
-    NotFoundError,
-)
+from tally.errors import CounterRetiredError, InvalidInputError, LimitReachedError, NotFoundError
 from tally.operations import changes as handler
 from tests import faults
 from tests.invariants.counting import new_key, refusal
@@ -124,7 +119,7 @@ def test_a_void_moves_the_period_in_which_the_change_was_counted(shop: Shop, clo
         "counter": "quota", **periods.answer_members(yesterday), "amount": 100, "changed": True, "visible": "now",
     }  # fmt: skip
     assert (shop.number(QUOTA, yesterday), shop.number(QUOTA)) == (0, 100)
-    clock.pass_s(1.5 * DAY_S - 1)
+    clock.pass_s(1.5 * DAY_S - 1)  # from noon, to the last second in which `yesterday` is kept
     assert shop.void(QUOTA, key)["changed"] is False
     clock.pass_s(1)
     detail = f"quota does not keep {periods.answer_members(yesterday)['period']} any longer."
@@ -316,7 +311,10 @@ def test_changes_and_voids_are_exact_under_faults(shop: Shop, seed: int) -> None
 
 
 def test_voids_make_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voids are of a stock, a batch, a period that is over, a hot tally and a counter that is visible soon."""
+    """The voids are of a stock, a batch, a period that is over, a hot tally and a counter that is visible soon.
+
+    Half of the four changes of each kind are voided.
+    """
     for counter in (STOCK, QUOTA, VIEWS, SALES, MINUTES):
         monkeypatch.setitem(counters.COUNTERS, counter.name, counter)
     with deployed() as world:
@@ -325,7 +323,7 @@ def test_voids_make_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(4):
             shop.add(STOCK, -5, f"s{number}")
             shop.add(VIEWS, 2, f"v{number}")
-            shop.add(MINUTES, 3, f"m{number}") if number < 2 else None
+            shop.add(MINUTES, 3, f"m{number}") if number < 2 else None  # in the first minute
             shop.order(f"o{number}")
             world.store.breaker.trip(f"SALE#{ID}")
             shop.add(SALES, 10, f"h{number}")

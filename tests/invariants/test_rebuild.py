@@ -94,11 +94,8 @@ def test_a_rebuild_adds_once_what_both_consumers_lost(world: Deployment, reconci
     lose_records(world, BOTH_CONSUMERS, outage)
     world.spill(times=3)
     run_until_days_are_judged(world)
-    lost_amounts = {
-        ("plays", "v"): 5,
-        ("visits", "https://example.com/a"): 4,
-        ("visits", "https://example.com/lost"): 3,
-    }
+    lost_visits = {("visits", "https://example.com/a"): 4, ("visits", "https://example.com/lost"): 3}
+    lost_amounts = {("plays", "v"): 5, **lost_visits}
     assert {name: missing.difference for name, missing in missing_amounts(reconciler).items()} == lost_amounts
     assert (world.tally(PLAYS, "v"), world.drifts()) == (6 + 6 + 2 + 3, {})
     assert rebuild_all(reconciler) == lost_amounts
@@ -236,7 +233,7 @@ def test_a_rebuild_begins_with_the_first_whole_day_of_the_ledger(world: Deployme
         now_s = day * DAY_MINUTES * 60.0
         return rebuild.rebuild_window(world.store, watermark.Watermark(judged=judged_minute, item=item), now_s)
 
-    for day, first, last in ((4, 1, 2), (20, 13, 18)):
+    for day, first, last in ((4, 1, 2), (20, 13, 18)):  # seven days of receipts, without two days of late records
         expected = Window(first_day + first, first_day + last)
         assert window(first_day + day, (first_day + day) * DAY_MINUTES - 1) == expected
     for judged_minute in (-1, (first_day + 3) * DAY_MINUTES - 2):

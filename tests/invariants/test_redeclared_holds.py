@@ -97,7 +97,7 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:
-    """After a hold is released_number, the counter would give out the same numbers a second time."""
+    """After the release of a hold, the counter would give out the same numbers a second time."""
     steps = replace(STOCK, delta=-1)
     for counter in (STOCK, steps):
         with pytest.raises(ConfigurationError, match="numbered=False, which is True now"):

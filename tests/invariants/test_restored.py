@@ -71,7 +71,7 @@ def copy_tables(
 ) -> Store:
     """Copies each table into a new table without a stream, and calls `between` after each copy.
 
-    A real restore copies its tables within a second, so these are harder to repair than its tables.
+    A real restore copies all tables within a second, so its copies are easier to repair.
     """
     wire, settings, number = world.wire, world.settings, next(_numbers)
     names = {table: f"tally-restored-{table}-{number}" for table in TABLES}

@@ -27,7 +27,8 @@ from tally.team.scan_state import Scan
 from tests.tiers import in_long
 
 COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t", amount="a"))
-GROUPS, AMOUNTS, SLACK_S, SKEW_S = "abc", (1, 5), 3.0, 1.0
+GROUPS, AMOUNTS = "abc", (1, 5)
+SLACK_S, SKEW_S = 3.0, 1.0  # the time that the code allows for wrong event times, and how wrong they are at most
 PAGE_ITEMS = 3
 SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000
 RULES = (
@@ -73,6 +74,7 @@ class Model:
         """The generation of the scan that last set the number of each group."""
         self.running: list[tuple[str, Process]] = []
         self.begin_chance, self.single_chance = self.chance.choice((0.0005, 0.005)), self.chance.choice((0.2, 0.8))
+        """The chance that a turn begins a scan beside an open scan; the chance that a shard has one invocation."""
 
     def has(self, rule: str) -> bool:
         return rule != self.missing_rule

@@ -213,9 +213,9 @@ def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_
         assert refusal(partial(budget.use, room + 1)).members["left"] == room
         assert budget.held() == 80, "a release would take room"
     assert refusal(partial(budget.commit, open_hold, 29)).members == {"left": 0}
-    assert budget.sweep()[:2] == (0, 1)
+    assert budget.sweep()[:2] == (0, 1), "released, failed"
     budget.counter = declared
-    assert budget.sweep()[:2] == (1, 0)
+    assert budget.sweep()[:2] == (1, 0), "released, failed"
     assert budget.commit(open_hold, 20)["changed"] is True
     assert isinstance(refusal(partial(budget.commit, expired_hold)), HoldSettledError)
     assert (budget.left(), budget.equals_receipts()) == (980, True)

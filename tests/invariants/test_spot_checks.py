@@ -49,8 +49,8 @@ def edit_number(shop: Team, group: str, amount: int) -> None:
 
 
 def test_a_spot_check_of_an_edited_group_finds_the_edit(shop: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The random keys are the keys of all groups here, one after the other."""
-    keys = iter(range(8))
+    """Two sweeps make one check. Each of the four checks begins at another group, and checks up to five groups."""
+    keys = iter(range(8))  # a check draws a partition key and a sort key
     monkeypatch.setattr(spot_checks, "_random_key", lambda _: {"S": f"CUSTOMER#{next(keys) // 2}"})
     edit_number(shop, "5", 4)
     for _ in range(8):

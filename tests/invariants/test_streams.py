@@ -203,11 +203,11 @@ def test_a_run_too_large_for_one_transaction_is_split_and_no_record_becomes_a_de
     """A transaction has at most 4 MB, to which the stored items count, too."""
     store, client = stream.watched_store()
 
-    def records_before(_: int, name: str, parameters: dict[str, Any]) -> None:
+    def reject_large(_: int, name: str, parameters: dict[str, Any]) -> None:
         if len(parameters.get("TransactItems", ())) > 9:
             raise ClientError({"Error": {"Code": "ValidationException", "Message": "4 MB"}}, name)
 
-    client.before = records_before
+    client.before = reject_large
     records = [play(number, f"v{number}") for number in range(1, 101)]
     assert stream.deliver("rollup", "receipts", SHARD, records, store=store) is None
     assert stream.tallies() == {("plays", f"v{number}"): 1 for number in range(1, 101)}

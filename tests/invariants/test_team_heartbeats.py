@@ -63,8 +63,7 @@ def test_a_heartbeat_is_not_counted(store: Store, engine: Engine) -> None:
     shop.drain()
     shop.sweep_later()
     recount = shop.begin_scan("orders")
-    for _ in recount.run_steps():
-        pass
+    list(recount.run_steps())
     shop.drain()
     assert [(difference.group, difference.recount) for difference in recount.all_differences()] == [("a", 1)]
 

@@ -213,7 +213,7 @@ class Log:
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.visits_left = world, chance, visits
         self.visitor_count = max(20, visits // 10)
-        self.per_step = -(-visits // 75)
+        self.per_step = -(-visits // 75)  # the test makes 80 steps
         self.visitors: defaultdict[str, set[str]] = defaultdict(set)
         """The visitors of each tally."""
         self.unsent: list[tuple[float, str, str]] = []

@@ -188,7 +188,7 @@ def test_sweeps_remove_stretches_of_hours_in_several_writes_and_check_the_number
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(social: Team, is_counted: bool) -> None:
-    """The sum of the moves stays the same, and nothing is reported."""
+    """90 minutes have 540 stretches. The sum of the moves stays the same, and nothing is reported."""
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()

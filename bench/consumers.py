@@ -26,7 +26,7 @@ from tally.streams.watermark import Watermark
 from tests import delivery
 from tests.contexts import LambdaContext
 from tests.delivery import BATCH_RECORDS, Delivery, Record, Stream
-from tests.invariants.streaming import CONSUMERS, DECLARED
+from tests.invariants.streaming import CONSUMERS, READER_OF_CONSUMER
 from tests.sync_wire import SyncWire
 
 from . import plain
@@ -152,7 +152,7 @@ def deliver(
     shard: str = SHARD,
 ) -> None:  # fmt: skip
     """Deliver the records of one shard to a consumer, through its mapping's filters. `table`: counts or receipts."""
-    (reader,) = [DECLARED[name] for name, other in CONSUMERS.items() if other is consumer]
+    (reader,) = [READER_OF_CONSUMER[name] for name, other in CONSUMERS.items() if other is consumer]
     handler = Handler(consumer, counters.COUNTERS, clients.store, DeadLetterBucket("bench"))
     filtered = [record for record in records if delivery.passes_filters(reader, table, record)]
     with redirect_stdout(StringIO()):  # hides its metrics

@@ -16,7 +16,7 @@ from tally.streams.consumer import Handler
 from tests import delivery
 from tests.contexts import LambdaContext
 from tests.delivery import BATCH_RECORDS, Delivery, Stream
-from tests.invariants.streaming import DECLARED, ConsumerWorld
+from tests.invariants.streaming import READER_OF_CONSUMER, ConsumerWorld
 
 from ..clients import STREAMED
 from .setup import SoakSetup, set_up_process
@@ -47,7 +47,7 @@ def _follow(setup: SoakSetup, name: str, handler: Handler, table: str) -> None:
     if chance.random() > FROM_OLDEST_SHARE and position.exists():
         after = position.read_text() or None  # empty if the process was killed while it wrote
     stream = Stream(setup.wire(), f"soak-{table}", after)
-    passes_filters = partial(delivery.passes_filters, DECLARED[name], table)
+    passes_filters = partial(delivery.passes_filters, READER_OF_CONSUMER[name], table)
     while True:
         records = stream.read()
         _deliver(Delivery(handler, f"soak-{table}", stream.shard, records, passes_filters), chance)

@@ -1,7 +1,8 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers from its own actions, never from the code under test.
+right numbers (`Truth`) from its own actions, never from the code under test. It adds to a record the key `spilled`:
+tally, number and amount of each spilled change of the record. So it knows which changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
 The stream records of a transaction do arrive one after the other.
@@ -84,7 +85,7 @@ def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
     """Makes every process use `clock`, and draw the same random tokens in each run of a seed."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments has every bucket
+        patch.setattr(fold, "BUCKETS", 2)  # so the judge reads fewer partitions; test_segments has every bucket
         patch.setattr(time, "time", clock)
         patch.setattr(secrets, "token_hex", lambda size: chance.randbytes(size).hex())
         patch.setattr(secrets, "token_urlsafe", lambda size: chance.randbytes(size).hex()[: size * 4 // 3])
@@ -141,7 +142,7 @@ class Disturbances:
 
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
-CONFLICT_CHANCE = 0.02  # that an update of the ledger fails with a conflict
+CONFLICT_CHANCE = 0.02  # the chance that an update of the ledger fails with a conflict
 UNDISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0, fault_share=0, skew_s=0)
 
 
@@ -282,19 +283,19 @@ class SimulatedWorld(EngineStreams):
     # ---- the streams ----
 
     def take_written(
-        self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, by_hand: bool = False
+        self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, may_repair: bool = True
     ) -> list[Record]:
         """Take the new records from the engine's streams, and schedule each to be appended to its modelled shard.
 
-        `note` is called with the record and its creation time when the record is appended. `by_hand`: no record is of
-        a repair, whatever nonce the record has.
+        `note` is called with the record and its creation time when the record is appended. `may_repair`: whether a
+        nonce of a repair means a repair.
         """
         new_records: list[Record] = []
         written, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
             for record in map(_with_sorted_maps, self.records(table) if self.name(table) in written else ()):
                 new_records.append(record)
-                if not by_hand:
+                if may_repair:
                     self._note_repair(record)
                 self._send(table, record, note)
         return new_records
@@ -403,7 +404,7 @@ class SimulatedWorld(EngineStreams):
         self._note_rollup(shard, self.take_written())
         self._note_dead_letters()
         for name, parameters in late_writes:
-            self.schedule_in(self.chance.uniform(1, 90), self._commit, shard, name, parameters)
+            self.schedule_in(self.chance.uniform(1, 90), self._commit_late, shard, name, parameters)
         if failed is not None:
             self.failures["a consumer failed"] += 1
         return answered
@@ -457,7 +458,7 @@ class SimulatedWorld(EngineStreams):
             if consumer == "rollup":
                 self.truth.excesses[tally] += amount
                 del self.truth.spilled[number]
-            self.take_written(by_hand=is_drift_exempt)
+            self.take_written(may_repair=not is_drift_exempt)  # a drift-exempt rollup writes the nonce of a repair
 
     def discard_some_dead_letters(self) -> None:
         """Let the objects of some dead letters expire, and discard these dead letters."""
@@ -481,7 +482,7 @@ class SimulatedWorld(EngineStreams):
         client.before = defer
         return client
 
-    def _commit(self, shard: ModelledShard, name: str, parameters: dict[str, Any]) -> None:
+    def _commit_late(self, shard: ModelledShard, name: str, parameters: dict[str, Any]) -> None:
         with contextlib.suppress(Exception):  # mostly the checkpoint has advanced, and the condition fails
             getattr(self.wire, name)(**parameters)
         self._note_rollup(shard, self.take_written())

@@ -35,7 +35,7 @@ from tests.invariants.stream_model import TABLES
 from tests.sync_wire import SyncWire
 
 CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
-DECLARED = {reader.function: reader for reader in READERS}
+READER_OF_CONSUMER = {reader.function: reader for reader in READERS}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", visible="soon", retired=True)
 REDECLARED = {**counters.COUNTERS, "retired": RETIRED}
 LONG_TEXT = "x" * 2100  # longer than a key of DynamoDB may be
@@ -240,7 +240,7 @@ class EngineStreams(ConsumerWorld):
 
     def delivery(self, consumer: str, table: str, shard: str, records: list[Record]) -> Delivery:
         """Returns the delivery of a shard's records to a consumer."""
-        passes = partial(delivery.passes_filters, DECLARED[consumer], table)
+        passes = partial(delivery.passes_filters, READER_OF_CONSUMER[consumer], table)
         return Delivery(self.handlers[consumer], self.name(table), shard, records, passes)
 
     def records(self, table: str) -> Iterator[Record]:

@@ -80,7 +80,6 @@ def test_a_spilled_like_that_stores_only_its_day_is_no_difference_before_the_rol
     deployment: Deployment,
 ) -> None:
     hot = Call(replace(deployment.store, breaker=Breaker()))
-    deployment.run(30)
     deployment.stall("rollup", "counts")
     hot.store.breaker.trip(f"{HEARTS.partition_start}a")
     set_like(hot, "a", SECRET, True)

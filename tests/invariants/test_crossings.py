@@ -128,6 +128,7 @@ class Walk:
             increments.count(Call(self.world.store), change)
             key = counter.name, tally
             number = self.numbers.get(key, counter.start) + amount
+            # Only an increase is compared with the limit, so only an increase copies the limit.
             self.note_write(counter, tally, number, has_present_limit=amount > 0)
 
     def set(self, value: int) -> None:

@@ -23,6 +23,7 @@ CONTEST_ENTRY = events.http("increment", counter="contest", id="c", amount=None,
 LIKE = events.http(
     "put_anonymous", counter="hearts", id="home", secret="a-secret-of-one-browser-alone", idempotency_key=events.KEY
 )
+# Function and event. Functions whose names end with `_open` serve callers without sign-in.
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("increments_open", PLAY),
     ("increments", CONTEST_ENTRY),

@@ -69,7 +69,7 @@ def read_number(store: Store, counter: Counter, id_: str) -> int:
 
 
 def video_lines(start: str, rows: int = 120, ids: int = 110) -> list[str]:
-    """Returns the lines of a file with more than two chunks, in which some ids occur twice."""
+    """Returns the lines of a file of two chunks, in which some ids occur twice."""
     return [NUMBERS_HEADER, *(f"{start}{row % ids},{row + 1}" for row in range(rows))]
 
 
@@ -96,7 +96,7 @@ def test_each_row_counts_once_wherever_the_run_is_killed_and_nothing_drifts(
             assert is_counted_once(deployment.store, lines)
             if ended:
                 break
-        assert request_number >= 5  # three chunks, and two writes of the run's entry in the history
+        assert request_number >= 5  # two chunks, and two writes of the run's entry in the history
     deployment.assert_no_drift()
 
 
@@ -110,7 +110,7 @@ def test_each_row_counts_once_though_answers_are_lost_and_the_store_is_busy(
     fault: faults.Fault,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)
+    monkeypatch.setattr(imports, "BUSY_S_MAX", 0.0)  # the command retries without a pause
     deployment.post()
     lines = video_lines("f")
     world.proxy.forget()
@@ -262,7 +262,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
         deployment.like(user)
     deployment.run(3)
     deployment.like("c", liked=False)
-    deployment.run(120)
+    deployment.run(120)  # until the series have the sums of these hours
     assert traffic_and_imports(deployment, PLAYS, "v") == (3, {today: 1200})
     assert traffic_and_imports(deployment, PLAYS, "w") == (0, {today: 5})
     assert traffic_and_imports(deployment, PLAYS, "hot") == (2, {today: 70})
@@ -271,7 +271,7 @@ def test_imported_numbers_are_imports_of_their_days_and_not_traffic_wherever_the
     assert traffic_and_imports(deployment, PLAYS, "d") == (0, {"2024-05-03": 10, "2024-05-04": 9, today: 2})
     assert traffic_and_imports(deployment, PLAYS, "e") == (0, {"2024-05-03": 1})
     assert traffic_and_imports(deployment, counters.CONTEST, "y") == (0, {"2024-05-03": 97 - counters.CONTEST.start})
-    imports_of_plays = {"2024-05-03": 11, "2024-05-04": 9, today: 1277}
+    imports_of_plays = {"2024-05-03": 10 + 1, "2024-05-04": 9, today: 1200 + 5 + 70 + 2}
     assert traffic_and_imports(deployment, PLAYS, hours.TOTAL_ID) == (5, imports_of_plays)
     assert traffic_and_imports(deployment, LIKES, "p") == (1, {"2024-05-03": 2, "2024-05-04": 1, today: 1})
     assert (top_list(deployment, PLAYS), top_list(deployment, LIKES)) == ({"v": 3, "hot": 2}, {"p": 1})

@@ -267,7 +267,7 @@ class Traffic:
             self.world.schedule_in(every_s, self.edit_repeatedly, tally, amount, every_s, until_s)
 
     def restore(self) -> None:
-        """Restores an old image of a tally, with the nonce of a change, the rollup, a repair or an unlike."""
+        """Restores an old image of a tally, with the nonce of the rollup, a repair, an unlike or a change."""
         number, now_minute = self.chance.randrange(4), self.world.settings.minute_of(self.world.clock.now_s)
         tally = "visits", f"{RESTORED}/{number}"
         nonce_start = self.chance.choice(["+", "+", "~60.", "-0123456789ab.", ""])
@@ -275,7 +275,7 @@ class Traffic:
             number, self.chance.choice([46, 47, 55]), now_minute - self.chance.randint(60, 1000), nonce_start
         )
         self.truth.without_minute.add(tally)
-        for record in self.world.take_written(by_hand=True):
+        for record in self.world.take_written(may_repair=False):
             self.truth.note_edit(tally, 0, amount_of(tally, record["dynamodb"]["NewImage"]) - old)
 
     def delete_tally(self) -> None:
@@ -310,8 +310,9 @@ class Traffic:
         self.likes.remove(like)
         edge_s, by_user = 60 - world.clock.now_s % 60, self.chance.random() < 0.4
         for number in range(times):
-            after_s = edge_s + (60 * number + (65 if by_user else 5) if number or not by_user else -0.05)
-            remove = self._unlike if by_user and not number else self._delete
+            is_unlike = by_user and number == 0
+            after_s = edge_s - 0.05 if is_unlike else edge_s + 60 * number + (65 if by_user else 5)
+            remove = self._unlike if is_unlike else self._delete
             world.schedule_in(after_s, remove, like)
             world.schedule_in(after_s + 6, self._put_back, like, image)
         # A slow unlike is stamped a minute before its commit. Beside the last removal by hand, the judge

@@ -140,11 +140,13 @@ const intoParts = (queries) => {
 
 export class Tally extends EventTarget {
   // The changes that wait, by their name in the storage: { name, entry, stored }. Only this page knows the other fields:
-  // `promise` and `done` if a caller of this page made the change, `why` it waits, the last `status`, `timer`, `fails`,
-  // and its `outcome`.
+  // `promise` and `done` if a caller of this page made the change, `why` it waits, the last `status`, `timer` while it
+  // pauses, `busy` while it is sent, `began` when this page first sent it, `cleared` if the storage lost it, `token` if
+  // this token was denied, `asksAlone` if its receipt is read alone, `fails`, and its `outcome`.
   #states = new Map();
   // Anonymous changes wait for no user and no token, so they have a lane of their own. A lane sends the changes that are
-  // `ready` before it reads the storage again.
+  // `ready` before it reads the storage again. `fails`: pauses since the last success. `slow`: batches that still wait after
+  // LOCK_MS. `checks`: how often the client looked for a sign-in. `fresh`: the last token was refused.
   #anonymousLane = { ready: [], fails: 0, slow: 0 };
   #userLane = { ready: [], fails: 0, slow: 0, checks: 0 };
   #lockless = 0;
@@ -525,7 +527,7 @@ export class Tally extends EventTarget {
   // be more to send.
   async #turn(lane) {
     if (lane.paused || globalThis.document?.prerendering || !this.#hasWork(lane)) return false;
-    // The browser may be wrong, so the client asks for /health, which leaves no change in doubt.
+    // `onLine` may be wrong. So the client asks for /health first, because a change without an answer would be in doubt.
     if (globalThis.navigator?.onLine === false && !lane.reached) {
       lane.reached = lane.why === "offline" && !!(await this.#fetch("/health").catch(() => false));
       if (!lane.reached) return this.#pause(lane, "offline");
@@ -534,6 +536,7 @@ export class Tally extends EventTarget {
     return session && this.#withLock(this.prefix + (session.user ?? ""), () => this.#sendBatch(lane, session));
   }
 
+  // A user's denied change is work, too, because the page may give another token.
   #hasWork(lane) {
     for (const state of this.#states.values())
       if (this.#isIdle(state) && this.#lane(state.entry) === lane && (state.entry.user || state.why !== DENIED)) return true;
@@ -736,6 +739,7 @@ export class Tally extends EventTarget {
     console.warn(`tally: ${this.api} answers ${answer}. They wait for another user, token or page.`);
   }
 
+  // Lets a denied change be sent again. Its caller knows of the denial, so later callers wait for a new promise.
   #release(state) {
     Object.assign(state, { why: undefined, status: undefined });
     if (state.promise) state.promise = new Promise((done) => (state.done = done));

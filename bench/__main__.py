@@ -17,8 +17,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tally.dev.base.errors import LocalError
 
 from . import ROOT
-from .claims import MEASURES, Claim, Measure, Rows
+from .claims import MEASURES, Claim, Measure
 from .clients import ENDPOINT_VARIABLE
+from .instruments import Rows
 from .plays import ANSWERS_LOST_SHARE, CRASHES_SHARE, THREADS
 
 RESULTS = ROOT / "bench/results"

@@ -20,6 +20,7 @@ const storage = {
 };
 
 for (let at = 0; at < changes; at++) {
+  // An anonymous key has at least 22 characters.
   const key = `job-${String(at).padStart(24, "0")}`;
   items.set(`tally1 ${api}  plays 9f3a ${key}`, JSON.stringify({ counter: "plays", id: "9f3a", key, at, sent: 0, tries: 0 }));
 }

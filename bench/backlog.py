@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tally.dev.base.errors import LocalError
 
-from .consumers import Rows
+from .instruments import Rows
 
 CHANGES = 4000
 RUN_S_MAX = 600

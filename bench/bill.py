@@ -23,7 +23,8 @@ from tests.invariants.simulation import UNDISTURBED, Clock, TimedWire, seed_rand
 from tests.invariants.stream_model import ModelledShard
 
 from . import cost
-from .consumers import SEED, Rows
+from .consumers import SEED
+from .instruments import Rows
 
 MINUTES = {1: 20, 10: 6, 100: 2, 300: 1}  # by million plays a month
 QUICK_MILLIONS = (1, 10)

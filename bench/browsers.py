@@ -9,9 +9,8 @@ from tally.dynamo.client import Call
 from tally.operations import children
 
 from .clients import clients_of, fresh_engine
-from .instruments import Meter
+from .instruments import Meter, Rows
 
-Rows = dict[str, dict[str, float]]
 LIKE, UNLIKE, READ_LIKE, TAKE_OVER = (
     "a like",
     "a removal of the like",

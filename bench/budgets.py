@@ -11,9 +11,8 @@ from tally.dynamo.client import Call
 from tally.operations import changes, increments
 
 from .clients import clients_of, fresh_engine
-from .instruments import Meter
+from .instruments import Meter, Rows
 
-Rows = dict[str, dict[str, float]]
 HOLD, COMMIT, COMMIT_OTHER = "a hold", "a commit of a hold", "a commit at another amount"
 HOLD_CHANGES = {
     "a change of a hold's amount": (20, None), "a change of a hold's time": (None, 90),

@@ -28,9 +28,8 @@ from . import (
     team_items,
     uniques,
 )
+from .instruments import Rows
 
-Rows = Mapping[str, Mapping[str, float]]
-"""Figures by row and column. The name of a column includes its unit."""
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "≤": operator.le, "≥": operator.ge, "=": operator.eq, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip

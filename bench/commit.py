@@ -8,9 +8,8 @@ import counters
 from tally.transact import Transactions
 
 from .clients import clients_of, fresh_engine
-from .instruments import Meter
+from .instruments import Meter, Rows
 
-Rows = dict[str, dict[str, float]]
 FIRST_SENT, SENT_AGAIN = "a receipt, 3 tallies, 2 writes of the team", "the same commit, sent again"
 SHOP = "bench-shop"
 

@@ -31,13 +31,13 @@ from tests.sync_wire import SyncWire
 
 from . import plain
 from .clients import SETTINGS, STREAMED, Clients, clients_of, fresh_engine
-from .instruments import Meter, WallClock
+from .instruments import Meter, Rows, WallClock
 
 SEED = 1995
 PLAYS = 1000
 VIDEOS = (1, 10, 100, 1000)
 SHARD = "shardId-00000001700000000000-bench"
-MINUTE = 28_000_000
+MINUTE = 28_000_000  # since 1970
 MIDNIGHT = MINUTE // MINUTES_PER_DAY * MINUTES_PER_DAY
 EDGES = {
     f"{PLAYS:,} plays of 1 video, {when}, clocks {clocks_apart_s:g} s apart": (minute, clocks_apart_s)
@@ -48,7 +48,6 @@ EDGES = {
     )
 }
 """The minute after the edge, and how far the writers' clocks are apart in seconds, by name of a row."""
-Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:

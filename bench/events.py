@@ -24,8 +24,8 @@ from tests.contexts import LambdaContext
 from tests.delivery import Record
 
 from .clients import clients_of, fresh_engine
-from .consumers import MINUTE, SHARD, Rows, note_judged
-from .instruments import Meter
+from .consumers import MINUTE, SHARD, note_judged
+from .instruments import Meter, Rows
 
 ONE_SHARD, SUM_OF_SHARDS = counters.STOCK, counters.PLAYS
 THRESHOLD = Notify(at=(10,))
@@ -91,7 +91,7 @@ def _units(counter: Counter, value: int, records: int) -> dict[str, float]:
         FingerprintCache(store).note(CounterIndex(declared), declared)
         note_judged(store, MINUTE - 1)
         batch = [_record(counter, value, number) for number in range(records)]
-        for record in batch:
+        for record in batch:  # the bookkeeper reads the shards of a sum
             store.client.put_item(TableName=store.settings.counts_table, Item=record["dynamodb"]["NewImage"])
         handler = Handler(bookkeeper.CONSUMER, declared, store, DeadLetterBucket("bench"), Bus("bench", _AcceptingBus))
         meter = Meter(store.client)

@@ -126,7 +126,7 @@ class HotTables:
         return partitions[int(hashlib.sha256(key[1].encode()).hexdigest()[:8], 16) % len(partitions)]
 
     def write(self, entries: Sequence[tuple[str, Write]], *, single: bool = False) -> None:
-        """Commit a transaction or, if `single`, one write without a transaction. Raises FailedRequestError."""
+        """Commit writes, each with its kind (`Put`), in a transaction or `single`. Raises FailedRequestError."""
         self.hub.sleep(NETWORK_S / 2)
         units = PREPARE_WCU if single else PREPARE_WCU + COMMIT_WCU
         keys = [_key_of(write) for _, write in entries]
@@ -134,7 +134,7 @@ class HotTables:
         self.conflicts += CONFLICT in codes
         self.throttles += THROTTLED in codes
         for key, code in zip(keys, codes, strict=True):
-            if code != THROTTLED:  # a request that fails pays only to prepare
+            if code != THROTTLED:  # a throttled item pays nothing, another item of a failed request pays to prepare
                 used = PREPARE_WCU if any(codes) else units
                 self.write_units += used
                 self.partition_of(key).writes.left -= used
@@ -180,7 +180,7 @@ class HotTables:
         if kind == "Update" and key[0] == self._settings.counts_table:
             self.tally += int(write["ExpressionAttributeValues"][":amount"]["N"])
         elif item.get("rollup") == {"BOOL": True}:
-            self.spilled += int(item.get("amount", {"N": "1"})["N"])
+            self.spilled += int(item.get("amount", {"N": "1"})["N"])  # a like has no amount
 
     def _write_s(self) -> float:
         return self.chance.lognormvariate(math.log(WRITE_MEDIAN_S), _SIGMA)

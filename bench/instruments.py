@@ -12,6 +12,8 @@ from tally.dynamo.clock import CLOCK
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+Rows = dict[str, dict[str, float]]
+"""The figures of a measurement, by row and column. The name of a column includes its unit."""
 _READS = frozenset({"GetItem", "Query", "Scan", "BatchGetItem"})
 
 

@@ -28,7 +28,8 @@ from tests.delivery import BATCH_RECORDS
 
 from . import plain
 from .clients import SETTINGS, clients_of, fresh_engine
-from .consumers import MINUTE, SEED, Rows, note_judged
+from .consumers import MINUTE, SEED, note_judged
+from .instruments import Rows
 
 RUNS = 3  # the fastest run counts, because other programs only slow a run down
 RUN_S_MAX = 120

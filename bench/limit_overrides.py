@@ -17,8 +17,7 @@ from tally.dynamo.client import Call
 from tally.operations import reads
 
 from .clients import clients_of, fresh_engine
-from .consumers import Rows
-from .instruments import Meter
+from .instruments import Meter, Rows
 
 PUT_OVERRIDE, READ_OVERRIDE, READ_NUMBER = "a new override", "a read of the override", "a read of the number"
 FIRST_CHANGE, LATER_CHANGE = "the first change", "a later change"

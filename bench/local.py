@@ -34,7 +34,7 @@ async def _all_shown_s(port: int) -> list[float]:
 async def _shown_s(server: Server, name: str) -> float:
     """Returns the seconds from a visit's answer to the read that shows the visit."""
     page = f"https://example.com/{name}"
-    await server.visit(page, f"bench-0123456789-{name}")
+    await server.visit(page, f"bench-0123456789-{name}")  # a stranger's key has at least 22 characters
     started_s = time.monotonic()
     while await server.read_visits(page) != 1:
         if time.monotonic() - started_s > SHOWN_S_MAX:

@@ -20,8 +20,8 @@ from tally.streams import bookkeeper, rollup, watermark
 from tests.delivery import Stream
 
 from .clients import LOCAL, SETTINGS, STREAMED, clients_of, fresh_engine
-from .consumers import SEED, Rows, deliver, wire_of, with_time
-from .instruments import Meter, WallClock
+from .consumers import SEED, deliver, wire_of, with_time
+from .instruments import Meter, Rows, WallClock
 
 PHASES = 6
 EDITS = 12  # in each phase

@@ -18,8 +18,8 @@ from tally.dynamo.client import Call
 from tally.streams import rollup
 
 from .clients import Clients, clients_of, fresh_engine
-from .consumers import Rows, deliver_streams, one_minute, track, write_units_of
-from .instruments import Meter
+from .consumers import deliver_streams, one_minute, track, write_units_of
+from .instruments import Meter, Rows
 
 PLAYS, VIDEOS = 100, 10
 SETS_PER_STREAM_BATCH = (1, 10, 100)

@@ -16,7 +16,7 @@ from tests.faults import LOSE_RESPONSE, Fault, FaultProxy
 from .clients import clients_of, fresh_engine
 from .consumers import deliver_streams
 from .designs import BARE_TRANSACTION, DESIGNS, NOW, POWERTOOLS, SOON, Design, Play
-from .instruments import Crasher, CrashError, Meter
+from .instruments import Crasher, CrashError, Meter, Rows
 
 ROUND_PLAYS = 5  # of each design in turn, so that other programs slow all designs down
 WARM_UP_ROUNDS = 4  # these rounds make connections, caches and Powertools' layers
@@ -28,7 +28,6 @@ CRASHES_SHARE = 0.01
 CALLER_ATTEMPTS_MAX = 40  # 2 s with the pauses, which is several times designs.INVOCATION_S
 CALLER_PAUSE_S = 0.05
 _IN_COUNTING_WRITES = (counters.PLAYS.attribute.encode(), b'"rollup"')
-Rows = dict[str, dict[str, float]]
 
 
 def measure(quick: bool) -> Rows:

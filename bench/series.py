@@ -19,7 +19,8 @@ from tally.streams import segments
 
 from . import plain
 from .clients import clients_of, fresh_engine
-from .consumers import SEED, Rows
+from .consumers import SEED
+from .instruments import Rows
 from .judging import put_segments
 
 HOUR = 495_000  # since 1970

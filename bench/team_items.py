@@ -19,9 +19,8 @@ from tests.delivery import Delivery, Stream
 from tests.sync_wire import SyncWire
 
 from .clients import clients_of, fresh_engine
-from .instruments import Meter
+from .instruments import Meter, Rows
 
-Rows = dict[str, dict[str, float]]
 RECORDS_ALONE, RECORDS_DURING_SCAN, SCANNED_ITEMS = (
     "200 records of 10 groups",
     "200 records of 10 groups, while a scan is open",

@@ -12,8 +12,7 @@ from tally.counting import periods, pseudonyms, tallies, unique_visitors
 from tally.dynamo.client import Call
 
 from .clients import clients_of, fresh_engine
-from .consumers import Rows
-from .instruments import Meter
+from .instruments import Meter, Rows
 
 FIRST_VISIT, NEXT_VISIT, READ_NUMBER = "a new visitor's visit", "the next visit", "a read"
 SOON, NOW, NOW_WITH_CEILING = "visible soon", "visible now", "visible now, with a ceiling"
@@ -35,7 +34,7 @@ def measure(quick: bool) -> Rows:
             for step in (FIRST_VISIT, NEXT_VISIT, READ_NUMBER):
                 meter.reset()
                 if step == READ_NUMBER:
-                    tallies.read(Call(store), counter, periods.tally_id(counter, "a", 1_800_000_000))
+                    tallies.read(Call(store), counter, periods.tally_id(counter, "a", 1_800_000_000))  # of any day
                 else:
                     unique_visitors.count(Call(store), counter, "a", "ann")
                 units = {"WCU": meter.write_units, "RCU": meter.read_units}

@@ -111,9 +111,8 @@ class Server:
         drifting: set[DriftingTally] = set()
         params: dict[str, str] = {}
         while True:
-            page = await self._request_with_retries(
-                "GET", "/drift", params=params, headers=await self._reader_headers()
-            )
+            headers = await self._reader_headers()
+            page = await self._request_with_retries("GET", "/drift", params=params, headers=headers)
             drifting.update(DriftingTally(row["counter"], row["id"], int(row["drift"])) for row in page["drift"])
             if page["cursor"] is None:
                 return frozenset(drifting)

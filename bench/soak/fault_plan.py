@@ -13,6 +13,7 @@ FAULT_SHARE = 0.05
 READ_TIMEOUT_S = 2.0  # of the core's client
 SLOW_FAULTS = (FaultKind.SILENCE, FaultKind.HANG_BEFORE)  # after either fault, the caller waits for READ_TIMEOUT_S
 SLOW_FAULT_WEIGHT = 0.3  # the other faults have 1
+TRANSACTION_FAULTS = (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
 LATE_SHARE = 0.3  # of the delayed requests and answers arrive after READ_TIMEOUT_S, the rest within 0.2 s
 LATE_S_MAX = 3.0  # the longest delay of a request or an answer, after which its client has sent another request
 HOT_PHASE_EVERY_S, HOT_PHASE_S = 10.0, 2.0  # of each key
@@ -53,9 +54,7 @@ def conflict_chance(body: bytes, now_s: float) -> float:
 def _fault(operation: str, body: bytes, chance: random.Random) -> Fault:
     kinds = list(FaultKind)
     if operation != "TransactWriteItems":
-        kinds = [
-            kind for kind in kinds if kind not in (FaultKind.THROTTLED_TRANSACTION, FaultKind.CONDITION_AND_CONFLICT)
-        ]
+        kinds = [kind for kind in kinds if kind not in TRANSACTION_FAULTS]
         if operation not in WRITES:  # a read has no conflict
             kinds.remove(FaultKind.CONFLICT)
     kind = chance.choices(kinds, [SLOW_FAULT_WEIGHT if kind in SLOW_FAULTS else 1 for kind in kinds])[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 THREADS = 24  # clients in one process
 BURST_MAX, BATCH_MAX = 90, 6  # increments of a burst, changes of a batch
-IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # rows of an import, crashes of it, writes before each crash
+IMPORT_MAX, CRASHES_MAX, CRASH_WRITES_MAX = 300, 3, 5  # rows and crashes of an import, writes before a crash
 TTL_S_MAX = 6  # of a hold
 CHILDREN = 15  # of each client, under each parent
 HOT_SHARE = 0.3  # of the changes go to the first two ids
@@ -272,18 +272,16 @@ class Client:
             if until_s <= now_s:
                 self._child_exists[entry] = exists
         self._changing_until = [changing for changing in self._changing_until if changing[0] > now_s]
-        entry = self._chance.choice(
-            self._hot_child_entries if self._chance.random() < HOT_SHARE else self._child_entries
-        )
+        is_hot = self._chance.random() < HOT_SHARE
+        entry = self._chance.choice(self._hot_child_entries if is_hot else self._child_entries)
         exists_now = self._child_exists[entry]
         if exists_now is None:
             return None
         put = not exists_now if self._chance.random() < 0.85 else exists_now  # the rest change nothing
         key = self._key() if self._chance.random() < 0.5 else ""
         self._child_exists[entry] = None
-        return self._intended.put_or_remove(
-            self._stores.faulty if key else self._stores.faulty_with_tokens, entry, key, put=put
-        )
+        store = self._stores.faulty if key else self._stores.faulty_with_tokens
+        return self._intended.put_or_remove(store, entry, key, put=put)
 
     # The answers.
 

@@ -121,8 +121,8 @@ class OperationFacts:
     """The errors besides those that any operation may raise."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
     """Returns why the operation does not work on this counter; None if it works."""
-    only_counters: Sequence[Counter] = ()
-    """The only counters that it works on. A deployment without these counters lacks the operation. Empty: any."""
+    serves_only: Sequence[Counter] = ()
+    """The only counters that it works on. A deployment with none of these counters lacks the operation. Empty: any."""
     example: Any = None
     success_statuses: Sequence[int] = (200,)
     """The statuses of its successful answers."""
@@ -229,7 +229,7 @@ class Operation(OperationFacts):
 
     def serves(self, counter: Counter) -> bool:
         """Returns whether it works on this counter."""
-        is_listed = not self.only_counters or counter.name in [listed.name for listed in self.only_counters]
+        is_listed = not self.serves_only or counter.name in [listed.name for listed in self.serves_only]
         return is_listed and self.refusal_for(counter) is None
 
     def served_counters(self, counters: Iterable[Counter]) -> list[Counter]:

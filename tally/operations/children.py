@@ -381,7 +381,7 @@ def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[
     access=Access.WRITE,
     throttle=SELDOM,
     refusal_for=_refusal_of_removal,
-    # `remove_parent` marks the parent and the shards of its number, and lists the parent for the sweep.
+    # `remove_parent` marks the parent and the shards of its tally, and lists the parent for the sweep.
     needs=lambda counters: (
         needs.on_counts(counters, "Query", "GetItem", "UpdateItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),

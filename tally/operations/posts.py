@@ -37,7 +37,7 @@ _EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "rev
     "PUT /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    only_counters=[LIKES],
+    serves_only=[LIKES],
     needs=lambda counters: needs.on_counts(counters, "Query", "PutItem", "UpdateItem"),
     raises=[ForbiddenError, EditConflictError, ParentRemovedError],
     example=_EXAMPLE,
@@ -56,7 +56,7 @@ def put_post(call: Call, *, id: Id, body: Annotated[str, POST_TEXT]) -> Answer[P
     "GET /posts/{id}",
     access=Access.ANYONE,
     throttle=READS,
-    only_counters=[LIKES],
+    serves_only=[LIKES],
     needs=lambda counters: needs.on_counts(counters, "Query"),
     raises=[NotFoundError],
     example=_EXAMPLE,
@@ -71,8 +71,8 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
     "DELETE /posts/{id}",
     access=Access.SIGNED_IN,
     throttle=SELDOM,
-    # `delete_post` marks the post and the shards of its number, removes its text, and lists the post for the sweep.
-    only_counters=[LIKES],
+    serves_only=[LIKES],
+    # `delete_post` marks the post and the shards of its tally, removes its text, and lists the post for the sweep.
     needs=lambda counters: (
         needs.on_counts(counters, "GetItem", "UpdateItem", "DeleteItem") | needs.on_ledger({"DELETED": ["PutItem"]})
     ),

@@ -49,7 +49,7 @@ class Visits(TypedDict):
     "POST /visits",
     access=Access.ANYONE,
     throttle=WRITES,
-    only_counters=[VISITS, BOT_VISITS, PAGE_VISITORS],
+    serves_only=[VISITS, BOT_VISITS, PAGE_VISITORS],
     needs=lambda counters: (
         needs.to_count(counters) | (needs.SALT_OF_DAY if is_listed(counters, PAGE_VISITORS) else needs.NOTHING)
     ),
@@ -83,7 +83,7 @@ def visit(
     "GET /visits",
     access=Access.ANYONE,
     throttle=READS,
-    only_counters=[VISITS, BOT_VISITS, PAGE_VISITORS],
+    serves_only=[VISITS, BOT_VISITS, PAGE_VISITORS],
     needs=lambda counters: needs.on_counts(counters, "Query") | needs.READ_WATERMARK,
     example={"counter": "visits", "id": PAGE_EXAMPLE, "value": 1204, "bots": 37, "as_of": 1785542401},
     is_cacheable=True,
@@ -105,7 +105,7 @@ def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     "GET /visits/badge.svg",
     access=Access.ANYONE,
     throttle=READS,
-    only_counters=[VISITS],
+    serves_only=[VISITS],
     needs=lambda counters: needs.on_counts(counters, "Query"),
     raises=[ForbiddenError],
     example=badge.EXAMPLE,

@@ -92,7 +92,7 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
 
 
 def differences(store: Store, minute: int, cache: SegmentCache | None = None) -> Net:
-    """Returns the difference of each tally in a minute. `read`: the cache of the run.
+    """Returns the difference of each tally in a minute. `cache`: the cache of the run.
 
     Two halves of a removal on neighbouring minutes cancel out, and make no difference. The halves of the older minute
     cancel out first. So each half meets one other half at most, and no half counts twice.

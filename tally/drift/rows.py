@@ -114,7 +114,7 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
 
 
 def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
-    """Returns the write that sets a drift to its part `remaining`, as confirmed. Nobody judges the rest's halves."""
+    """Returns the write that sets a drift to its part `remaining`, as confirmed. The rest proves nothing."""
     assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 NODE_DIFFERENCE_S = 1.0  # by which the clocks of two nodes of DynamoDB may differ
 DATE_ROUNDING_S = 1.0  # `Date` has whole seconds, rounded down
 CLOCK_DIFFERENCE_S_MAX = 15 * 60
-"""By so much the clocks of two processes may differ before an answer. Each clock may be wrong by 5 minutes."""
+"""By so much two processes' clocks may differ before an answer: each may be wrong by 5 minutes, and 5 are a margin."""
 
 
 class Clock:

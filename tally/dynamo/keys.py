@@ -8,9 +8,9 @@ The ledger holds what the streams report of each tally, and how far their consum
                 restored ledger: format, restored_s, notes_began_s
     drift       DRIFT, digest -> counter, target, drift, upto, since, changes
     checkpoint  CHECKPOINT#consumer#table, stream shard -> sequence, through, heartbeat, note
-    dead letters   DEADLETTER, consumer#epoch s of the record#shard#sequence -> object, reason, table, at
+    dead letters   DEADLETTER, consumer#epoch s of the record#table#shard#sequence -> object, reason, table, at
     losses      LOST, gap#consumer or letter#its sort key -> consumer, since, until, resume_minute
-    history     HISTORY#counter#target, epoch ms#nonce -> by, why, amount, before, after
+    history     HISTORY#counter#target, epoch ms#nonce -> at, by, why, how, amount, before, after, added
     losses, acknowledged   HISTORY#LOST, epoch ms#nonce -> by, why, at, consumer, since, until
     forgotten   HISTORY#FORGOTTEN#digest, epoch ms#nonce -> by, why, found, posts, children, holds, finished
     imported    HISTORY#IMPORT, counter#run -> by, why, at, digest, rows, refused, finished
@@ -26,8 +26,8 @@ The ledger holds what the streams report of each tally, and how far their consum
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, found_nothing
 
-A segment has what a run of stream records books on one minute (streams/segments.py). Holds are in the ledger, too
-(counting/hold_items.py).
+A segment has what a run of stream records books on one minute (streams/segments.py). The ledger also has holds
+(counting/hold_items.py) and series (series/hours.py, series/top.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ JUDGE_KEY, FINGERPRINT_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FINGERPRINT", "PR
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
 RECEIPT_HEARTBEAT_PREFIX = "heartbeat#"  # of heartbeats in receipts; HEARTBEAT_PREFIX is for other tables
-MINUTE_MAX = 10**10
+MINUTE_MAX = 10**10  # later than each minute, and than each time in seconds until the year 2286
 
 
 def key(partition_key: str, sort_key: str) -> Item:

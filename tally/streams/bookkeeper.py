@@ -72,7 +72,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def _import_day(image: Image, record: Record) -> int:
-    """Returns the day of an imported receipt or child; the record's day if it is not valid; -1: not imported."""
+    """Returns the day of an imported receipt or child; the record's day if the mark is not valid; -1: not imported."""
     if not image.keys() >= IMPORTED.keys():
         return -1
     [mark] = (image[name] for name in IMPORTED)

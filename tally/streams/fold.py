@@ -111,7 +111,7 @@ class StreamConsumer:
     name: str
     read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]
     run: Callable[[str, BatchContext], Run]  # makes an empty run that begins with this sequence number
-    needs_watermark: bool = False  # whether the consumer must know which minutes are judged
+    needs_watermark: bool = False  # whether it must know which minutes are judged: only the bookkeeper
 
     def effects(self, declared: CounterIndex, table: str, record: Record) -> Sequence[Effect]:
         """Returns what a record does. Raises PoisonRecordError if the record is to become a dead letter."""

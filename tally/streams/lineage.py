@@ -119,8 +119,8 @@ class StreamsSnapshot:
     def _passed_s(self, consumer: str, table: str, leaf: Lineage) -> float:
         """Returns the time up to which a consumer has passed a leaf.
 
-        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record in it. An empty answer
-        is not a proof. But an error makes only drift that ends by itself, because no entry is lost.
+        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record in it. If a record
+        follows nevertheless, drift may last until the record is booked.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._rollup_caught_up(table, leaf):

@@ -114,7 +114,7 @@ class TallyRun(Run):
     """
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
-    """By tally and day, the amount for the receipts of the day."""
+    """By tally and day, the amount for the receipts of the day, or for children (day -1)."""
 
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
         new = 0

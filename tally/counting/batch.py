@@ -1,6 +1,6 @@
 """Many changes under one key: all changes count, or no change counts.
 
-The changes of one tally are folded to their sum, and one write adds the sum. Limits judge the sum. One transaction has
+The changes of one tally are summed up, and one write adds the sum. Limits judge the sum. One transaction has
 the receipt first, and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its
 caller asks for `soon`, or it spills (spilling.py). The receipt has one list of the tallies that move with the receipt,
 and one list of the tallies that wait. If all tallies wait, the receipt is written alone.
@@ -102,7 +102,7 @@ class Batch:
 def parse_batch(
     entries: Sequence[Mapping[str, object]], counters: Mapping[str, Counter], now_s: float, *, soon: bool
 ) -> Batch:
-    """Checks and folds the changes, which are of the current period. `soon`: the rollup adds all changes.
+    """Checks the changes, and sums them up by tally in the current period. `soon`: the rollup adds all changes.
 
     Raises InvalidInputError, which names the entry at fault. Raises PayloadTooLargeError beyond TALLIES_MAX tallies.
     """
@@ -223,8 +223,8 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
             )
     for place, reason in enumerate(reasons):
         if reason.code in REJECTED_CODES:
-            is_whole = all(other.code == reason.code for other in all_of)
-            where = "writes" if is_whole else f"writes[{place}]"
+            names_no_write = all(other.code == reason.code for other in all_of)
+            where = "writes" if names_no_write else f"writes[{place}]"
             raise WriteInvalidError(f"DynamoDB does not accept {where}: {reason.message}", field=where)
 
 

@@ -40,7 +40,7 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""When a child was put, in epoch seconds; for a browser the start of its day. Likes were the first children."""
+"""When a child was put, in epoch seconds; for an anonymous child the start of a day. The name is from likes."""
 TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
 ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 

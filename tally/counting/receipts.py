@@ -41,7 +41,7 @@ IMPORT = "import"
 IMPORTED: Item = {"imported": {"BOOL": True}}
 """The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
 value of the mark is that day: `{"N": "19846"}`."""
-# Receipts outlive checkpoints, so changes after the last checkpoint can be recounted from receipts.
+# A day longer than checkpoints (CHECKPOINT_KEPT_S), so changes after the last checkpoint can be counted from receipts.
 PENDING_KEPT_S = 8 * DAY_S
 
 

@@ -199,7 +199,7 @@ def _move_write(
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
-    nonce = nonce_start + secrets.token_urlsafe(6)  # unique; after `by`, letters, digits, `-` and `_` only
+    nonce = nonce_start + secrets.token_urlsafe(6)  # unique; has only letters, digits, `-` and `_` after `nonce_start`
     write: Write = {
         "TableName": call.store.settings.counts_table,
         "Key": key(counter, id_, shard),

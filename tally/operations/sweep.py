@@ -35,7 +35,7 @@ SCHEDULE = Schedule(
 )
 RESERVE_S = 2.0  # of the invocation's time: a part that has begun then ends
 # The share that each part gets of the time that is left when the part begins.
-HOLDS_SHARE = 0.5  # what holds have taken is money
+HOLDS_SHARE = 0.5  # the first part: what an expired hold has taken cannot be sold
 JUDGE_SHARE = 0.6
 EVENTS_SHARE = 0.25
 TEAM_TABLES_SHARE = 0.4

@@ -56,6 +56,7 @@ READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3
 STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
 LISTED_AFTER_S = 60  # a new shard is listed after this time
+SETTLED_AFTER_S = 400  # after its end a scan is settled: clocks may differ by 300 s, and the sweep passes 60 s less
 NESTED_MAX = 2  # how deep processes act during a request of another process
 
 
@@ -221,7 +222,7 @@ class TeamSchedule:
         recount = replace(self.team.recount(name, scan), page_items=5, now_s=self.clock)
         for _ in recount.run_steps():
             self.write()
-        for pass_s in (0, 400, 400):
+        for pass_s in (0, SETTLED_AFTER_S, SETTLED_AFTER_S):
             self.clock.pass_s(pass_s)
             self.write()
             self.deliver_all()
@@ -233,7 +234,7 @@ class TeamSchedule:
             assert recount.set_number(difference) or recount.set_number(recount.difference(difference.group))
             self.deliver_all()
         recount.close(has_counted_all=True)
-        self.clock.pass_s(400)
+        self.clock.pass_s(SETTLED_AFTER_S)
 
     def _process(self) -> Handler:
         is_new = self.chance.random() < 0.7

@@ -264,7 +264,7 @@ def test_a_wrong_command_line_gets_an_error_of_one_line(run: Run, arguments: tup
 
 @pytest.mark.long
 def test_a_search_for_a_user_costs_the_documented_units(deployment: Deployment, world: World) -> None:
-    """1,000 likes whose ids are UUIDs cost 40 read units, and each bucket of holds costs one read unit."""
+    """By the docstring of `forgetting`, 200 likes cost 8 read units at most. Each bucket of holds costs one."""
     post = str(uuid.uuid4())
     deployment.post(post=post)
     for _ in range(200):

@@ -1,8 +1,8 @@
 """Hours: sums up the accepted amount of each tally in each hour, from the journal's segments.
 
 The sweep reads each judged minute once, because the minute's segments do not change any more. Every PART_MINUTES it
-writes the amounts of the present hour as running segments, sorted by digest and compressed. They live as long as the
-segments that the hour still lacks. When the hour is over, each tally that moved gets one attribute, such as `h13`, in
+writes the amounts of the present hour as running segments, sorted by digest and compressed. Running segments live as
+long as the journal's segments. When the hour is over, each tally that moved gets one attribute, such as `h13`, in
 its item of the day. The attribute is SET: if a sweep dies or runs twice, the result is the same.
 
 Imports are not traffic. For each day that imported rows belong to, there is another sum, with the id `9f3a#2024-05-03`.
@@ -46,7 +46,7 @@ from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, mi
 
 PART_MINUTES = 20  # minutes between two sets of running segments, so one hour of a tally costs less than 1.1 WCU
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too, because changes were booked before it
+LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too: changes were booked before that sweep
 LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began and the hour before, which days may lack
 SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more tallies take more parts
@@ -191,8 +191,8 @@ def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmoun
 
 
 def running_amounts_of(store: Store, progress_: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
-    """Yields the amounts of one tally in the present hour, in any order. One Query of one item is enough, unless its
-    imports are in two running segments."""
+    """Yields the amounts of one tally in the present hour, in any order. `$` follows `#`, which ends the tally's digest
+    in its imports. One Query of one item is enough, unless the imports are in two running segments."""
     partition, table = keys.running_partition(progress_.hour, progress_.through), store.settings.ledger_table
     digest = keys.tally_digest(counter, id_)
     for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
@@ -243,7 +243,7 @@ def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int,
 
 
 def _hour_write(settings: Settings, hour: int, entry: HourAmount) -> Write:
-    """Returns the write of one tally's hour sort_key its item of the day. An import stays for ever."""
+    """Returns the write of one tally's hour into its item of the day. An import stays for ever."""
     day, hour_of_day = divmod(hour, 24)
     update, values, sort_key = f"SET h{hour_of_day} = :amount", {":amount": {"N": str(entry.amount)}}, day_name(day)
     if entry.import_day:

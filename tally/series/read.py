@@ -97,7 +97,7 @@ class ImportedHour(NamedTuple):
 def read_imports(
     store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """Yields the imports of a tally into the days of UTC that a range touches. `running`: of the present hour."""
+    """Yields the imports of a tally into the days (UTC) of a range. `running`: the amounts of the present hour."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
@@ -159,7 +159,7 @@ def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, no
     points = (wanted.end - wanted.first) // (1 if by == HOUR else 24)
     if points > POINTS_MAX[by]:
         raise InvalidInputError(f"The range has {points} {by}s. Ask for {POINTS_MAX[by]} at most.", field="from")
-    # Hours of each day, because some zones change by half an hour.
+    # Two hours of each day, because some zones change their offset by half an hour.
     sample_hours = (*range(wanted.first, wanted.end, 12), wanted.end) if by == DAY else ()
     if any(_start_s(hour, wanted) % HOUR_S for hour in sample_hours):
         raise InvalidInputError("tz must be a zone whose days begin with an hour of UTC on each day.", field="tz")

@@ -6,7 +6,7 @@ hours, and the list of a month from the lists of its days. If some of these list
 more or less than its sum. `error_max` is the most by which the sum may differ.
 
 In the ledger, PK, SK -> attributes:
-    top     TOP#hour#counter, 2026-11-22T13 -> body, least, error, through
+    top     TOP#hour#counter, 2026-11-22T13 -> body, least (the cutoff), error, through
             TOP#day#counter, 2026-11-22 -> body, least, error, through
 """
 

@@ -52,8 +52,8 @@ class ItemChange(NamedTuple):
     `old`, `new`: what the item contributes before and after the record. `scan`: the open scan whose recount moves.
     `marker`: the key of the item's marker as JSON. `needs_marker`: the scan may have read the item after the record.
     `is_near_scan_end`: the record is newer than the scan's end, but the stamps of one item may go back by CLOCK_SLACK.
-    `team_number`: the team's own number after the record. `pair`: always empty, because one record has both halves.
-    `example`: the item that cannot be counted, and why.
+    `team_number`: the team's own number after the record. `pair` (streams/fold.py): always empty,
+    because one record has both halves. `example`: the item that cannot be counted, and why.
     """
 
     counter: Counter
@@ -180,7 +180,7 @@ class ItemsRun(Run):
                 self._note_team_number(change)
 
     def _note_team_number(self, change: ItemChange) -> None:
-        """Notes the team's number after the record, and the changes that the number may not include yet."""
+        """Notes the team's number after the record, and by how much the number may be behind its items, or ahead."""
         for value, sign in moves_between(change.old, change.new):
             if not value.is_reserved:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
@@ -195,7 +195,7 @@ class ItemsRun(Run):
                 noted.recount_attribute = change.scan.team_number_attribute
 
     def _note_of(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
-        self._move(change, value, 0)
+        self._move(change, value, 0)  # so that `writes` updates the tally's item
         return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
     def _recount(self, change: ItemChange, scan: Scan) -> None:
@@ -210,7 +210,7 @@ class ItemsRun(Run):
         elif change.is_near_scan_end:
             self.markers_after[key] = first_seen.STREAM_MARKER
         for value, sign in moves:
-            self._move(change, value, 0)
+            self._move(change, value, 0)  # so that `writes` updates the tally's item
             tally = counter.name, value.group
             _, amount = self.recounts.get(tally, ("", 0))
             self.recounts[tally] = scan.recount_attribute, amount + sign * value.amount

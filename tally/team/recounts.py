@@ -28,7 +28,7 @@ STALE_MAX = 3  # recounts of older scans that an item may keep
 
 
 class Difference(NamedTuple):
-    """The number of one group, and its recount. `is_set`: by this scan. `first_item`: it has the team's number."""
+    """The number of one group, and its recount. `is_set`: this scan has set it. `first_item`: has the team's number."""
 
     group: str
     number: int

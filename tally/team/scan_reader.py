@@ -122,7 +122,7 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            # A scan that is resumed does not read this page again.
+            # No transaction stored this page's position: without it, a resumed scan would read the page again.
             if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):

@@ -121,7 +121,7 @@ def begin(
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
-    generation = max(before.generation + 1, int(now_s))  # higher than in any older scan, even of another name
+    generation = max(before.generation + 1, int(now_s))  # higher than in older scans of a renamed counter, too
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
         "items": 0, "table": counter.items.table, **({"spot": 1} if is_spot_check else {}),

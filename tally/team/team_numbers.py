@@ -29,7 +29,7 @@ UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
 """The number of a group whose item is gone, or has no number."""
 STRETCHES_PER_WINDOW = 6  # in the declared `within_s`
-STRETCHES_MAX = 200  # of an item in each direction: minutes of a busy group
+STRETCHES_MAX = 200  # of an item in each direction: 33 busy minutes if `within_s` is 60
 STRETCHES_PER_WRITE_MAX = 100  # an expression has up to 4 KB
 PARTITIONS = 16  # of the listed groups: a partition takes 1,000 write units a second
 
@@ -48,7 +48,7 @@ class TeamNumberNote:
     """None: no record of the run has the number."""
     moves: dict[str, int] = field(default_factory=dict)
     """By attribute, the amount of its stretch."""
-    at_s: int = 0
+    at_s: int = 0  # of the newest record
     recount_attribute: str = ""
     """The attribute of an open scan for the number; empty: no scan is open."""
 

@@ -16,14 +16,15 @@ AMOUNT_MAX = THRESHOLD_MAX  # the largest change and limit; a tally itself may g
 MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
 MAX_SHARDS_AUTOMATIC = 0
 RECEIPT_DAYS_MAX = 365
-RECORD_WRITES_MAX = 98  # for one record: DynamoDB takes 100 in a transaction, and one is the checkpoint
-WRITES, WATCHED_WRITES = 3, 5  # for a counter: two numbers and a marker; with a watch a third number and a list entry
+RECORD_WRITES_MAX = 98  # for one record: a transaction takes 100, of which one is the checkpoint, and one is spare
+# For a counter: the numbers of the old and the new group, and a marker; with a watch a third number and a list entry.
+WRITES, WATCHED_WRITES = 3, 5
 COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
-PARENT_SHARDS_MAX = 64  # of a counter with children: DynamoDB takes 100 writes in a transaction
+PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes all shards
 USER_CHILD_PART = "USER"  # the last part of `child` if users name its items
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # an hour of local time may come twice, and visitors of an hour are few
+LOCAL_PERIODS = PERIODS[2:]  # may have a timezone and count visitors: an hour of local time may come twice
 KEEP_PERIODS_MAX = 5000  # if these are years, the last year has four digits
 _SHARD_NUMBER_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
@@ -530,7 +531,7 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
         if counter.child is not None:
             by_child.setdefault((counter.prefix, counter.child), counter)
     for counter in counters:
-        # A read of a post covers `META` to `META.BODY`.
+        # A read of a post reads all sort keys from `META` to `META.BODY`, so no counter may be at `META.A`.
         beside = [by_item.get((counter.prefix, start[:-1])) for start in _starts(counter.sort_key, ".")]
         above = [by_child.get((counter.prefix, start)) for start in _starts(f"{counter.sort_key}#", "#")]
         for owner in (*above, *beside):

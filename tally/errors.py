@@ -32,7 +32,7 @@ TallyError
 ├── (of stream consumers, the sweep and the command; no request causes them)
 │   ├── PoisonRecordError           500  a stream record that the consumer cannot apply (streams/record.py)
 │   │   └── DeadLetterExpiredError  500  a dead letter has expired (streams/dead_letters.py)
-│   ├── WriteRejectedError          500  a write that DynamoDB refuses (dynamo/transactions.py)
+│   ├── WriteRejectedError          500  a write that DynamoDB rejects (dynamo/transactions.py)
 │   ├── ConditionFailedError        500  another writer was first (dynamo/transactions.py)
 │   ├── ScanAbandonedError          500  a scan of a team's table was abandoned (team/recounts.py)
 │   ├── UncountableError            500  an item cannot be counted as it is declared (team/recounts.py)
@@ -315,7 +315,7 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
     """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
     detail = error.detail if error.status != 500 else "Tally failed and logged the error."
-    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # an error in a client ends with it
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # a client's error ends with it
         detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

@@ -24,8 +24,7 @@ RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
 """The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
 newest item with a fault."""
 RESERVED_GROUP_PREFIX = "~-"
-"""The prefix of Tally's own groups: the groups of faults, and TEAM_NUMBERS_GROUP. `encode_id` never makes such an
-id."""
+"""The prefix of Tally's own groups, which `encode_id` never makes: groups of faults, and TEAM_NUMBERS_GROUP."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
 """The group that counts the items that have a team number."""
 HEARTBEAT_PREFIX = "HEARTBEAT#"
@@ -187,6 +186,7 @@ class Items:
         if not (
             HEARTBEAT_PREFIX.startswith(self.partition_prefix) or self.partition_prefix.startswith(HEARTBEAT_PREFIX)
         ):
+            # No heartbeat has such a partition key, so contributions do not depend on `heartbeats`.
             del fields["heartbeats"]
         return fields
 

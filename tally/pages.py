@@ -120,7 +120,7 @@ class Pages:
             parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired)]
             if not self._is_dropped(first, paired):
                 remaining.append("".join([self._parameter(first), *parts]))
-            elif parts:
+            elif parts:  # the first parameter is dropped: `;b%3D7` becomes `b=7`
                 remaining.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
         return "&".join(remaining)
 

@@ -179,7 +179,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
 
 def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: ReceiptDraft) -> Body:
     """Tries until a transaction commits. Each try leaves out the children that exist, and children without a parent."""
-    rows = {(row.id, row.child): row for row in reversed(chunk.rows)}
+    rows = {(row.id, row.child): row for row in reversed(chunk.rows)}  # the first row of a child wins
     missing: set[str] = set()
     retries = call.retries()
     while True:

@@ -52,7 +52,7 @@ def rebuildable(counter: Counter) -> bool:
 
 
 def notes_began_s(watermark_: Watermark) -> int:
-    """Returns since when tallies note what the rollup adds: since the ledger, or that of the backup, began."""
+    """Returns when the ledger, or the backup's ledger, began: since then tallies note what the rollup adds."""
     return items.int_attribute(watermark_.item, "notes_began_s", items.int_attribute(watermark_.item, "began_s"))
 
 
@@ -123,9 +123,8 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
 
 
 def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Returns whether receipts of this amount may be lost. If somebody removed a receipt, the difference has the
-    opposite sign. Lost voids have the opposite sign, too. For a counter with a step, they are at most the day's
-    voids."""
+    """Returns whether receipts may be lost. `amount`: a day's receipts less the day's note. If the counter's step
+    has the other sign, somebody removed a receipt, or voids are lost: then `amount` is at most the day's voids."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     voided = of_day.down if counter.delta > 0 else of_day.amount - of_day.down

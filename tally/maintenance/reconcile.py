@@ -36,7 +36,7 @@ from ..streams.watermark import Watermark
 REPAIRS_MAX = 20  # tries to commit a repair: a try fails if the drift row changes, or the tally has a conflict
 PAUSE_S_MAX = 0.2  # between two tries; a conflicting transaction is over in 30 ms
 WAIT_MAX = 20  # minutes for the judge, which is four to eight minutes behind if no consumer stalls
-WAITS_PER_MINUTE = 12
+WAITS_PER_MINUTE = 12  # reads of the watermark in a minute
 COUNTS_BEFORE = 2  # judged counts of the children before a count that the ledger does not explain
 SHARDS_HELD_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
 
@@ -91,7 +91,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """The store of a run. `clock`, `sleep`: wall time."""
+    """Finds and repairs wrong tallies in a store. `clock`, `sleep`: wall time."""
 
     store: Store
     clock: Callable[[], float] = field(default=clock.now_s)

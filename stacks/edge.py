@@ -19,8 +19,8 @@ from tally.cdk.names import edge_stack_name
 from tally.cdk.options import CLIENT_RATE_WINDOW_S, EDGE_REGION, Options
 from tally.cdk.quotas import check_quotas
 
-CACHE_TTL_MAX = Duration.days(1)  # longer than each Cache-Control of the API
-# CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
+CACHE_TTL_MAX = Duration.days(1)  # no Cache-Control of the API is longer
+# Without a setting, CloudFront keeps these errors for 10 s, whatever the API's Cache-Control says.
 CACHED_ERRORS = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 # The same texts as API Gateway's, which itself refuses bodies over 10 MB.
 CLIENT_RATE_BODY, BODY_SIZE_BODY = '{"message":"Too Many Requests"}', '{"message":"Request Entity Too Large"}'
@@ -206,7 +206,7 @@ def _rule(
 
 
 def _body_size_statement(routes: Sequence[Route]) -> waf.CfnWebACL.StatementProperty:
-    """Returns a statement that matches long bodies, except on the paths of operations that take them, with a token."""
+    """Returns a statement that matches long bodies, except on paths that take long bodies. Those paths need a token."""
     field = waf.CfnWebACL.FieldToMatchProperty
     untransformed = [waf.CfnWebACL.TextTransformationProperty(priority=0, type="NONE")]
     exempt_paths = sorted({route.path for route in routes if route.operation.body_bytes_max > BODY_BYTES_MAX})

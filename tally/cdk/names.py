@@ -24,7 +24,7 @@ class Names:
     stack: str
     """The stack's name: `Tally-prod`."""
     path: tuple[str, ...] = ()
-    """The ids from the stack down to the scope of Tally, without hidden ones."""
+    """The ids from the stack down to the scope of Tally, without hidden ids."""
     docs: str = "docs"
     """Where people read the pages of docs/: a URL, or the folder."""
 
@@ -92,7 +92,7 @@ class Names:
         return f"{self.base.lower()}-{account}"
 
     def table(self, name: str, restored: str = "") -> str:
-        """A table: `Tally-prod-counts`; `Tally-prod-20261122T103000-counts` is one that was restored to this moment.
+        """A table: `Tally-prod-counts`; `Tally-prod-20261122T103000-counts` is a table restored to this moment.
 
         CloudFormation would make up a new name in each stack. With a fixed name, a deploy that forgets the adopted
         tables fails, because a table of this name exists. So no stack starts again from 0.

@@ -1,7 +1,7 @@
 """The tables (docs/internals.md describes their items).
 
 Their names are fixed, so that CloudFormation can adopt a table that exists (docs/restore.md). A restored table has a
-logical id of its own: CloudFormation adopts only what is new in a template, and lets go of what is no longer in it.
+logical id of its own: CloudFormation adopts only what is new in a template, and keeps what is gone from the template.
 """
 
 from __future__ import annotations

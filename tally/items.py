@@ -20,13 +20,15 @@ AMOUNT_LIMIT = 10**15
 """The amount of an item, without its sign, is less than this, in units of its scale."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
-RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "kept", "example"
+RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "team_number", "example"
 """The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
 newest item with a fault."""
 RESERVED_GROUP_PREFIX = "~-"
 """The prefix of Tally's own groups, which `encode_id` never makes: groups of faults, and TEAM_NUMBERS_GROUP."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
 """The group that counts the items that have a team number."""
+UNREADABLE_GROUP = f"{RESERVED_GROUP_PREFIX}unreadable"
+"""The group that counts the items whose team number cannot be read."""
 HEARTBEAT_PREFIX = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # of the text in the item, before `encode_id`
@@ -65,7 +67,7 @@ FAULT_KINDS = {
     "amount": "an amount that is not a number",
     "decimals": "an amount with more decimals than `scale`",
     "large": f"an amount of {AMOUNT_LIMIT:.0e} or more".replace("e+", "e"),
-    "kept": "a team's number that cannot be read",
+    "unreadable": "a team number that cannot be read",
 }
 """The faults. If an item lacks an attribute, that is not a fault: the item does not count, as with NULL in SQL."""
 
@@ -250,7 +252,7 @@ class Items:
         assert self.watch is not None
         number = self._number(image, self.watch.attribute)
         if isinstance(number, Fault):
-            return Fault("kept", number.why)
+            return Fault("unreadable", number.why)
         group = self._group(image)
         return group if isinstance(group, Fault) else None if number is None else Contribution(group, number)
 

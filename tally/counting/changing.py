@@ -81,7 +81,7 @@ def _try_change(
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     moved_by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
     body = holds.answer_members(counter, tally, hold["hold_id"]["S"], amount, expires_s)
-    long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept"]["N"])))
+    long_draft = draft._replace(expires_s=hold_items.known_until_s(int(hold["latest"]["N"]), int(hold["kept_s"]["N"])))
     receipt = long_draft.receipt(
         call, body, **(tallies.receipt_facts(counter, tally, moved_by, minute) if moved_by else {})
     )

@@ -7,10 +7,10 @@ Holds are in the ledger table. PK, SK -> state:
     HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its release was refused
     HOLDS#SETTLED#counter/id  <hold id>                     moved: the hold is held, and has another time (`expires`)
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what the commit took), released,
-                                                            expired or voided, until `kept` seconds after `latest`
+                                                            expired or voided, until `kept_s` seconds after `latest`
 
 `latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt that took the hold; a void
-marks that receipt. `kept`: for how many seconds the receipts of the counter lived when the hold was placed. So a hold
+marks that receipt. `kept_s`: for how many seconds the receipts of the counter lived when the hold was placed. So a hold
 and its receipt live equally long, even if `receipt_days` changes.
 """
 

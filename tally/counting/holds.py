@@ -66,7 +66,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         kept_s = hold_items.record_kept_s(call.store, counter)
         long_draft = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept_s))
         receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, moved_by, minute))
-        facts: items.Values = {"latest": latest_s, "kept": kept_s, "receipt": draft.id}
+        facts: items.Values = {"latest": latest_s, "kept_s": kept_s, "receipt": draft.id}
         writes = partial(_hold_writes, call, counter, id_, hold_id, moved_by, minute, facts)
         tallies.commit_within_limits(call, counter, id_, moved_by, lambda _: writes(), receipt)
         return body
@@ -186,7 +186,7 @@ def transition(
 
 def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Values:
     """Returns the attributes of the record of a settled hold."""
-    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept"))
+    latest_s, kept_for_s = (int(hold[fact]["N"]) for fact in ("latest", "kept_s"))
     used = {COMMITTED: kept_amount, VOIDED: items.int_attribute(hold, "used")}
     return {
         "target": hold["target"]["S"],
@@ -195,7 +195,7 @@ def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Value
         "amount": int(hold["amount"]["N"]),
         "expires": hold_items.expires_s(hold),
         "latest": latest_s,
-        "kept": kept_for_s,
+        "kept_s": kept_for_s,
         "receipt": hold["receipt"]["S"],
         "expiration": hold_items.known_until_s(latest_s, kept_for_s),
         "nonce": call.nonce,

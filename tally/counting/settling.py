@@ -24,7 +24,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
     (`RELEASED`: gives the amount back), or voids it (`VOIDED`: gives back what its commit took), once.
 
     A commit of less than the held amount gives the rest back, and a commit of more takes the difference. An expired
-    hold has given its amount back, so a commit at an amount takes all of it. Such a commit may come until `kept`
+    hold has given its amount back, so a commit at an amount takes all of it. Such a commit may come until `kept_s`
     seconds after the expiry. The period of the hold moves, even if another period is current.
 
     Returns `{"counter","id","hold","state","changed"}`, and after a commit the `amount` that it took. To settle the
@@ -60,7 +60,7 @@ def _refuse(counter: Counter, hold: Item, state: str, *, must_be_unexpired: bool
     late = (state, present) == (COMMITTED, EXPIRED)
     if late and must_be_unexpired:
         raise HoldSettledError("The hold is expired. Others may have its amount. Commit an amount to take it now.")
-    if late and hold_items.expires_s(hold) + int(hold["kept"]["N"]) <= clock.now_s():
+    if late and hold_items.expires_s(hold) + int(hold["kept_s"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold expired too long ago to be committed.")
     if (late or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
         raise periods.not_kept_error(counter, tally, "hold")

@@ -10,7 +10,7 @@ from ..counter import Counter
 from ..counting import tallies
 from ..drift.checks import Check
 from ..dynamo.client import Call, Store
-from ..items import RESERVED_GROUP_PREFIX, TEAM_NUMBERS_GROUP
+from ..items import TEAM_NUMBERS_GROUP, UNREADABLE_GROUP
 from . import faults, scan_state
 from .scan_state import Scan
 
@@ -54,9 +54,7 @@ def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None)
     if watch is None or scan.counted_by != counter.items_digest or count_team_numbers(store, counter):
         return ""
     item = f"item with the sort key {watch.at}"
-    if unread := tallies.sum_of_shards(
-        counter, tallies.read_shards(Call(store), counter, f"{RESERVED_GROUP_PREFIX}kept")
-    ):
+    if unread := tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, UNREADABLE_GROUP)):
         why, do = f"{unread:,} times an {item} has it, and Tally cannot read it", "Store it as a number"
     else:
         why, do = f"no {item} has it", "Correct `attribute` or `at`"

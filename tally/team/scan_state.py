@@ -31,7 +31,7 @@ SCANS_PARTITION = "ITEMS"
 ATTEMPTS_MAX = 5
 RECOUNT_PREFIX = "recount#"
 """The start of the names of the attributes that scans count into, in tally items."""
-TEAM_NUMBER_PREFIX = "kept#"
+TEAM_NUMBER_PREFIX = "team_number#"
 """The start of the names of the attributes for the team's number, in tally items."""
 
 

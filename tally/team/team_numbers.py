@@ -1,9 +1,9 @@
 """The consumer stores the number that a team keeps in the tally item of the count, so that one read returns both.
 
-    tally item -> kept, up#time, down#time
+    tally item -> team_number, up#time, down#time
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
-`kept`: the team's number in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
+`team_number`: its value in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
 because of the changes in one stretch of time. The number may not include some changes of items yet, and may have moved
 before its items. `WATCHED` lists the groups that team/watch.py checks.
 

@@ -215,7 +215,7 @@ def test_an_item_among_the_live_holds_that_is_already_committed_is_not_released(
     hold_id = f"{int(time.time()) - 600}-{'A' * 16}"
     values = {
         "counter": "stock", "target": ITEM, "hold_id": hold_id, "state": COMMITTED, "amount": 1, "expires": 1,
-        "latest": 1, "kept": 1, "receipt": "none",
+        "latest": 1, "kept_s": 1, "receipt": "none",
     }  # fmt: skip
     key = hold_items.live_key(counters.STOCK, ITEM, hold_id, int(hold_id.split("-")[0]))
     put = items.put_write(counting.world.store.settings.ledger_table, key, values)

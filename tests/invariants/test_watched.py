@@ -70,7 +70,7 @@ def test_one_record_moves_every_watched_number_of_its_table(social: Team) -> Non
     social.put("POST#a", "META", likeTally={"S": "5"})
     social.drain()
     assert social.bucket.objects == {}
-    assert [social.recount(name).difference("~-kept").recount for name in names] == [1] * WATCHED_MAX
+    assert [social.recount(name).difference("~-unreadable").recount for name in names] == [1] * WATCHED_MAX
 
 
 def test_an_edit_is_reported_until_the_team_repairs_it(social: Team) -> None:
@@ -144,7 +144,7 @@ def test_a_group_whose_number_is_unreadable_is_not_listed_for_checks(social: Tea
     social.drain()
     ledger = social.wire.scan(TableName=social.store.settings.ledger_table)["Items"]
     assert {item["target"]["S"] for item in ledger if item["PK"]["S"].startswith("WATCHED#")} == {"a"}
-    assert social.numbers("post_likes") == {"a": 2, "~-kept": 1, "~-numbers": 1}
+    assert social.numbers("post_likes") == {"a": 2, "~-unreadable": 1, "~-numbers": 1}
 
 
 def test_a_group_without_recent_changes_is_not_listed_for_checks(social: Team) -> None:
@@ -246,7 +246,11 @@ def test_a_team_number_that_is_not_a_whole_number_is_a_fault_and_not_compared(so
         social.count("post_likes")
     assert excesses_after_sweep(social) == {}
     (fault,) = faults.read_faults(social.store, COUNTERS["post_likes"])
-    assert (fault.kind, fault.items, fault.example) == ("kept", 1, "POST#a, META: likeTally is 1.5: declare scale=1")
+    assert (fault.kind, fault.items, fault.example) == (
+        "unreadable",
+        1,
+        "POST#a, META: likeTally is 1.5: declare scale=1",
+    )
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
     assert excesses_after_sweep(social) == {"a": 2}

@@ -382,7 +382,7 @@ def test_a_table_may_have_fewer_team_numbers_than_counters() -> None:
         declared([*watched, plain, dataclasses.replace(plain, name="d", prefix="D")])
 
 
-@pytest.mark.parametrize("attribute", ["recounted", "kept"])
+@pytest.mark.parametrize("attribute", ["recounted", "team_number"])
 def test_an_attribute_that_scans_write_cannot_hold_the_number(attribute: str) -> None:
     with pytest.raises(ConfigurationError, match="is an attribute that scans write"):
         Counter("a", prefix="A", sort_key="N", attribute=attribute, items=Items("shop"))

@@ -111,7 +111,7 @@ def test_an_amount_that_cannot_be_added_is_a_fault(total: Any, kind: str, why: s
         ({"group_by": "queue"}, order(queue={"NULL": True}), None),
         ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), "group"),
         ({}, order(PK={"S": "CUSTOMER#"}), "group"),
-        ({"watch": WATCH}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "kept"),
+        ({"watch": WATCH}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "unreadable"),
         ({"watch": WATCH}, order(SK={"S": "PROFILE"}), None),
         ({"watch": WATCH}, order(SK={"S": "OTHER"}, kept={"N": "1.5"}), None),
         ({"watch": WATCH}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),

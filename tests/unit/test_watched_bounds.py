@@ -21,7 +21,7 @@ from tests.tiers import in_long
 SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
 START_S = 1_795_000_000
 RULE = "60 True"  # `within_s` and `same_transaction` of the declaration, as the ledger notes them
-NUMBER = {"kept": {"N": "0"}, "items": {"N": "0"}}
+NUMBER = {"team_number": {"N": "0"}, "items": {"N": "0"}}
 
 
 def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
@@ -75,7 +75,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
             note.move(watched, START_S + at_s, max(up, 0), max(-up, 0))
             for stretch, moved in note.moves.items():
                 item[stretch] = {"N": str(int(item.get(stretch, {"N": "0"})["N"]) + moved)}
-        item |= {"kept": {"N": str(number)}, "items": {"N": str(count)}}
+        item |= {"team_number": {"N": str(number)}, "items": {"N": str(count)}}
         bounds = watch.excess_bounds(watched, item, START_S + passed_s)
         assert bounds
         low, high, since = watch.intersect_bounds(noted, *bounds, START_S + passed_s, RULE)

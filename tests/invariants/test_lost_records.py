@@ -1,7 +1,6 @@
 """The ledger restarts after a stream may have lost records: no false drift, no lost edit, no `as_of` that is too late.
 
-Here a stream keeps a record for `DAY` minutes instead of a day. The judge is some minutes behind: in a run of 8 minutes
-the judge finds drift, and only in a longer run (`run_until_confirmed`) it confirms drift.
+Here a stream keeps a record for `DAY` minutes instead of a day.
 """
 
 from __future__ import annotations
@@ -312,7 +311,7 @@ def test_a_discarded_dead_letter_of_the_bookkeeper_is_no_drift(world: Deployment
     discard_all(world)
     with pytest.raises(RepairNotReadyError, match="has not restarted"):
         world.reconciler().minute_to_judge()
-    world.run(12)
+    world.run_until_confirmed()
     assert (repair(world, PLAYS, "v"), world.tally(PLAYS, "v"), world.drifts()) == (0, 4, {})
     assert (world.as_of() or 0) <= before_s
     world.edit(1, PLAYS, "v")

@@ -248,15 +248,15 @@ def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
     world.sleep(60 - world.now_s % 60 + 5)
     world.edit(5)
     world.take_written()
-    first = reconciler.count(LIKES, "p")
+    first_count = reconciler.count(LIKES, "p")
     world.edit(-5)
     world.take_written()
     reconciler.wait_until_judged(reconciler.minute_to_judge())
     world.edit(5)
     world.take_written()
     with pytest.raises(RepairNotReadyError, match="one count before does not prove -5"):
-        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first])
-    reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence_after(reconciler, first))
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first_count])
+    reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence_after(reconciler, first_count))
     assert (world.tally(), repairs(world)) == (3, [(-5, "ledger")])
     world.run_until_confirmed()
     assert (world.tally(), world.drifts()) == (3, {})
@@ -270,8 +270,8 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
     world.post(3)
     world.add_child("first")
     world.run_until_confirmed()
-    first = reconciler.count(LIKES, "p")
-    assert first.low == 1
+    first_count = reconciler.count(LIKES, "p")
+    assert first_count.low == 1
     if first_error_is == "repaired":
         assert repair(reconciler)
     else:
@@ -279,7 +279,7 @@ def test_two_equal_counts_of_different_errors_repair_nothing(
         world.run_until_judged()
     world.add_child("second")
     with pytest.raises(RepairNotReadyError, match="edited or repaired after the first count"):
-        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first, reconciler.count(LIKES, "p")])
+        reconciler.repair(LIKES, "p", *BY_AND_WHY, counted=[first_count, reconciler.count(LIKES, "p")])
     world.run_until_confirmed()
     assert world.drifts() == {("likes", "p"): -1}
 
@@ -307,10 +307,10 @@ def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployme
     unproven = reconciler.count(LIKES, "p")
     assert (unproven.low, unproven.high, unproven.unproven_reason) == (0, 1, recount.ROLLUP_PENDING)
     world.like("late")
-    first = reconciler.count(LIKES, "p")
-    assert first.low == 1
+    first_count = reconciler.count(LIKES, "p")
+    assert first_count.low == 1
     world.resume()
-    evidence = evidence_after(reconciler, first)
+    evidence = evidence_after(reconciler, first_count)
     with pytest.raises(RepairNotReadyError, match=r"the first count found \+1, and a later one \+0"):
         reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     assert world.tally() == 3
@@ -433,10 +433,10 @@ def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors
     imports.import_numbers(Call(world.store), PLAYS, "run", imports.Chunk(0, [imports.NumberRow(1, "v", 1200)]))
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY, **evidence)
     world.add_child("by hand")
-    world.run(20)
+    world.run_until_confirmed()
     assert reconciler.repair(PLAYS, "v", *BY_AND_WHY)
     assert reconciler.repair(LIKES, "p", *BY_AND_WHY)
-    world.run(45)
+    world.run(45)  # until the series have the last change: each part has 20 minutes
     end_hour = int(world.now_s) // 3600 + 1
     for counter, id_, change, imported, added_by_repairs in (
         (PLAYS, "v", world.tally(PLAYS, "v"), [1200], [0]),

@@ -90,7 +90,7 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
         world.play(target, 3, SHORT)
     world.stall(ROLLUP)
     world.spill(target, 2, SHORT)
-    world.run(6)
+    world.run(6)  # longer than SHORT is kept
     assert expire(world) == has_expired
     world.resume()
     world.run_until_judged()
@@ -125,7 +125,7 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
 ) -> None:
     """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)
-    world.run(6)
+    world.run(6)  # a day
     expired_id, kept_id = current_tally(world, SHORT), current_tally(world, ROLLED)
 
     def outage() -> None:

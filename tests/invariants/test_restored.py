@@ -299,7 +299,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     monkeypatch.setattr(segments, "read_segments", read_or_skip)
     new_world = adopt(copy)
     new_world.sweeps_series = True
-    new_world.run(10)
+    new_world.run_until_judged()
     answer = series.read_series(Call(copy), PLAYS, "v", SeriesRange(series.HOUR, 0, 10**6))
     assert sum(point["value"] for point in answer["series"]) == new_world.tally(PLAYS, "v") == 100
     assert answer["as_of"] > moment_s
@@ -336,7 +336,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
     world.post(1)
     world.run(2)
     world.edit(5, PLAYS, "edited")
-    world.run(10)
+    world.run_until_confirmed()
     world.edit(1, PLAYS, "unconfirmed")
     while len(world.drifts()) < 2:
         world.run(1)

@@ -108,9 +108,9 @@ def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_
     sum_up(brief, M + 4 * 24 * 3)  # three days later
     without_setting = Call(store)  # a command does not know `series_days`
     answer = read.read_series(without_setting, PLAYS, "v", TWO_DAYS._replace(end=H + 24 * 4))
-    first = (H // 24 + 1) * 24
-    assert answer["since"] == 3600 * first
-    assert answer["series"][0] == {"from": 3600 * first, "value": 0}
+    first_hour = (H // 24 + 1) * 24
+    assert answer["since"] == 3600 * first_hour
+    assert answer["series"][0] == {"from": 3600 * first_hour, "value": 0}
 
 
 @pytest.mark.parametrize("days_without_sweeps", [1, 3, 8])
@@ -136,19 +136,19 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, expired_days: int
 ) -> None:
     """Items of a day expire EXPIRY_GRACE_DAYS (7) after the day is not shown any more."""
-    first, midnight = H // 24 + 1, 24 * (H // 24 + 1)
+    first_day, midnight = H // 24 + 1, 24 * (H // 24 + 1)
     brief = replace(store, settings=store.settings._replace(series_days=2))
     sum_up(brief, 4 * midnight - 1)
     for day in range(3):
         book(brief, 4 * (midnight + 24 * day), plays(5))
     sum_up(brief, 4 * (midnight + 24 * 3) - 1)
-    now_s = float((first + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
+    now_s = float((first_day + 3) * hours.DAY_S + days_without_sweeps * hours.DAY_S)
     monkeypatch.setattr(time, "time", lambda: now_s)
     ConsumerWorld(store, store.client).delete_expired(now_s)
     answer = read.read_series(Call(store), PLAYS, "v", SeriesRange(DAY, midnight, midnight + 24 * 3))
-    shown_days = {point["from"] // hours.DAY_S - first: point["value"] for point in answer["series"]}
+    shown_days = {point["from"] // hours.DAY_S - first_day: point["value"] for point in answer["series"]}
     assert shown_days == dict.fromkeys(range(1 + expired_days, 3), 5)
-    assert answer["since"] == hours.DAY_S * (first + 1 + expired_days)
+    assert answer["since"] == hours.DAY_S * (first_day + 1 + expired_days)
 
 
 @pytest.mark.parametrize("longer_days", [400, 0], ids=["longer", "for ever"])
@@ -160,15 +160,15 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
 
     def since(series_days: int, day: int) -> int:
         """Returns the first day that is shown after two sweeps at the end of a day."""
-        hour = 24 * (first + day) + 1
+        hour = 24 * (first_day + day) + 1
         for _ in range(2):
             present = progress.read(store)
             later = replace(present, through=4 * hour - 1, hour=hour)
             hours._store_progress(with_series_days(series_days), present, later)
-        return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first
+        return int(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["since"]) // hours.DAY_S - first_day
 
-    first = H // 24
-    sum_up(with_series_days(30), 4 * 24 * first + 3)
+    first_day = H // 24
+    sum_up(with_series_days(30), 4 * 24 * first_day + 3)
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
     assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer_days, 80) == 33, "the first whole day that was written to stay"

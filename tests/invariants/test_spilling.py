@@ -239,8 +239,8 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
     assert tombstone.keys() == {"PK", "SK", "gone", "at", "rollup", "nonce", "expiration"}
     assert int(tombstone["expiration"]["N"]) - time.time() == pytest.approx(TOMBSTONE_KEPT_S, abs=5)
     assert children.has_child(hot_children.call(), hot_children.child_counter, POST, "ann") is False
-    first, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
-    assert (first, following is not None) == ([], True)
+    first_page, following = children.list_children(hot_children.call(), hot_children.child_counter, POST, 1, None)
+    assert (first_page, following is not None) == ([], True)
     page_of_children, _ = children.list_children(hot_children.call(), hot_children.child_counter, POST, 5, None)
     assert [child.name for child in page_of_children] == ["bob"]
     assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1

@@ -255,12 +255,12 @@ def test_the_rollup_adds_the_void_of_a_change_that_it_adds(shop: Shop, counter: 
 def test_the_receipt_of_a_void_is_kept_as_long_as_the_receipt_of_its_change(shop: Shop, clock: Clock) -> None:
     shop.add(replace(STOCK, receipt_days=30), -1, "k")
     clock.pass_s(DAY_S)
-    first = shop.void(STOCK, "k")
+    first_answer = shop.void(STOCK, "k")
     clock.pass_s(29 * DAY_S - 60)
-    assert shop.void(STOCK, "k") == {**first, "changed": False}
+    assert shop.void(STOCK, "k") == {**first_answer, "changed": False}
     clock.pass_s(CLOCK_DIFFERENCE_S_MAX + 61)
     assert shop.add(replace(STOCK, receipt_days=30), -1, "k") is False
-    assert shop.void(STOCK, "k") == first
+    assert shop.void(STOCK, "k") == first_answer
     assert shop.number(STOCK) == 100
 
 

@@ -26,7 +26,7 @@ from .terminal import Point, format_clock, format_utc_offset, iso, may_draw, not
 
 LIMIT_DEFAULT, LIMIT_MAX = 20, 500
 WHOLE, PART, IMPORT, REPAIR = "whole", "part", "import", "repair"
-"""The kinds of a row of CSV: traffic of a whole hour or day, or of a part; no traffic: imports of a day, a repair."""
+"""The kinds of a row of CSV: the traffic of a whole hour or day, or of a part of it; the imports of a day; a repair."""
 
 
 def _add_series_arguments(parser: Parser, counters: Counters) -> None:
@@ -78,7 +78,8 @@ def _check_series_options(args: argparse.Namespace) -> None:
         except InvalidInputError as error:
             if args.tz or error.field != "tz":
                 raise
-            args.range = reading.range_of(args.by, since, to, None, now_s)  # days of UTC
+            # The zone of this machine is only a default, and Tally has no sums of its days: take days of UTC.
+            args.range = reading.range_of(args.by, since, to, None, now_s)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
     if args.by == reading.DAY:
@@ -104,7 +105,8 @@ def print_series(args: argparse.Namespace, stack: Stack) -> int:
             say(f"import of {sum(day['value'] for day in days):+,} into {into} (UTC): not traffic, so not in the bars")
         for repair in body["repairs"]:
             at = format_clock(repair["at"], zone, time.time())
-            added = f"; {repair['added']:+,} of it is in no sum" if repair["added"] else ""
+            why_added = "of it was accepted before the series began, or its record is lost"
+            added = f"; {repair['added']:+,} {why_added}" if repair["added"] else ""
             say(f"repair of {repair['value']:+,} at {at}, by {repair['how']}: not traffic, so not in the bars{added}")
     else:
         rows = [(iso(each.from_s, zone), each.value, PART if each.part else WHOLE) for each in points]
@@ -132,7 +134,7 @@ def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
         exactness = f"nothing moved up: {body['counter']}, {_span_text(body)}"
     elif body["error_max"]:
         error = f"{body['error_max']:,}"
-        exactness = f"a value may be wrong by up to {error}; another id may be up to {error} above the last one"
+        exactness = f"a value may be wrong by up to {error}; an unlisted id may have up to {error} more than the last"
     else:
         exactness = "each value is exact"
     remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(args))
@@ -149,7 +151,7 @@ def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _known_points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
-    """Yields the hours or days that are known in full or in part: before `as_of`, and not before `since`."""
+    """Yields the hours or days that are known at least in part: between `since`, the start of series, and `as_of`."""
     since, as_of = body["since"], body["as_of"]
     for point in body["series"]:
         next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # a day may have 23 or 25 hours

@@ -15,7 +15,7 @@ from .words import DEV
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
-MINUTE_DEFAULT_S = 3  # 60 on AWS; here streams deliver within two seconds, and drift appears sooner
+MINUTE_DEFAULT_S = 3  # 60 on AWS. With 3, drift appears sooner. Streams deliver within two seconds
 MINUTE_S_MAX = 60
 ENGINES = ("", "dynamodb-local")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
@@ -45,13 +45,13 @@ class DevOptions:
     page_hosts: str
     verbose: bool = False
     minute_s: int = MINUTE_DEFAULT_S
-    """The length of a minute of the ledger. Schedules run as often as AWS would run them in a minute of 60 s."""
+    """The length of a minute of the ledger. Schedules run as often in this minute as on AWS in 60 s."""
     streams_endpoint: str | None = None
     """The endpoint of that engine's streams, if it differs."""
     likers_visible: str = "anyone"
     """Who may see the users that like a post: `likersVisible` of a deployment."""
     team_tables: tuple[str, ...] = ()
-    """The person's own tables, whose streams are read. A counter names a table as the engine does."""
+    """The team tables whose streams are read. A counter names a table as the engine does."""
     engine: str = ""
     """One of ENGINES. Empty: the embedded engine if it has a package for this platform, else DynamoDB Local."""
 

@@ -22,7 +22,7 @@ class CodeVersions:
         self._version = 0
         self._folder = stack.folder(0)
         self.streams: team_tables.Tables = {}
-        """The person's own tables and their streams, as the running code knows them."""
+        """The team tables and their streams, as the running code knows them."""
 
     @property
     def counters(self) -> bytes:
@@ -46,7 +46,7 @@ class CodeVersions:
         return (await self._prepare(self._stack.spawn(self._folder), self._folder))[0]
 
     async def find_team_tables(self) -> team_tables.Tables:
-        """Returns the person's own tables and their streams as they are now."""
+        """Returns the team tables and their streams as they are now."""
         return await team_tables.find(self._stack.options.team_tables, self._wire)
 
     async def _prepare(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:

@@ -36,8 +36,8 @@ def write_folder(counters: bytes, folder: Path) -> Path:
 
 
 def spawn(folder: Path, log: Path, variables: Mapping[str, str], surroundings: Mapping[str, Any]) -> Spawned:
-    """Start a zygote, which imports the code while this process continues. It has only these variables, because with a
-    variable of the terminal code could run here and fail in Lambda."""
+    """Start a zygote, which imports the code while this process continues. The zygote gets only these
+    variables. With the terminal's variables, code could run on this machine and fail in Lambda."""
     own_end, zygote_end = socket.socketpair()
     with zygote_end, log.open("ab") as output:
         process = subprocess.Popen(

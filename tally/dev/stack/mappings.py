@@ -1,6 +1,7 @@
 """Event source mappings of DynamoDB streams, and their filters.
 
-A setting that the pump cannot emulate is an error, so that nothing runs differently here and on AWS.
+`make dev` delivers the records by its own pump (streams/pump.py). A setting that the pump cannot emulate is an error,
+so that no function gets other batches in `make dev` than on AWS.
 Source: "AWS::Lambda::EventSourceMapping", CloudFormation's reference; "Control which events Lambda sends to your
 function", Lambda's developer guide.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from tally.contract.stream_views import KeysByCounter
 
 from ..base.errors import LocalError
+from ..base.words import DEV
 
 FIXED: Mapping[str, Any] = {
     "bisects": True,
@@ -41,31 +43,32 @@ class StreamMapping:
     """0: the mapping has no tumbling window, so its events do not name the shard."""
     filters: tuple[FilterPattern, ...] = ()
     counters: KeysByCounter | None = None
-    """The counters that count the items of a person's own table. None: the table belongs to Tally."""
+    """The counters that count the items of this team table, with their keys. None: the table belongs to Tally."""
     stream: str = ""
-    """The ARN of the present stream of a person's own table, which may be deleted and created again."""
+    """The ARN of a team table's present stream. The team may delete the table and create it again."""
 
     def takes(self, record: Mapping[str, Any]) -> bool:
         """Whether the function receives the record: one matching filter is enough."""
         return not self.filters or any(matches(pattern, record) for pattern in self.filters)
 
     def scaled_to(self, minute_s: int) -> StreamMapping:
-        """Returns the mapping with its batch window scaled to the length of a minute here, to 1 s at least."""
+        """Returns the mapping for minutes of `minute_s`, not 60 s. The batch window is shorter by the same factor, but
+        a window of over 1 s keeps at least 1 s."""
         window_s = min(self.batch_window_s, max(1.0, self.batch_window_s * minute_s / 60))
         return replace(self, batch_window_s=window_s)
 
 
 def read_mapping(mapping: Mapping[str, Any]) -> StreamMapping:
-    """Returns a mapping of the code's description. Raises LocalError if the pump cannot emulate it."""
+    """Returns the mapping of an entry in the zygote's description. Raises LocalError if the pump cannot emulate it."""
     supported = {one.name for one in fields(StreamMapping)}
     for name in sorted({*mapping, *FIXED} - supported):
         if name not in FIXED or mapping.get(name) != FIXED[name]:
             value = json.dumps(mapping.get(name))
-            raise LocalError(f"the mapping {mapping['name']} has {name} {value}, which the local run cannot emulate")
+            raise LocalError(f"the mapping {mapping['name']} has {name} {value}, which {DEV} cannot emulate")
     for pattern in mapping["filters"]:
         if not _is_supported(pattern):
             text = f"the mapping {mapping['name']} has the filter {json.dumps(pattern)[:200]}"
-            raise LocalError(f"{text}: the local run supports only objects of lists of plain values and prefixes")
+            raise LocalError(f"{text}: {DEV} supports only lists of plain values and of prefixes")
     values = {name: value for name, value in mapping.items() if name in supported}
     return StreamMapping(**values | {"filters": tuple(mapping["filters"])})
 

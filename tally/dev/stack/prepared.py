@@ -28,7 +28,7 @@ from .template import Template
 
 STACK, SERVICE = "Tally-local", "Tally-dev"
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
-"""The names of the tables on the engine. Shard ids contain them, and boto3 requires shard ids of some length."""
+"""The names of the tables on the engine. Shard ids contain them, and boto3 rejects shard ids below 28 characters."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
 AUDIENCE = ("programs", CONSOLE_CLIENT)
@@ -137,12 +137,12 @@ class PreparedStack:
 
     @property
     def scaled_mappings(self) -> list[StreamMapping]:
-        """The event source mappings, with windows that fit the length of a minute here."""
+        """The event source mappings, with batch windows as much shorter as the minute is (`options.minute_s`)."""
         return [one.scaled_to(self.options.minute_s) for one in self.template.mappings]
 
     @property
     def transact(self) -> dict[str, Any]:
-        """The value of TALLY_TRANSACT here, with the length of a minute on this machine."""
+        """The value of TALLY_TRANSACT, with the length of a minute on this machine."""
         settings = self.template.transact.get("settings", {})
         return {**self.template.transact, "settings": {**settings, "TALLY_MINUTE_S": str(self.options.minute_s)}}
 

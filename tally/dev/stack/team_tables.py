@@ -1,4 +1,4 @@
-"""A person's own tables, whose items counters count. The person's tests create them, at any time, on the same engine.
+"""Team tables, whose items counters count. The team's tests create the tables at any time, on the same engine.
 
 If a table is deleted and created again, it is another table: the numbers count the first table until a scan.
 """
@@ -46,8 +46,8 @@ async def find(tables: Collection[str], wire: Wire) -> Tables:
 
 
 def with_team_tables(template: Template, tables: Collection[str], arns: Mapping[str, str], found: Tables) -> Template:
-    """Returns the stack with the tables that can be read, and a warning for each other table. `arns`: of each stream,
-    by its stand-in."""
+    """Returns the stack with the tables that can be read, and a warning for each other table. `arns`: the ARN of each
+    stream of Tally's own tables, by its stand-in."""
     mappings: list[StreamMapping] = []
     warnings: list[str] = []
     read_tables: dict[str, Mapping[str, str]] = {}

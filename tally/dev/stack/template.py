@@ -1,4 +1,4 @@
-"""The functions, routes and mappings that the code describes (tally/contract/deployment.py)."""
+"""The functions, routes and mappings of the stack, as the zygote describes them (contract/deployment_document.py)."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Template:
     transact: Mapping[str, Any] = field(default_factory=dict)
     """The value of TALLY_TRANSACT, which a team's function that changes counters itself needs."""
     team_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The person's own tables that are read: the value of TALLY_TEAM_TABLES."""
+    """The team tables whose streams are read: the value of TALLY_TEAM_TABLES."""
     warnings: tuple[str, ...] = ()
-    """The oddities of the counters that do not keep the stack from running."""
+    """Notes on the counters and the team tables. The stack runs nevertheless."""
 
     def with_variables(self, values: Mapping[str, str], team_tables: str) -> Template:
-        """Returns the stack with other variables of its functions. `values`: each value, by its stand-in."""
+        """Returns the stack with other variables of its functions. `values`: values by stand-ins (prepared.py)."""
         functions = {}
         for name, function in self.functions.items():
             variables = {variable: values.get(value, value) for variable, value in function.environment.items()}
@@ -85,7 +85,7 @@ class Template:
 
 
 def parse(document: Mapping[str, Any]) -> Template:
-    """Returns the stack in the code's description. Raises LocalError for a mapping that the pump cannot emulate."""
+    """Returns the stack in the zygote's description. Raises LocalError for a mapping that the pump cannot emulate."""
     cors: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in document["cors"].items()}
     return Template(
         functions={name: Function(name, **one) for name, one in document["functions"].items()},

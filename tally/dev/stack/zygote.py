@@ -29,9 +29,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-HEAD = struct.Struct(">II")  # before an event: the bytes of its head, and of the event
+HEAD = struct.Struct(">II")  # before an event: how many bytes its head (for LambdaContext) and the event have
 TAKEN = b"+"  # the worker has begun with the event; without this byte, another worker can run it
-ANSWER = struct.Struct(">BI")  # before an answer: whether the answer is an error, and its bytes
+ANSWER = struct.Struct(">BI")  # before an answer: whether the answer is an error, and how many bytes it has
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 Json = dict[str, Any]
@@ -114,7 +114,7 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     tables, streams = ({one: names[kind][one.value] for one in schemas} for kind in ("tables", "streams"))
     place = deployment.Surroundings(
         **{**names, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
-        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which ones exist
+        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which tables exist
     )
     openapi = document_json(declared.operations, declared.counters, likers_visible=place.likers_visible)
     health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")

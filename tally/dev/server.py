@@ -109,7 +109,7 @@ async def _watch_code(
     options = stack.options
     sources = [options.counters] if options.is_packaged else [options.counters.parent, PACKAGE]
     stamps = file_stamps(sources)
-    # If a person saved the counters while the stack started, `stamps` includes that write. The first check loads them.
+    # If a person saved the counters while the stack started, `stamps` includes that write. The first check loads it.
     seen = stamps if _read(options.counters) == code.counters else {}, code.streams
     while True:
         await asyncio.sleep(CODE_CHECK_S)

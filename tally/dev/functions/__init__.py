@@ -1,1 +1,1 @@
-"""Lambda on this machine: `Workers` run the functions, `Invoke` is the Invoke API, `Metrics` reads the logs."""
+"""Lambda on this machine: `Workers` run the functions, `Invoke` is the Invoke API, `Metrics` reads metrics in logs."""

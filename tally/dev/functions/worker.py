@@ -22,7 +22,7 @@ from ..stack import zygote
 from ..stack.template import Function
 
 INIT_S_MAX = 30.0  # Lambda allows 10 s; a busy laptop is slower
-PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # of a synchronous invocation, in and out
+PAYLOAD_BYTES_MAX = 6 * 1024 * 1024 + 100  # Lambda's quota for an event and for an answer: 6,291,556
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024  # of the document that describes the code, in one line
 
 

@@ -14,7 +14,7 @@ from .worker import Outcome, Worker, Zygote
 
 WORKERS = 4  # each has a few MB of its own, and shares the rest
 WORKERS_MAX = 2 * WORKERS  # if every worker hangs
-GROW_AFTER_S = 0.02
+GROW_AFTER_S = 0.02  # a caller that has waited this long gets one more worker, up to WORKERS
 HANG_S = 1.0  # a caller that has waited this long gets a worker beyond WORKERS
 QUEUE_S_MAX = 30.0  # Lambda would start another process at once; here the caller waits as long as API Gateway does
 

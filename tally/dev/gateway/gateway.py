@@ -1,6 +1,6 @@
 """Serves the HTTP API with the declared routes, authorizers, throttles and CORS, as API Gateway does.
 
-API Gateway's own answers have the shape `{"message": …}`, here too.
+As at API Gateway, the answers of the gateway itself have the shape `{"message": …}`.
 """
 
 from __future__ import annotations

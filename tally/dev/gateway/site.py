@@ -81,7 +81,7 @@ def _lose_answer(gateway: Gateway) -> Handler:
 
 def _edit_number(stack: PreparedStack) -> Handler:
     """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift. A page of
-    another origin cannot send a PATCH without a preflight."""
+    another origin can send a PATCH only after a preflight, which CORS grants if a declared route has PATCH."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         match await _document(request):

@@ -48,7 +48,7 @@ class Buffer:
         """`read_to`: the sequence number to continue reading after."""
         self._records: deque[Record] = deque()
         self._bytes = 0
-        self._window_began_s = 0.0
+        self._batch_window_began_s = 0.0
 
     @property
     def position(self) -> str | None:
@@ -66,7 +66,7 @@ class Buffer:
             sequence = str(record["dynamodb"]["SequenceNumber"])
             if self.mapping.takes(record):
                 if not self._records:
-                    self._window_began_s = now_s
+                    self._batch_window_began_s = now_s
                     self._position = self.read_to
                 buffered = Record(sequence, json.dumps(record, separators=(",", ":")))
                 self._records.append(buffered)
@@ -87,7 +87,7 @@ class Buffer:
 
     def wait_s(self, now_s: float) -> float:
         """Returns the time until the batch window of the waiting records ends. 0: the window is over, or empty."""
-        return max(0.0, self._window_began_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
+        return max(0.0, self._batch_window_began_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
     def mark_done(self, count: int, now_s: float) -> None:
         """Mark the first `count` records as done."""
@@ -95,7 +95,7 @@ class Buffer:
             record = self._records.popleft()
             self._bytes -= len(record.text)
             self._position = record.sequence
-        self._window_began_s = now_s
+        self._batch_window_began_s = now_s
 
     def event(self, records: Sequence[Record], shard: str, arn: str, now_s: float) -> bytes:
         """Returns the event of a batch, or of a part of it."""

@@ -24,13 +24,13 @@ from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
 POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda; longer while a window is open
-READ_ANYWAY_S = 1.0  # read even if the engine's file is unchanged: a file's time has steps of milliseconds
+READ_ANYWAY_S = 1.0  # read even if the engine's file looks unchanged: two writes of one millisecond have one time
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
 LIST_SHARDS_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
-WRITE_S = 0.5  # between two writes of the positions; a kill replays the records since the last
+WRITE_S = 0.5  # between two writes of the positions; a restart after a kill replays the records since the last write
 RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth failure
-_TRIMMED = "TrimmedDataAccessException"  # for a position, or only when its iterator is used
+_TRIMMED = "TrimmedDataAccessException"  # raised for a deleted position, at once or when its iterator is used
 
 
 @dataclass
@@ -59,8 +59,9 @@ class Pump:
             event.set()
 
     def passed(self) -> dict[str, int]:
-        """Returns the sequence number that all mappings of a table have passed, by table. It lacks a table that a
-        mapping has not read, and a person's own tables, whose streams other programs may read."""
+        """Returns the sequence number that all mappings of a table have passed, by table. The server deletes records up
+        to this number. So a table is missing if a mapping has not read it, or if it is a team table, whose stream other
+        programs may read."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
             table: min(map(int, sequences.values()))
@@ -87,6 +88,7 @@ class Pump:
         self.following = continuing + new
 
     async def _follow(self, mapping: StreamMapping) -> None:
+        """Read each shard of the mapping's stream, a shard after its parent."""
         stream = await self._stream(mapping)
         if stream is None:
             return
@@ -195,7 +197,7 @@ class ShardReader:
         records = answer.get("Records", [])
         self._buffer.add((to_lambda_record(record, self._arn) for record in records), time.time())
         self._caught_up = not records
-        self._should_pause = len(records) < READ_RECORDS_MAX // 2  # do not read a trickle record by record
+        self._should_pause = len(records) < READ_RECORDS_MAX // 2  # else a slow stream costs a read for each record
         self._last_stamp = stamp if not records else None
         self._iterator = answer.get("NextShardIterator")
         if self._iterator is None:  # the shard is closed, and this was its end: deliver the rest

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-INTERRUPTED = 130
-BAD = 2
+BAD, INTERRUPTED = 2, 130  # exit statuses
 UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of a write to stdout
 ERROR_CHARACTERS_MAX = 300  # of a printed error, because it may quote a page of HTML
 

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Reads `-X9P8VE94Po` as a value, because only `-h` and `--…` are options. argparse has no setting for this."""
+        """Reads `-X9P8VE94Po` as a value, and `-h`, `--…` and the wrong `-json` as options. argparse has no setting."""
         is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
         return super()._parse_optional(arg_string) if self.passes_unknown_options or is_option else None
 

@@ -102,7 +102,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
         values = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         suffix = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
         ids = [output.removesuffix(suffix) for output in values if output.endswith(suffix)]
-        id_ = construct.replace("/", "")  # the prefix of its outputs
+        id_ = construct.replace("/", "")  # the prefix of the construct's outputs
         if not id_ and len(ids) > 1:
             choices = " or ".join(f"{stack}/{one}" for one in sorted(ids) if one)
             raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")

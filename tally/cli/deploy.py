@@ -31,7 +31,7 @@ from .strangers import worst_day
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
-# Two consumers, which once a minute read four shards of two streams at the same time; the sweep; and a few callers.
+# Two consumers, which once a minute read four shards of two streams at the same time; the sweep; and 13 callers.
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
@@ -129,8 +129,8 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
-    """If AWS would refuse the reservations of the stack during the deploy, raises CommandError. `has_functions`: the
-    stack has functions, and their reservations count as free."""
+    """If AWS would refuse the concurrency that the stack reserves during the deploy, raises CommandError.
+    `has_functions`: functions of the stack run now. The deploy replaces their reservations, which so count as free."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []
@@ -219,7 +219,7 @@ def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_c
 
 def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
     """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. A first deploy,
-    too, may adopt tables. If the user may not read the ledger, the deploy goes on: the sweep checks the same."""
+    too, may adopt tables. If the user may not read the ledger, the deploy goes on, and the sweep checks the same."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
         noted = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))

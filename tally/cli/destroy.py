@@ -128,8 +128,8 @@ def what_remains(stage: str, stacks: Sequence[DeployedStack], target: Account) -
     lines += [f"  {kind:9}  {name}  ({region})" for region, kind, name in kept]
     tables = [name for _, kind, name in kept if kind == "table"]
     if tables:
-        moments = {match[0] for match in map(_RESTORED.match, tables) if match}
-        restored = "".join(f" -c tables={moment}" for moment in moments)
+        prefixes = {match[0] for match in map(_RESTORED.match, tables) if match}
+        restored = "".join(f" -c tables={prefix}" for prefix in prefixes)
         lines += [
             "to get the stack back with these tables, run this with the same options as before (docs/restore.md):",
             f"  {target.environment_prefix}{deploy_command(f'-c stage={stage}{restored} --import-existing-resources')}",

@@ -35,12 +35,12 @@ from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
-TIME_MAX_S = 10**11 - 1
+TIME_MAX_S = 10**11 - 1  # the year 5138
 FLOAT_MAX = 2**53  # up to here a float holds every whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
 hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
-DATE_DIGITS, CHILD_COLUMN = 8, 1
+DATE_DIGITS, CHILD_COLUMN = 8, 1  # of a date like 20240503; the place of the child in `Layout.columns`
 FIRST_BYTES = 16  # of a file, which show the type of the file
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")

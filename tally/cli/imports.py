@@ -133,7 +133,7 @@ def import_file(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _check_rows(source: RowSource, store: Store) -> CheckedFile:
-    """Reads every row. A row whose parent is missing cannot be imported either."""
+    """Reads every row. A row whose parent is missing cannot be imported, too."""
     check, digest = CheckedFile(), hashlib.sha256()
     lines: dict[str, list[int]] = {}
     parents: set[str] = set()
@@ -143,7 +143,7 @@ def _check_rows(source: RowSource, store: Store) -> CheckedFile:
                 check.refuse(row)
                 continue
             check.rows += 1
-            digest.update(json.dumps(row[1:]).encode())
+            digest.update(json.dumps(row[1:]).encode())  # without the line's number
             if isinstance(row, NumberRow):
                 check.total += row.value
                 check.expired += not periods.is_kept(source.counter, row.id, clock.now_s())

@@ -94,7 +94,7 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
-                outcome = RedriveOutcome.OBJECT_LOST  # a scan counts the item in its present state
+                outcome = RedriveOutcome.OBJECT_LOST  # droppable: a scan counts the item in its present state
             counts[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"blocked  {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
@@ -154,8 +154,8 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
 
 
 def _forget_drift(args: argparse.Namespace, stack: Stack) -> int:
-    """Forgets the drift of counters of items that are not declared any more, because no repair can end it. Returns how
-    many rows are left. The drift of numbers that count changes stays."""
+    """Forgets the drift of undeclared counters that counted items, because no repair can end such drift. Returns how
+    many rows are left. The drift of undeclared counters that counted changes stays (`undeclared_counters`)."""
     if args.counter or check.DRIFT not in args.parts:
         return 0
     stored = fingerprints.read_all(stack.store)

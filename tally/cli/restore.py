@@ -81,7 +81,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
-    """Makes the tables, repairs their numbers, and prints the command that adopts them. Returns 0."""
+    """Makes the tables, repairs their numbers, and prints how a stage of a checkout adopts them. Returns 0."""
     if args.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:
@@ -234,7 +234,7 @@ def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
 
 
 def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
-    """Gives a new table the settings that a restore leaves out, the stream last."""
+    """Gives a new table the settings that a restore leaves out. The stream is last: see `_repair_tallies`."""
     table = _describe_table(client, target) or {}
     present_ttl: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
     if wanted.ttl_attribute and present_ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):

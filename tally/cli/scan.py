@@ -133,7 +133,7 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
     stack.check_counted(counter)
     try:
         _compare(_finish_scan(args, stack, [one.id for one in args.named]))
-    except KeyboardInterrupt:  # an open scan costs the consumer writes
+    except KeyboardInterrupt:  # close the scan: while it is open, records cost the consumer more writes
         with suppress(TallyError):
             scan_state.close(store, scan_state.read_scan(store, counter.name))
         raise
@@ -173,9 +173,9 @@ def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] =
             shown.update(recount.scan.items)
             for step in recount.run_steps():
                 shown.update(step.read)
-                throttle.wait_for(step.units if args.units else step.read_units)
+                throttle.wait_for(step.units if args.units else step.read_units)  # `half` is of reads
     minute_s = recount.store.settings.minute_s
-    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed these writes
+    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed the end of the scan
         _check_dead_letters(recount)
         if recount.is_complete():
             return recount
@@ -202,7 +202,7 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
             return recount
         if not scan.groups:
             raise CommandError(f"a recount of all groups is open: `tally check {counter.name}` continues it")
-    if not groups or recount.items_declaration.group_by is not None:  # else it reads only some partitions
+    if not groups or recount.items_declaration.group_by is not None:  # else it reads only the partitions of the groups
         check_answerable(args.yes)
         sets = args.command == "scan"
         plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=args.units)
@@ -220,8 +220,8 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
 
 
 def _check_table(recount: Recount) -> None:
-    """If the consumer cannot count the items of the table, raises CommandError. The app may have imported the table, so
-    that only DynamoDB can describe it."""
+    """If the consumer cannot count the items of the table, raises CommandError. Only DynamoDB can describe a
+    table that the app has imported into the CDK."""
     declaration, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None

@@ -43,7 +43,7 @@ from .terminal import (
     viewers_zone,
 )
 
-WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799
+WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799  # below half an hour: a reading is near one full hour only
 PRINTED_LINES_MAX = 20  # bad lines that the command prints
 WORST = 5  # ids that the command prints
 DIFFERS, BAD_INPUT = 1, 2
@@ -66,7 +66,7 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 @dataclass
 class OldReadings:
-    """The readings of the files. `away`: how many readings are too far from a full hour."""
+    """The readings of the files. `away`: how many are too far from a full hour; `bad`: how many rows are wrong."""
 
     readings: HourlyReadings = field(default_factory=dict)
     away: int = 0

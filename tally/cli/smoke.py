@@ -5,7 +5,7 @@
 PAGE is a page whose visits the stack counts. The test checks what only AWS can prove: each role allows the calls of its
 function, and tokens pass the authorizer. WAIT is how many seconds a visit may take to show. With WAIT, and on a stack
 that counts visits, the test also checks that the streams reach their consumers and that the sweep runs. The test can be
-repeated, because each run has ids of its own. An operation that cannot succeed declares its status.
+repeated, because each run has ids of its own. An operation whose sample cannot succeed declares `smoke_statuses`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _probes_of_route(
     """Yields the probes of one route, from the sample request of the route and the ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
-    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}
+    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse it (409)
     if "{counter}" in route.path:  # another route answers a counter with a route of its own
         others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
         with_own_route = {other.fixed_fields["counter"] for other in others}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tally.errors import TallyError
 
 
-BAD, INTERRUPTED = 2, 130
+BAD, INTERRUPTED = 2, 130  # exit statuses
 
 
 class CommandError(Exception):

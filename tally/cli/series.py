@@ -15,7 +15,7 @@ from typing import Any
 from tally.dynamo.client import Call
 from tally.errors import InvalidInputError
 from tally.series import read as reading
-from tally.series import top as lists
+from tally.series import top as top_lists
 from tally.series.hours import TOTAL_ID
 from tally.series.progress import HOUR_S
 
@@ -46,7 +46,7 @@ def _add_series_arguments(parser: Parser, counters: Counters) -> None:
 def _add_top_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "the counter of the numbers")
     length = "the length of the span (default: day, or as SPAN says)"
-    parser.add_argument("--by", choices=tuple(lists.SPAN_FORMATS), help=length)
+    parser.add_argument("--by", choices=tuple(top_lists.SPAN_FORMATS), help=length)
     span = "the span in UTC: 2026-11-22T13, 2026-11-22 or 2026-11 (default: the newest)"
     parser.add_argument("--span", metavar="SPAN", help=span)
     values.add_limit(parser, LIMIT_DEFAULT, LIMIT_MAX)
@@ -56,10 +56,10 @@ def _add_top_arguments(parser: Parser, counters: Counters) -> None:
 def _check_top_options(args: argparse.Namespace) -> None:
     """Sets `args.by` and `args.span`. Raises UsageError."""
     require_series(args.counter)
-    by_length = {len(datetime.now(UTC).strftime(form)): by for by, form in lists.SPAN_FORMATS.items()}
-    args.by = args.by or by_length.get(len(args.span or ""), lists.DAY)
+    by_length = {len(datetime.now(UTC).strftime(form)): by for by, form in top_lists.SPAN_FORMATS.items()}
+    args.by = args.by or by_length.get(len(args.span or ""), top_lists.DAY)
     try:
-        args.span = args.span and lists.checked_span(args.span, args.by)
+        args.span = args.span and top_lists.checked_span(args.span, args.by)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'span'}: {error.detail}") from None
 
@@ -120,7 +120,7 @@ def print_series(args: argparse.Namespace, stack: Stack) -> int:
 
 def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the numbers of a counter that moved most. Returns 2 if nothing is summed up yet."""
-    body = lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
+    body = top_lists.top_list(Call(stack.store), args.counter, args.by, args.span, args.limit)
     if body["as_of"] is None or args.json:
         return _print_answer(body, args)
     listed = [(tally["id"], tally["value"]) for tally in body["top"]]
@@ -183,8 +183,8 @@ def _complete_text(body: Mapping[str, Any], zone: tzinfo) -> str:
 def _span_text(body: Mapping[str, Any]) -> str:
     """Returns the span as text, with `so far` after the present span."""
     span, as_of = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
-    so_far = " so far" if as_of.strftime(lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
-    return f"{span}{':00' if body['by'] == lists.HOUR else ''} UTC{so_far}"
+    so_far = " so far" if as_of.strftime(top_lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
+    return f"{span}{':00' if body['by'] == top_lists.HOUR else ''} UTC{so_far}"
 
 
 SERIES = Command(

@@ -72,8 +72,8 @@ class Throttle(NamedTuple):
 
 READS = Throttle(rate_per_s=1000, burst=2000)
 WRITES = Throttle(rate_per_s=500, burst=1000)
-SELDOM = Throttle(rate_per_s=100, burst=200)
-RARE = Throttle(rate_per_s=10, burst=20)
+RATE_100_PER_S = Throttle(rate_per_s=100, burst=200)
+RATE_10_PER_S = Throttle(rate_per_s=10, burst=20)
 
 
 class Answer(NamedTuple, Generic[T]):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import needs
 from tally.api.kinds import CALLER, CHANGES, VISIBLE, VOIDED_KEY, DeclaredCounter, Id, Key
-from tally.api.operation import SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.shapes import PeriodName, WhenVisible
 from tally.counter import CHANGES as OF_CHANGES
 from tally.counter import Counter
@@ -59,7 +59,7 @@ def _refusal_of_batch(counter: Counter) -> CallerError | None:
 @operation(
     "POST /changes",
     access=Access.WRITE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_batch,
     needs=needs.to_change_batch,
     raises=[LimitReachedError, CounterRetiredError],
@@ -95,7 +95,7 @@ def _refusal_of_void(counter: Counter) -> CallerError | None:
 @operation(
     "POST /counters/{counter}/{id}/voids",
     access=Access.WRITE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_void,
     needs=needs.to_void,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],
@@ -122,7 +122,7 @@ def void(
 @operation(
     "POST /changes/voids",
     access=Access.WRITE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_batch,
     needs=needs.to_void,
     raises=[NotFoundError, LimitReachedError, CounterRetiredError],

@@ -8,7 +8,7 @@ from tally import fields
 from tally.api import needs
 from tally.api.kind import list_of
 from tally.api.kinds import TALLY, ChildName, Cursor, DeclaredCounter, Id, IncludeValue, Key, PageSize, Secret
-from tally.api.operation import READS, SELDOM, WRITES, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, READS, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, Unreadable, WhenVisible
 from tally.counter import CHILDREN, Counter
 from tally.counting import anonymous, children, deletion, tallies
@@ -163,7 +163,7 @@ _changes_mine = partial(
 _changes_anonymous = partial(
     _changes,
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_anonymous,
     raises=(*_ERRORS, ForbiddenError),
 )
@@ -222,7 +222,7 @@ def get_child(call: Call, *, counter: DeclaredCounter, id: Id, name: ChildName) 
     "GET /counters/{counter}/{id}/children",
     access=Access.READ,
     audience_field="lists",
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_children,
     needs=lambda counters: needs.on_counts(counters, "Query", "GetItem"),
     raises=[NotFoundError],
@@ -347,7 +347,7 @@ def delete_anonymous(
 @operation(
     "GET /counters/{counter}/{id}/anonymous",
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_anonymous,
     needs=_needs_to_read,
     raises=[NotFoundError, ForbiddenError],
@@ -362,7 +362,7 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
 @operation(
     "GET /anonymous",
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_anonymous,
     needs=_needs_to_read,
     example={"anonymous": [{**_HEART, "present": True}]},
@@ -379,7 +379,7 @@ def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[
 @operation(
     "DELETE /counters/{counter}/{id}",
     access=Access.WRITE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=_refusal_of_removal,
     # `remove_parent` marks the parent and the shards of its tally, and lists the parent for the sweep.
     needs=lambda counters: (

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from tally.api import console
 from tally.api.kinds import CONSOLE_FILE
-from tally.api.operation import RARE, Access, Answer, Call, Throttle, operation
+from tally.api.operation import RATE_10_PER_S, Access, Answer, Call, Throttle, operation
 from tally.api.texts import Text
 from tally.errors import NotFoundError
 
@@ -38,7 +38,7 @@ class Config(TypedDict):
 @operation(
     "GET /console",
     access=Access.ANYONE,
-    throttle=RARE,
+    throttle=RATE_10_PER_S,
     example="<!doctype html>",
     media_type="text/html",
     is_cacheable=True,
@@ -69,7 +69,7 @@ def get_console_file(call: Call, *, file: Annotated[str, CONSOLE_FILE]) -> Answe
 @operation(
     "GET /console/config.json",
     access=Access.ANYONE,
-    throttle=RARE,
+    throttle=RATE_10_PER_S,
     example={
         "stage": "prod",
         "stack": "Tally-prod",

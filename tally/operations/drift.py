@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import needs
 from tally.api.kinds import COUNTER, ID_OR_PAGE, Cursor, PageSize, Period
-from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_10_PER_S, RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Count, PeriodName, Seconds
 from tally.counter import Counter
 from tally.counting import periods
@@ -181,7 +181,7 @@ def _refusal_of_events(counter: Counter) -> CallerError | None:
 @operation(
     "GET /drift",
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda _: needs.READ_WATERMARK | needs.on_ledger({"DRIFT": ["Query"]}),
     example={
         "drift": [{"counter": "likes", "id": "a91f", "drift": 5, "since": 1785542401, "confirmed": True}],
@@ -201,7 +201,7 @@ def get_drift(
 @operation(
     "GET /details",  # in the query: API Gateway decodes a path before it routes, and the id of a page has slashes
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda counters: (
         needs.on_counts(counters, "Query")
         | needs.READ_WATERMARK
@@ -242,7 +242,7 @@ def get_details(
 @operation(
     "GET /status",
     access=Access.READ,
-    throttle=RARE,
+    throttle=RATE_10_PER_S,
     needs=lambda counters: needs.PING_STORE
     | needs.READ_WATERMARK
     | needs.READ_FINGERPRINTS
@@ -287,7 +287,7 @@ def get_status(call: Call) -> Answer[Status]:
 @operation(
     "GET /events",
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda _: needs.on_ledger({"EVENT#": ["Query"], "SENT#": ["Query"]}),
     refusal_for=_refusal_of_events,
     example={"events": [{**EXAMPLE, "sent": True}]},

@@ -1,6 +1,6 @@
 """Tally itself: whether it reaches its store, and the document that describes its API.
 
-Both operations have few calls, and a function that is kept ready costs $2 a month. So they share a function.
+Both operations have few calls, so they share one Lambda function.
 """
 
 from functools import cache
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from tally.api import needs
-from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_10_PER_S, RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.texts import Text
 from tally.counting import receipts
 from tally.dynamo import queries
 
 DOCUMENT_MAX_AGE_S = 300  # a deployment changes the document
 OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
-"""The API document of a stack, beside the handlers. The bundling of their code writes it."""
+"""The API document of a stack, in the folder of the handlers. `cdk` writes it when it bundles their code."""
 
 
 class Health(TypedDict):
@@ -53,21 +53,21 @@ def read_openapi() -> str:
     "GET /health",
     access=Access.ANYONE,
     head=True,
-    throttle=SELDOM,  # clients that were offline for a day ask how long receipts live
+    throttle=RATE_100_PER_S,  # clients that were offline for a day ask how long receipts live
     needs=lambda _: needs.PING_STORE,
     example={"status": "ok", "version": "dev", "receipts_live_s": {"plays": 86400, "visits": 691200}},
 )
 def health(call: Call) -> Answer[Health]:
     """Whether Tally reaches its store
 
-    The answer also says for how long Tally recognises a key, which a client that stores changes for later needs.
+    The answer also says for how long Tally recognises a key. A client that stores changes for later needs this time.
     """
     queries.ping(call.store)
     lives_s = {name: receipts.lifetime_s(call.store, counter) for name, counter in call.counters.items()}
     return Answer({"status": "ok", "version": call.store.settings.version, "receipts_live_s": lives_s})
 
 
-@operation("GET /openapi.json", access=Access.ANYONE, throttle=RARE, is_cacheable=True)
+@operation("GET /openapi.json", access=Access.ANYONE, throttle=RATE_10_PER_S, is_cacheable=True)
 def get_openapi(call: Call) -> Answer[OpenApi]:
     """This document"""
     return Answer(Text(read_openapi(), "application/json", DOCUMENT_MAX_AGE_S))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import kinds, needs
 from tally.api.kinds import DeclaredCounter, Id, Key
-from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import Count, PeriodName, Seconds
 from tally.counter import CHANGES, Counter
 from tally.counting import changing, hold_items, holds, periods, settling
@@ -185,7 +185,7 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) 
 
 @_settles(
     "POST /counters/{counter}/{id}/holds/{hold}/voids",
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda counters: _needs_to_change_hold(counters) | needs.FIND_RECEIPT | needs.MARK_RECEIPT,
     raises=[NotFoundError, HoldSettledError, LimitReachedError, CounterRetiredError],
     example={**_STOCK, "hold": kinds.HOLD_EXAMPLE, "state": "voided", "amount": 2, "changed": True},

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from tally import fields
 from tally.api import kinds, needs
 from tally.api.kinds import Amount, DeclaredCounter, Id, IncludeValue, Key, KeyInHeaderOrBody
-from tally.api.operation import SELDOM, WRITES, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, WRITES, Access, Answer, Call, operation
 from tally.api.shapes import NewValue, PeriodName, Version, WhenVisible
 from tally.counter import AMOUNT_MAX, CHANGES, VISITORS, Counter
 from tally.counting import increments, overrides, periods, tallies, unique_visitors
@@ -119,7 +119,7 @@ def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
     access=Access.WRITE,
     audience_field="changes",
     throttle=WRITES,
-    open_throttle=SELDOM,
+    open_throttle=RATE_100_PER_S,
     short_route="POST {path}",
     refusal_for=_refusal_of_change,
     needs=_needs_to_increment,
@@ -221,7 +221,7 @@ def set_counter(
 
 
 _LIMIT = {"counter": "calls", "id": "7c20", "limit": 10_000, "override": True}
-_of_override = partial(operation, throttle=SELDOM, refusal_for=_refusal_of_override, raises=[NotFoundError])
+_of_override = partial(operation, throttle=RATE_100_PER_S, refusal_for=_refusal_of_override, raises=[NotFoundError])
 
 
 @_of_override("GET /counters/{counter}/{id}/limit", access=Access.READ, needs=needs.to_read_limits, example=_LIMIT)

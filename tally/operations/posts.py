@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypedDict
 
 from tally.api import needs
 from tally.api.kinds import POST_TEXT, Id
-from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, READS, Access, Answer, Call, operation
 from tally.api.shapes import Count, Seconds
 from tally.builtin import LIKES
 from tally.counting import posts
@@ -36,7 +36,7 @@ _EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "rev
 @operation(
     "PUT /posts/{id}",
     access=Access.SIGNED_IN,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     serves_only=[LIKES],
     needs=lambda counters: needs.on_counts(counters, "Query", "PutItem", "UpdateItem"),
     raises=[ForbiddenError, EditConflictError, ParentRemovedError],
@@ -70,7 +70,7 @@ def get_post(call: Call, *, id: Id) -> Answer[Post]:
 @operation(
     "DELETE /posts/{id}",
     access=Access.SIGNED_IN,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     serves_only=[LIKES],
     # `delete_post` marks the post and the shards of its tally, removes its text, and lists the post for the sweep.
     needs=lambda counters: (

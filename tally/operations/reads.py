@@ -8,7 +8,7 @@ from tally import fields
 from tally.api import badge, kinds, needs
 from tally.api.kind import list_of
 from tally.api.kinds import TALLY_OF_LISTED_HOST, DeclaredCounter, Period, ReadId
-from tally.api.operation import READS, SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_100_PER_S, READS, Access, Answer, Call, operation
 from tally.api.shapes import Unreadable, Value
 from tally.api.texts import Text
 from tally.counter import MAX_AGE_DEFAULT_S, Counter
@@ -48,7 +48,7 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
     access=Access.READ,
     audience_field="read",
     throttle=READS,
-    open_throttle=SELDOM,  # many counters may be open to strangers
+    open_throttle=RATE_100_PER_S,  # many counters may be open to strangers
     short_route="GET {path}",
     has_short_route=lambda counter: not counter.counts_children,  # the same route reads the caller's own child
     refusal_for=_refusal_of_pages,
@@ -83,7 +83,7 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
 @operation(
     "GET /counters/{counter}/{id}/badge.svg",
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     refusal_for=lambda counter: fields.refusal_of_public_read(counter) or _refusal_of_pages(counter),
     needs=lambda counters: needs.on_counts(counters, "Query") | needs.to_read_scan(counters),
     raises=[ForbiddenError, NotFoundError, NotCountedError],
@@ -105,7 +105,7 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
 @operation(
     "GET /tallies",
     access=Access.ANYONE,
-    throttle=SELDOM,  # a request reads up to 100 numbers
+    throttle=RATE_100_PER_S,  # a request reads up to 100 numbers
     refusal_for=fields.refusal_of_public_read,
     needs=needs.to_read_tallies,
     example={
@@ -130,7 +130,7 @@ def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
 @operation(
     "GET /tallies/any",
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=needs.to_read_tallies,
     example={"tallies": [{"counter": "stock", "id": "7c20", "value": 98, "limit": 0, "left": 98}]},
 )

@@ -6,7 +6,7 @@ from tally import fields
 from tally.api import needs
 from tally.api.kind import choice
 from tally.api.kinds import COUNTER, SERIES_TALLY, SPAN, TIME, TOP_SIZE, UNTIL, ZONE
-from tally.api.operation import RARE, SELDOM, Access, Answer, Call, operation
+from tally.api.operation import RATE_10_PER_S, RATE_100_PER_S, Access, Answer, Call, operation
 from tally.api.shapes import AsOf, Seconds
 from tally.counter import Counter
 from tally.dynamo import clock
@@ -100,7 +100,7 @@ _TOP_EXAMPLE = {
 @operation(
     "GET /series",
     access=Access.ANYONE,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda _: _SERIES_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_SERIES_EXAMPLE,
@@ -130,7 +130,7 @@ def get_series(
 @operation(
     "GET /series/any",
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda _: _SERIES_NEEDS,
     raises=[NotFoundError],
     example={**_SERIES_EXAMPLE, "counter": "stock", "id": "7c20"},
@@ -154,7 +154,7 @@ def get_any_series(
 @operation(
     "GET /top",
     access=Access.ANYONE,
-    throttle=RARE,  # a list changes three times an hour
+    throttle=RATE_10_PER_S,  # a list changes three times an hour
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,
@@ -181,7 +181,7 @@ def get_top(
 @operation(
     "GET /top/any",
     access=Access.READ,
-    throttle=SELDOM,
+    throttle=RATE_100_PER_S,
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError],
     example={**_TOP_EXAMPLE, "counter": "stock"},

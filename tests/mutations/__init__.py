@@ -1,8 +1,7 @@
-"""Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. A test must fail.
+"""Mutations: each removes a guard of the code that counts, judges, serves or stores numbers. Then a test must fail.
 
-The files beside this one list the mutations, one file for each subpackage. A block is
-`module | tests | name`, the text to remove, `=>`, and the text in its place. `---` separates blocks. `make mutations`
-runs all mutations.
+The files beside this one list the mutations, one file for each subpackage. `---` separates the mutations. Each is
+`module | tests | name`, the text to remove, `=>`, and the text in its place. `make mutations` runs all mutations.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ NO_TESTS = 5  # pytest's exit status
 class Mutation:
     """The removal of a guard. `old` becomes `new` in the module, and one of `tests` must fail.
 
-    `module`: its path in the checkout without the suffix, such as `tally/errors`. `tests`: paths below `tests/`.
+    `module`: its path in the checkout without the suffix, such as `tally/errors`. `tests`: paths below
+    `tests/`, also without the suffix.
     """
 
     name: str
@@ -69,11 +69,10 @@ def _parse(block: str) -> Mutation:
 
 
 def failing_test(tests: Iterable[str], folder: Path, mutation: Mutation | None = None) -> str:
-    """Returns the first test that fails in a copy of the code in `folder` without the guard; "" if no test fails.
+    """Copies the code into the empty `folder`, removes the guard in the copy, and runs the tests on the copy.
 
-    `mutation`: None means the unchanged code, and only the tests of `make test`.
-
-    Raises ValueError if the mutation does not apply, or if pytest does not run.
+    Returns the first test that fails; "" if no test fails. `mutation`: None means the unchanged code, and only the
+    tests of `make test`. Raises ValueError if the mutation does not apply, or if pytest does not run.
     """
     for name in (*FOLDERS, "tests/javascript"):  # the tests of the client import it by a relative path
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

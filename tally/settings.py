@@ -61,7 +61,7 @@ class Settings(NamedTuple):
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables, by the names that `Items` give them; empty for functions that do not read them."""
     spot_check_units: int = 0
-    """How many units a spot check of a counter of the team's items may take; 0: there are no spot checks."""
+    """How many read and write units a spot check of a counter of the team's items may take; 0: no spot checks."""
 
     def minute_of(self, epoch_s: float) -> int:
         """Returns the minute of the ledger that a time is in."""

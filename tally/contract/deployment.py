@@ -33,7 +33,8 @@ class TableSchema(NamedTuple):
 
 
 # The ledger has no stream: consumers write there, and would get their own writes.
-# Receipts have old images, too: they distinguish a receipt that was edited by hand from a new receipt (both MODIFY).
+# Receipts have old images, too. A stream reports a new receipt that replaces an expired receipt as MODIFY, like an edit
+# by hand, and the old image distinguishes the two.
 TABLES: Mapping[Table, TableSchema] = {
     Table.COUNTS: TableSchema("PK", "SK", has_stream=True),
     Table.RECEIPTS: TableSchema("id", None, has_stream=True),
@@ -52,7 +53,7 @@ TTL_ATTRIBUTE = "expiration"  # the name that Powertools writes
 
 TIMEOUT_S = 15  # retries of a contended change end earlier; API Gateway would wait for 30
 SCHEDULED_TIMEOUT_S = 55  # a sweep judges as much as it can, and ends before the next one begins
-CONSUMER_TIMEOUT_S = 60  # more than a batch of 1,000 records takes if each first commit fails
+CONSUMER_TIMEOUT_S = 60  # longer than a batch of 1,000 records takes, even if each transaction first fails once
 MEMORY_MB = 512  # 0.29 of a CPU: a call computes about 4 ms and waits 5 to 10 ms for DynamoDB
 
 UNLIMITED = -1
@@ -62,9 +63,9 @@ class Delivery(NamedTuple):
     """How a stream reaches its consumers."""
 
     batch_records: int = 1000  # the more records are folded into one transaction, the fewer write units they take
-    batch_window_s: int = 1  # of a reader that does not say otherwise (`window_s`)
+    batch_window_s: int = 1  # `StreamReader.window_s` replaces it
     # Without a window, an event lacks the id of its stream shard. Lambda invokes the consumer once more at the end of
-    # each window: with 60 s, half of an idle stack's invocations. So this is the longest window that Lambda takes.
+    # each window: windows of 60 s would be half of an idle stack's invocations. So this is Lambda's longest window.
     tumbling_window_s: int = 15 * 60
     bisects: bool = True
     reports_failures: bool = True
@@ -98,7 +99,7 @@ ACCESS_LOG_FIELDS = {
 
 
 class Surroundings(NamedTuple):
-    """Where functions run: the names of the resources that they use."""
+    """Where functions run: the names of the resources that they use, and the options that they read."""
 
     service: str
     """The name of the stack, which every metric and log line has."""
@@ -106,14 +107,14 @@ class Surroundings(NamedTuple):
     tables: Mapping[Table, str]
     streams: Mapping[Table, str]
     """The ARNs of the tables' streams."""
-    dead_letters: str
-    page_hosts: str = ""
+    dead_letters: str  # the name of the bucket
+    page_hosts: str = ""  # between commas
     likers_visible: UserVisibility = UserVisibility.ANYONE
     receipt_ttl_hours: int | None = None
     series_days: int | None = None
     team_tables: Mapping[str, TeamTable] = MappingProxyType({})
     """The team's tables whose items counters count, by the names that the counters give them."""
-    spot_check_units: int = 100
+    spot_check_units: int = 100  # read and write units that one check may take (team/spot_checks.py); 0: no checks
     event_bus: str = ""
     """The bus of events, by name or ARN; empty if no counter has thresholds."""
     has_cdn: bool = False
@@ -143,9 +144,9 @@ def _storage_variables(place: Surroundings) -> dict[str, str]:
 
 
 def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[str, Any]:
-    """Returns the JSON of the variable TALLY_TRANSACT. With it, a team's function that changes these counters itself
-    (tally/transact.py) counts as Tally does, or does not start. Lambda takes 4 KB of variables, so defaults are left
-    out, and `notify`, because only the bookkeeper makes events."""
+    """Returns the JSON of the variable TALLY_TRANSACT, with which a team's function changes these counters itself
+    (tally/transact.py). If the function's package stores another format, the function does not start. Lambda takes
+    4 KB of variables, so defaults are left out, and `notify`, because only the bookkeeper makes events."""
     defaults = {field.name: field.default for field in fields(Counter) if field.name != "notify"}
     declared = [
         {name: getattr(counter, name) for name, default in defaults.items() if getattr(counter, name) != default}
@@ -155,7 +156,7 @@ def transact_variable(counters: Iterable[Counter], place: Surroundings) -> dict[
 
 
 def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str, str]:
-    """Returns more variables of a function that serves callers. The hosts may be many, so few functions get them."""
+    """Returns the variables that only functions for callers have. There may be many hosts: few functions get them."""
     uses_hosts = any(route.operation.uses_page_hosts for route in routes)
     uses_address = Table.SALTS in place.tables and any(route.operation.uses_client_address for route in routes)
     return {
@@ -165,9 +166,9 @@ def serving_variables(routes: Sequence[Route], place: Surroundings) -> dict[str,
 
 
 def console_variables(name: str, routes: Sequence[Route], config: str, client: str) -> dict[str, str]:
-    """Returns the console's variables of a function that serves callers. The console gets `config`, the answer of
-    `/console/config.json`. A function with scopes gets `client`, the id of the client with which people sign in; empty
-    without a user pool."""
+    """Returns the console's variables of a function that serves callers. The function `console` gets `config`, the
+    answer of `/console/config.json`. A function with scopes gets `client`, the id of the user pool's client with which
+    people sign in to the console; `client` is empty without a user pool."""
     guarded = client and any(route.scope for route in routes)
     return {
         **({"TALLY_CONSOLE": config} if name == "console" else {}),
@@ -204,8 +205,8 @@ def team_tables_json(place: Surroundings) -> str:
 
 def filter_patterns(consumer: StreamReader, table: Table) -> Iterator[dict[str, Any]]:
     """Yields the patterns of a mapping. A record must match one pattern; without patterns, every record passes. A
-    pattern compares `filter_attribute` with true, the only value that the consumer acts on. AWS cannot match an
-    attribute of any type: `exists` looks at leaves only, and each type is a leaf of its own."""
+    pattern compares `filter_attribute` with true, the only value that the consumer acts on. A pattern cannot ask
+    whether the attribute exists, whatever its type: `exists` tests leaves only, and the leaf is the type (`BOOL`)."""
     kinds, prefix = consumer.streams[table], consumer.key_prefixes.get(table)
     if kinds:
         image = {"NewImage": {consumer.filter_attribute: {"BOOL": [True]}}}

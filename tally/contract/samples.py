@@ -26,13 +26,12 @@ _HOST = "api.example.com"
 
 def field_values(route: Route, counters: Mapping[str, Counter], **given: Any) -> dict[str, Any]:
     """Returns the fields of a request by name: the required fields and the fields of the body. `given` replaces values,
-    and None removes a field."""
+    and None removes a field. Without `visible`, which few counters allow, and `at`, a time that must be recent."""
     context = SchemaContext(route.served_counters(counters), anonymous=not route.needs_caller)
     fields = {
         field.name: field.kind.example_for(context)
         for field in route.operation.fields
-        if field.required
-        or (field.source is Source.BODY and field.name not in ("visible", "at"))  # `at`: a recent time
+        if field.required or (field.source is Source.BODY and field.name not in ("visible", "at"))
     }
     known = {field.name for field in route.operation.fields}
     fields |= dict(route.fixed_fields) | {name: value for name, value in given.items() if name in known}

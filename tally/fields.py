@@ -28,8 +28,10 @@ TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
 CHANGES_MAX = 1000  # under one key
-TALLIES_MAX = 90  # of these changes: a transaction takes 100 items, and the rollup adds a checkpoint and markers
-USER_AGENT_CHARACTERS_MAX = 512  # browsers send 100 to 250; a longer text must not make a browser a crawler
+TALLIES_MAX = 90  # that these changes move: a transaction has 100 items, and the rollup adds a checkpoint and markers
+USER_AGENT_CHARACTERS_MAX = (
+    512  # browsers send 100 to 250. A longer text is cut, because a browser without a text is a crawler
+)
 ADDRESS_CHARACTERS_MAX = 64  # the longest IPv6 address has 45
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50

@@ -38,6 +38,6 @@ class StreamReader(NamedTuple):
     sends_events: bool = False
     """Whether it sends the events of counters with thresholds."""
     window_s: int = 1
-    """For how many seconds Lambda gathers records. One second is half of a reader's wait for the rollup."""
+    """For how many seconds Lambda gathers records; 1 is half of the time until reads show a spilled change."""
     team_tables: tuple[str, ...] = ()
     """The team's tables whose streams it reads, as the counters name them. It gets every change of each table."""

@@ -38,7 +38,7 @@ from .operation import Access, Answer, Operation, Route
 from .texts import Text
 
 BATCH_ENTRIES_MAX = 100
-_DIRECT_EXTRAS = frozenset({"operation", "caller"})
+_DIRECT_EXTRAS = frozenset({"operation", "caller"})  # every direct event may have these, beside the operation's fields
 
 Outcome = Answer[Any] | TallyError
 
@@ -118,7 +118,7 @@ class RequestHandler:
         return texts.response(body, event.get("headers", {}))
 
     def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the others get 503.
+        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the rest get 503.
 
         With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
@@ -162,7 +162,7 @@ class RequestHandler:
         counter_name = raw.get("counter")
         counter = self.counters.get(counter_name) if isinstance(counter_name, str) else None
         access = operation.access if counter is None else operation.access_of(counter)
-        # A caller is not named for what anyone may do, or when a service reads.
+        # An event need not name its caller for what anyone may do, or if a service reads.
         needs_caller = access is not Access.ANYONE and (operation.writes or operation.access is Access.SIGNED_IN)
         used_before = STORE_METER.attempts, STORE_METER.elapsed_s
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), used_before)

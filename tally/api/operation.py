@@ -380,7 +380,7 @@ def operations_of_function(
 
 
 def counters_of_function(name: str, routes: Iterable[Route], counters: Mapping[str, Counter]) -> list[Counter]:
-    """Returns the counters that a function may touch. If the function serves strangers, these are the open counters."""
+    """Returns the counters that a function may touch: all, or those that strangers may use if it serves strangers."""
     if not name.endswith(OPEN_SUFFIX):
         return list(counters.values())
     served = {counter.name: counter for route in routes for counter in route.served_counters(counters)}

@@ -16,7 +16,7 @@ from ..errors import InvalidInputError, PayloadTooLargeError
 from ..ids import PAGE_COUNTERS, id_of, tally_of, target_of
 
 DIGITS_MAX = 18  # Tally takes fewer, and an integer of a billion digits takes all memory
-EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of what it retries itself, and 6 MB of what waits for its answer
+EVENT_BYTES_MAX = 1_000_000  # Lambda takes 1 MB of an asynchronous event, and 6 MB of an event whose sender waits
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -52,8 +52,8 @@ class Alarm:
 DRIFT = Alarm(
     "drift", "Stored numbers have differed from accepted changes for 5 checked minutes", TODAY, 0, 1, _Missing.IGNORE
 )
-# One stuck shard is enough, because drift is judged on proof alone. Lambda reports the age of records per function, so
-# the other shards hide a disabled mapping or a shard that is not read.
+# One stuck shard is enough, because drift is judged on proof alone. `iterator-age` hides a disabled mapping or a
+# shard that is not read: Lambda reports one age for each function, also if the age comes from other shards.
 WATERMARK_AGE = Alarm(
     "watermark-age",
     "A stream consumer is stuck or behind: no proof of progress in every shard for over 10 minutes",

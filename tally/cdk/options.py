@@ -84,7 +84,7 @@ class Options:
     docs_url: str = _option(parse.folder_url, "docs")
     """The address of the folder docs/: `https://git.example.com/tally/docs`. Alarms and the console link there. Without
     it they name the file."""
-    # Every on-demand table starts with the lowest, and AWS refuses less. The highest is far above any quota.
+    # Every on-demand table starts with the lower bound, and AWS refuses less. The upper bound is far above any quota.
     warm_writes: int | None = _option(parse.whole(4000, 10**7), None)
     """Write units a second that `counts` and `receipts` each take from the first moment, 4,000 to 10,000,000. AWS bills
     this once. A deploy cannot lower it."""
@@ -95,7 +95,7 @@ class Options:
     allows the account."""
     max_reads: int | None = _option(parse.whole(100, 10**7), None)
     """The most read units a second, as `max_writes`."""
-    # At least 10: a new table's two streams have eight shards, each with an invocation of its own.
+    # At least 10: the two streams of a new stack have eight shards, and each needs an invocation of its own.
     reserved_concurrency: int | None = _option(parse.whole(10, 10_000), None)
     """Invocations at once that are reserved for each stream consumer, 10 to 10,000. The sweep gets one."""
     strangers_concurrency: int | None = _option(parse.whole(0, 10_000), None)

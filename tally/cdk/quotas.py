@@ -56,6 +56,7 @@ QUOTAS = {
     "cache behaviors of a distribution": Quota(75, f"{_CLOUDFRONT}#limits-web-distributions"),
 }
 STATEMENT_LENGTH = 450  # of one permission to invoke an alias, with three ARNs
+# No region has a longer name, so no ARN becomes longer.
 PSEUDO_PARAMETERS = {"AWS::Partition": "aws", "AWS::Region": "ap-southeast-1", "AWS::AccountId": "123456789012"}
 SUFFIX = "-" + 12 * "x"  # CloudFormation adds it to a name that it makes up
 NAME_MAX = 64  # of a function; CloudFormation shortens the part before the suffix
@@ -70,7 +71,7 @@ ARNS = {
     "AWS::SNS::Topic": "sns:{place}:{name}",
     "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
 }
-REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # `Ref` of other resources is a name
+REF_IS_ARN = ("lambda:{place}:function:{name}:live", "sns:")  # a `Ref` becomes an ARN only if the ARN begins so
 STREAM_ARN_SUFFIX = "/stream/2026-11-25T00:00:00.000"
 
 

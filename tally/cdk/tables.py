@@ -55,8 +55,8 @@ class Tables(Construct):
         if options.warm_writes is not None or options.warm_reads is not None:
             units = options.warm_writes, options.warm_reads
             warm = dynamodb.WarmThroughput(write_units_per_second=units[0], read_units_per_second=units[1])
-        # No LSI, ever: with one, DynamoDB cannot split a hot item collection by sort key.
-        # Only tallies of a period and heartbeats carry the TTL attribute: every other count is kept.
+        # No local index, ever: beside an index, DynamoDB cannot split a hot item collection by sort key.
+        # Of the tallies, only tallies of periods carry the TTL attribute: the others are kept.
         self.by_name = {
             table: self._table(table.value.capitalize(), schema, warm if schema.has_stream else None)
             for table, schema in schemas.items()

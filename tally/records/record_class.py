@@ -57,13 +57,13 @@ class AtomicCounter(NamedTuple):
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of a record class: `field` in Python, `name` in the table."""
+    """One attribute of a record class. `field`: its name in Python. `name`: its name in the table."""
 
     field: str
     name: str
     type: Any
     key: str | None
-    """A key of KEY_BYTES_MAX; None if the attribute is not a key."""
+    """`partition key` or `sort key`; None if the attribute is not part of the key."""
     counter: AtomicCounter | None
     has_default: bool
 
@@ -73,7 +73,7 @@ class Attribute:
         return self.type is Any or NoneType in get_args(self.type)
 
     def encode(self, value: object) -> Item:
-        """Returns the value in wire form. Raises InvalidInputError with the attribute, also for a too long key."""
+        """Returns the value in wire form. For a wrong type or a key of a wrong length, raises InvalidInputError."""
         wire = encode(value, self.type, self.name)
         if self.key:
             (content,) = wire.values()
@@ -128,7 +128,8 @@ def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
-# atomic_counter is not in the specifiers, so a type checker takes its call for a default, and the argument is optional.
+# atomic_counter is not in the specifiers. So a type checker takes its call for the field's default value, and the
+# constructor of the record class does not need the counter.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
     """Makes a record class, a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
@@ -177,7 +178,7 @@ def encode(value: object, type_: Any, where: str) -> Item:
 def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
     """Returns a value as the declared type, whether a caller gave the value or boto3 read it.
 
-    For `Any`, whole numbers become int, and bytes become bytes. Raises ValueError with the reason.
+    For `Any`, whole numbers become int, and bytearray and boto3's Binary become bytes. Raises ValueError with a reason.
     """
     kind, inner = get_origin(type_) or type_, get_args(type_)
     if value is None and (kind is Any or NoneType in inner):

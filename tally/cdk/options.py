@@ -126,8 +126,8 @@ class Options:
     series_days: int | None = _option(parse.whole(1, 36_500), None)
     """The days for which series are kept, 1 to 36,500. Without it: for ever."""
     spot_check_units: int = _option(parse.whole(0, 10_000), 100)
-    """How many units of your tables and Tally's a spot check of items may take, every few minutes; up to 10,000. `0`:
-    no spot checks."""
+    """How many read and write units of your tables and Tally's a spot check of items may take, every few minutes; up to
+    10,000. `0`: no spot checks."""
     event_bus: str = _option(parse.event_bus, "")
     """The ARN of the EventBridge bus for events of thresholds. Without it Tally makes a bus if a counter has
     thresholds."""

@@ -51,12 +51,13 @@ class Tables(Construct):
         self.restored = options.restored
         # CloudFormation does not adopt a table that it may delete.
         self._keeps_data = options.keeps_data or bool(self.restored)
-        warm = None  # not for the ledger: it gets a few writes for each batch, and AWS's default is plenty
+        warm = None
         if options.warm_writes is not None or options.warm_reads is not None:
             units = options.warm_writes, options.warm_reads
             warm = dynamodb.WarmThroughput(write_units_per_second=units[0], read_units_per_second=units[1])
         # No local index, ever: beside an index, DynamoDB cannot split a hot item collection by sort key.
         # Of the tallies, only tallies of periods carry the TTL attribute: the others are kept.
+        # The ledger has no stream. It gets a few writes for each batch, so AWS's default throughput is enough.
         self.by_name = {
             table: self._table(table.value.capitalize(), schema, warm if schema.has_stream else None)
             for table, schema in schemas.items()

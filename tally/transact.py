@@ -17,7 +17,7 @@ write. counting/batch.py judges the reasons in this order:
 
     1. a receipt: a replay, whatever else failed. So a replay does not report a condition that fails because of the
        first commit
-    2. a conflict or throttling: nothing is judged, and the transaction is sent again, up to 12 times in 3 s
+    2. a conflict or throttling: nothing is judged, and the transaction is sent again (12 attempts at most, in 3 s)
     3. a condition of a team's write, then a team's write that DynamoDB rejects
     4. a limit: expired holds are released; if that is not enough, the change is refused
 

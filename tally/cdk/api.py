@@ -66,7 +66,7 @@ class Api(Construct):
         )
         authorizer = self._authorizer()
         targets = {
-            # One permission for all routes of a function: one for each route would be a quarter of 500 resources.
+            # One permission for all routes of a function: one for each route would be 60 of a stack's 500 resources.
             module: integrations.HttpLambdaIntegration(camel(module), alias, scope_permission_to_route=False)
             for module, alias in aliases.items()
         }

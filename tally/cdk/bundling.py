@@ -27,7 +27,7 @@ NOT_DEPLOYED = {"cdk", "cli", "contract", "dev", "home.py", "maintenance", "reco
 COUNTERS_FILE = "counters.py"
 PYTHON_VERSION = "3.14"
 PLATFORM = "aarch64-manylinux2014"
-INSTALL_TIMEOUT_S = 300  # five packages take seconds; a registry that hangs must not hang a deploy
+INSTALL_TIMEOUT_S = 300  # the packages take seconds; a registry that hangs must not hang a deploy
 # An installer writes these files about itself and this machine. The licences beside them stay.
 INSTALLER_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-# Lambda takes 4,096 bytes of variables for a function: the hosts, and 900 bytes for the rest (tests/infra/rules.py).
+# Lambda takes 4,096 bytes of variables for a function: the hosts, and 896 bytes for the rest (quotas.py checks them).
 PAGE_HOSTS_BYTES_MAX = 3200
 _STAGE_PATTERN = "[a-z][a-z0-9-]{0,15}"
 RESERVED_BY_COGNITO = ("aws", "amazon", "cognito")  # the domain of a user pool may not have them, and it has the stage

@@ -19,6 +19,7 @@ from tally.api.operation import UserVisibility
 from tally.cdk.bundling import NOT_DEPLOYED, PYTHON_VERSION, Bundle, BundlingError
 from tally.contract.declarations import Declarations
 from tally.contract.document import document
+from tally.paths import PACKAGE
 from tests.infra.template import Template
 from tests.patience import PATIENCE_S
 
@@ -55,6 +56,7 @@ def test_the_bundle_has_handlers_core_console_and_packages(bundle: Path) -> None
     openapi = json.loads((bundle / "openapi.json").read_text(encoding="utf-8"))
     assert openapi == document(BUNDLE.declarations.operations, COUNTERS, BUNDLE.likers_visible)
     assert not [name for name in NOT_DEPLOYED if (bundle / "tally" / name).exists()]
+    assert all((PACKAGE / name).exists() for name in NOT_DEPLOYED)
     for package in ("aws_lambda_powertools", "url_normalize", "idna", "jmespath", "typing_extensions.py"):
         assert (bundle / package).exists(), package
 

@@ -1,4 +1,4 @@
-"""AWS's quotas that many counters or a long option can exceed. Otherwise a deploy would fail halfway."""
+"""Checks at synth AWS's quotas that many counters or a long option can exceed, so that no deploy fails halfway."""
 
 from __future__ import annotations
 

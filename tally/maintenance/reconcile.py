@@ -35,7 +35,7 @@ from ..streams.watermark import Watermark
 
 REPAIRS_MAX = 20  # tries to commit a repair: a try fails if the drift row changes, or the tally has a conflict
 PAUSE_S_MAX = 0.2  # between two tries; a conflicting transaction is over in 30 ms
-WAIT_MAX = 20  # minutes for the judge, which is four to eight minutes behind if no consumer stalls
+WAIT_MAX = 20  # minutes for the judge, which is six to eight minutes behind if no consumer stalls
 WAITS_PER_MINUTE = 12  # reads of the watermark in a minute
 COUNTS_BEFORE = 2  # judged counts of the children before a count that the ledger does not explain
 SHARDS_HELD_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
@@ -230,7 +230,7 @@ class Reconciler:
         must restart, raises RepairNotReadyError."""
         if dead_letters.any_waiting(self.store):
             why = "There are dead letters, which may be the cause of drift."
-            raise RepairNotReadyError(f"{why} Run `tally repair` again: it applies them first.")
+            raise RepairNotReadyError(f"{why} Apply them first: run `tally repair` without an id.")
         watermark_ = watermark.read(self.store)
         if watermark_.judged < watermark.pending_resume_minute(self.store, watermark_) - 1:
             why = "Records may be lost, and the ledger has not restarted."

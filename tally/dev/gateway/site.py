@@ -44,6 +44,8 @@ async def site(stack: PreparedStack, workers: Workers, logged: Metrics, pump: Pu
         app.router.add_routes(_Mappings(stack, pump, say).routes())
         app.router.add_routes(LocalBus(say).routes())
         app.router.add_patch(EDIT, _edit_number(stack))
+        for path in (EDIT, MAPPINGS + _ANY):
+            app.router.add_route("OPTIONS", path, _refuse_preflight)
         app.router.add_route("*", LOST + _ANY, _lose_answer(gateway))
         app.router.add_route("*", _ANY, gateway.handle)
         runner = web.AppRunner(
@@ -79,9 +81,13 @@ def _lose_answer(gateway: Gateway) -> Handler:
     return answer
 
 
+async def _refuse_preflight(_: web.Request) -> web.Response:
+    """Without a preflight that grants it, no page of another origin can edit a number or stop a consumer."""
+    raise web.HTTPMethodNotAllowed("OPTIONS", ["PATCH"])
+
+
 def _edit_number(stack: PreparedStack) -> Handler:
-    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift. A page of
-    another origin can send a PATCH only after a preflight, which CORS grants if a declared route has PATCH."""
+    """Adds to a number of the counts table without Tally, as a team's script might. *Try it* shows the drift."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         match await _document(request):

@@ -160,7 +160,7 @@ def say_low_concurrency(stack: AssemblyStack, target: Account) -> None:
         print(
             f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}. With"
             " fewer, numbers and drift checks are late, and callers get 503. Ask AWS for more, which is free:"
-            f" {_quota_request(target)}",
+            f" {_quota_request(target, needed - runs)}",
             flush=True,
         )
 

@@ -424,6 +424,15 @@ def test_a_stack_without_reservations_needs_thirty_functions_at_once(
         assert ("and Tally needs 30." in capsys.readouterr().out) == has_note
 
 
+def test_the_advised_quota_is_as_high_as_the_need_beyond_a_thousand(
+    aws: Aws, dev: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [stack] = assembly.read_stacks(dev.folder, "eu-west-1")
+    aws.concurrency = 1000
+    deploy.say_low_concurrency(stack._replace(reserved_concurrency=890), Account.from_environment(None, None))
+    assert "--desired-value 1020 " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("concurrency", "elsewhere", "has_stack", "left"),
     [

@@ -141,8 +141,9 @@ const intoParts = (queries) => {
 export class Tally extends EventTarget {
   // The changes that wait, by their name in the storage: { name, entry, stored }. Only this page knows the other fields:
   // `promise` and `done` if a caller of this page made the change, `why` it waits, the last `status`, `timer` while it
-  // pauses, `busy` while it is sent, `began` when this page first sent it, `cleared` if the storage lost it, `token` if
-  // this token was denied, `asksAlone` if its receipt is read alone, `fails`, and its `outcome`.
+  // pauses, `busy` while it is sent, `began` when this page first sent it, `cleared` if the storage lost it, `wasGone` if
+  // it was denied after its item had gone, `token` if this token was denied, `asksAlone` if its receipt is read alone,
+  // `fails`, and its `outcome`.
   #states = new Map();
   // Anonymous changes wait for no user and no token, so they have a lane of their own. A lane sends the changes that are
   // `ready` before it reads the storage again. `fails`: pauses since the last success. `slow`: batches that still wait after
@@ -704,18 +705,23 @@ export class Tally extends EventTarget {
     return 0;
   }
 
-  // Handles an answer that does not settle the change. `attempt`: undefined if the answer is about a receipt. Returns how
-  // many ms the lane has to wait.
-  #handleUnsettled(lane, session, state, answer, attempt = {}) {
+  // Handles an answer that does not settle the change. `attempt` has no `tries` if the answer is about a receipt. Returns
+  // how many ms the lane has to wait.
+  #handleUnsettled(lane, session, state, answer, attempt = { stored: state.stored }) {
     const { status, headers } = answer;
     const kind = kindOf(answer);
     if (state.outcome) return 0;
     if (kind === DENIED) {
-      // If another tab has removed the change since the attempt, the next turn asks for its outcome.
-      if (!this.#stillWaits(state) || (attempt.stored && !state.stored)) return 0;
+      if (!this.#stillWaits(state)) return 0;
+      // If another tab has removed the change since the attempt, the next turn asks for its outcome. It does so once,
+      // because some storages keep nothing.
+      if (attempt.stored && !state.stored && !state.wasGone) return (state.wasGone = true), 0;
       // A denied attempt has not counted, but a later attempt of another tab may have counted.
-      if (state.entry.tries === attempt.tries) state.entry = { ...state.entry, sent: attempt.sentBefore };
-      state.cleared || this.#store(state);
+      if (state.entry.tries === attempt.tries) {
+        state.entry = { ...state.entry, sent: attempt.sentBefore };
+        if (!attempt.sentBefore) state.began = undefined;
+        state.cleared || this.#store(state);
+      }
       if (status === 401 && session.user && !session.fresh) {
         lane.fresh = true;
         lane.ready.unshift(state);
@@ -872,10 +878,9 @@ export class Tally extends EventTarget {
     const sent = this.#now() - this.#ageMs(state);
     state.began = undefined;
     if (entry.timed && Math.abs(sent - entry.sent) < 2000) return;
-    // Another tab may have settled and removed the change.
-    if (stored && this.#load(state.name) === null) return;
     state.entry = { ...entry, sent, timed: true };
-    cleared || this.#store(state);
+    // Another tab may have settled and removed the change.
+    cleared || (stored && this.#load(state.name) === null) || this.#store(state);
   }
 
   // Returns a token of this user, and not of another user who has signed in since.

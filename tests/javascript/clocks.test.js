@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import os from "node:os";
 import { beforeEach, mock, test } from "node:test";
-import { HOUR_MS, answerLost, requestLost, World } from "./world.js";
+import { HOUR_MS, World, answerLost, json, neverAnswers, requestLost } from "./world.js";
 
 const DAY_MS = 24 * HOUR_MS;
 const SINCE_1970_MS = 56 * 365 * DAY_MS; // the clock of a world begins in 2026
@@ -94,4 +94,38 @@ test("a page corrects the times of changes that an earlier page made for another
   const page = next.openTab(signedIn);
   await next.resultOf(page.increment("plays", "other"));
   assert.deepEqual(next.shared.entries.map(({ id, timed }) => [id, timed]), [["9f3a", true]]);
+});
+
+for (const kind of ["node", "browser"])
+  test(`in a ${kind}, a clock that is set after the storage was cleared loses no play whose request was lost`, async () => {
+    const world = machine(kind);
+    const page = world.openTab();
+    world.server.faults = ({ path }) => path.includes("9f3a") && requestLost;
+    const outcome = page.increment("plays", "9f3a");
+    await world.runPending();
+    world.shared.items.clear();
+    // The answer corrects the time at which the lost request was sent.
+    await world.resultOf(page.increment("plays", "other"));
+    world.moveClock(-2 * DAY_MS);
+    world.server.aheadMs += 2 * DAY_MS;
+    world.server.faults = [];
+    page.retry();
+    assert.equal((await world.resultOf(outcome)).state, "counted");
+    assert.equal(world.server.counts.get("9f3a"), 1);
+  });
+
+test("a change that a tab was denied two days ago, and that another tab has just sent, does not end in doubt", async () => {
+  const world = machine("browser");
+  mock.method(console, "warn", () => {});
+  world.server.faults = () => () => json(403, {});
+  const [page, otherTab] = [world.openTab(), world.openTab()];
+  page.increment("plays", "9f3a");
+  await world.until(() => [page, otherTab].every((tab) => tab.waiting()[0]?.why === "denied"));
+  world.run(2 * DAY_MS);
+  world.server.faults = [neverAnswers];
+  otherTab.retry();
+  await world.runPending();
+  page.retry();
+  await world.until(() => !page.waiting().length);
+  assert.equal(world.server.counts.get("9f3a"), 1);
 });

@@ -292,6 +292,50 @@ test("a tab does not store a denied change that another tab has counted and remo
   assert.equal(world.server.counts.get("9f3a"), 1);
 });
 
+test("a tab does not store a change whose receipt is denied after another tab has counted the change", async () => {
+  const world = new World();
+  mock.method(console, "warn", () => {});
+  delete world.navigator.locks;
+  world.server.faults = () => requestLost;
+  const [otherTab, page] = [world.openTab(), world.openTab()];
+  const ends = [];
+  [otherTab, page].forEach((tab, at) => tab.addEventListener("change", ({ detail: { outcome } }) => outcome && ends.push(`${at} ${outcome.state}`)));
+  page.increment("plays", "9f3a", { key: KEY });
+  await world.until(() => world.server.sent.length > 2);
+  // The events of the storage come late.
+  for (const tab of [otherTab, page]) tab.storage.listeners.length = 0;
+  world.moveClock(2 * HOUR_MS);
+  const held = [];
+  world.server.faults = ({ path }) => path.startsWith("/receipts") && ((request) => new Promise((answer) => held.push({ answer, request })));
+  otherTab.retry();
+  await world.until(() => held.length === 1);
+  page.retry();
+  await world.until(() => held.length === 2);
+  world.server.faults = [];
+  held[0].answer(world.server.answer(held[0].request));
+  await world.until(() => ends.length);
+  world.server.faults = [gatewayAnswer(403)];
+  held[1].answer(json(403, {}));
+  await world.until(() => reasons(page)[0] === "denied");
+  assert.deepEqual(world.shared.entries, []);
+  page.retry();
+  otherTab.retry();
+  await world.until(() => ![otherTab, page].some((tab) => tab.waiting().length));
+  assert.deepEqual(ends, ["0 counted", "1 counted"]);
+  assert.equal(world.server.counts.get("9f3a"), 1);
+});
+
+test("a denied change is not sent without a pause if the storage keeps nothing", async () => {
+  const world = new World();
+  mock.method(console, "warn", () => {});
+  // After ten requests the test fails and does not hang.
+  world.server.faults = () => (world.server.sent.length > 10 ? neverAnswers : gatewayAnswer(403));
+  const storage = Object.assign(world.shared.openView(), { setItem: () => {} });
+  const page = new Tally({ api: API, storage });
+  assert.equal((await world.resultOf(page.increment("plays", "9f3a"))).state, "denied");
+  assert.equal(world.server.sent.length, 2);
+});
+
 test("a later change of a like does not wait for a denied change of this like", async () => {
   const world = new World();
   mock.method(console, "warn", () => {});

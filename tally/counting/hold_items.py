@@ -1,17 +1,17 @@
-"""The items of holds: their keys, their states and times, and how they are found (holds.py moves them).
+"""The items of holds: their keys, their states and times, and how they are found (holds.py changes their states).
 
-Holds are in the ledger table. PK, SK -> state:
+Holds are in the ledger table. A hold id is `<first time of expiry>-<random part>`. PK, SK -> state:
 
-    HOLDS#bucket              <hold id>#counter/id          held. An id begins with the first time of expiry; the key
-                                                            begins with the present time of expiry (`expires`)
-    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held, expired, and its release was refused
-    HOLDS#SETTLED#counter/id  <hold id>                     moved: the hold is held, and has another time (`expires`)
+    HOLDS#bucket              <hold id>#counter/id          held. After a change of the time, the key begins with
+                                                            the present time of expiry (`expires`)
+    HOLDS#bucket              OVERDUE#counter/id#<hold id>  held past its time, because its release was refused
+    HOLDS#SETTLED#counter/id  <hold id>                     moved: the hold has another time of expiry (`expires`)
     HOLDS#SETTLED#counter/id  <hold id>                     committed (`used`: what the commit took), released,
                                                             expired or voided, until `kept_s` seconds after `latest`
 
-`latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt that took the hold; a void
-marks that receipt. `kept_s`: for how many seconds the receipts of the counter lived when the hold was placed. So a hold
-and its receipt live equally long, even if `receipt_days` changes.
+`latest`: the latest time at which the hold may expire. `receipt`: the id of the receipt of the call that placed the
+hold; a void marks that receipt. `kept_s`: for how many seconds the receipts of the counter lived when the hold was
+placed. So a hold and its receipt live equally long, even if `receipt_days` changes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from . import periods
 from .receipts import lifetime_s
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-UNRELEASED_MAX = 20  # of each kind in a bucket: enough to say that holds are not released
+UNRELEASED_MAX = 20  # `count_unreleased` reads at most so many expired, and so many overdue holds of a bucket
 OVERDUE = "OVERDUE#"  # sorts after all times of expiry
-SETTLED_KEPT_S = 24 * 3600  # after its latest end, a hold is known and may be committed for this time at least
+SETTLED_KEPT_S = 24 * 3600  # the record of a hold is kept at least this long after `latest`, for late commits
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
-FIND_ATTEMPTS_MAX = 5  # an attempt fails only if another caller moves the hold between two reads
+FIND_ATTEMPTS_MAX = 5  # after the first, an attempt fails only if a call changes the hold's time between two reads
 
 
 def bucket(counter: Counter, id_: str) -> int:
@@ -43,7 +43,7 @@ def bucket(counter: Counter, id_: str) -> int:
 
 
 def holder_key(name: str, id_: str) -> str:
-    """Returns `stock/mug`: counter and id, without the period, as the keys of holds name them."""
+    """Returns counter and id, without the period, as the keys of holds have them: `stock/mug`."""
     return f"{name}/{periods.answer_members(id_)['id']}"
 
 
@@ -53,22 +53,22 @@ def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
     return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
 
 
-def settled_key(owner: str, hold_id: str) -> Item:
+def settled_key(counter_and_id: str, hold_id: str) -> Item:
     """Returns the key of the record of a settled or moved hold."""
-    return keys.key(f"HOLDS#SETTLED#{owner}", hold_id)
+    return keys.key(f"HOLDS#SETTLED#{counter_and_id}", hold_id)
 
 
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """Returns the hold, from the first of three places that has it. A hold moves in the order of these places only, or
-    to the time that its record names. Raises NotFoundError, StoreBusyError."""
-    owner, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
-    overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{owner}#{hold_id}")
+    """Returns the hold from the first of three places that has it. A hold never goes back, so the reads miss no hold.
+    If its record has another time, the search repeats with this time. Raises NotFoundError, StoreBusyError."""
+    counter_and_id, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
+    overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{counter_and_id}#{hold_id}")
     for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)
-        places = (live, overdue, settled_key(owner, hold_id))
+        places = (live, overdue, settled_key(counter_and_id, hold_id))
         read = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
         hold = next(filter(None, read), None)
-        if hold is None or hold["hold_id"]["S"] != hold_id:  # the key of a moved hold looks like an id
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id with a moved hold's new time leads to it
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
             return hold
@@ -89,10 +89,10 @@ def overdue_pages(store: Store, bucket_number: int, page_size: int) -> Iterator[
     return queries.partition_pages(store, store.settings.ledger_table, partition, OVERDUE, end, Limit=page_size)
 
 
-def count_unreleased(store: Store, since_s: float) -> tuple[int, bool]:
-    """Returns how many holds that expired before `since_s` or are overdue are not released, and whether there may be
-    more: in each bucket, it reads at most UNRELEASED_MAX expired holds and as many overdue holds."""
-    end = str(int(since_s))
+def count_unreleased(store: Store, expired_before_s: float) -> tuple[int, bool]:
+    """Counts the overdue holds, and the holds that expired before `expired_before_s` and are not released. Returns
+    their number, and whether there may be more. Reads at most UNRELEASED_MAX holds of each kind in a bucket."""
+    end = str(int(expired_before_s))
     ranges = ((queries.SORT_KEY_MIN, end), (OVERDUE, f"{OVERDUE}{queries.SORT_KEY_MAX}"))
     pages = [
         queries.query(store, store.settings.ledger_table, f"HOLDS#{bucket}", low, high, Limit=UNRELEASED_MAX)
@@ -104,7 +104,7 @@ def count_unreleased(store: Store, since_s: float) -> tuple[int, bool]:
 
 
 def expect_as_read(hold: Item) -> items.Expected:
-    """Returns the condition that a hold is held and has the amount that was read. The key tells its time."""
+    """Returns the condition that a hold is held and has the amount that was read. A new time gives a hold a new key."""
     return {"state": HELD, "amount": hold["amount"]}
 
 
@@ -120,10 +120,10 @@ def expires_s(hold: Item) -> int:
 
 
 def record_kept_s(store: Store, counter: Counter) -> int:
-    """Returns for how many seconds after its latest end the keys and the record of a new hold are kept."""
+    """Returns for how many seconds after `latest` the receipts and the record of a new hold are kept."""
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when the keys and the record of a hold are kept, in epoch seconds. `latest_s`: its latest end."""
+    """Returns until when the receipts and the record of a hold are kept, in epoch seconds. `latest_s`: its `latest`."""
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX

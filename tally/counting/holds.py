@@ -159,9 +159,9 @@ def transition(
     allow the move. Raises LimitReachedError if the move does not fit.
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
-    id_, hold_id = hold["target"]["S"], hold["hold_id"]["S"]
-    table, owner = call.store.settings.ledger_table, hold_items.holder_key(counter.name, id_)
-    settled = items.put_write(table, hold_items.settled_key(owner, hold_id), _record(call, hold, state, kept_amount))
+    table, id_, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
+    key = hold_items.settled_key(hold_items.holder_key(counter.name, id_), hold_id)
+    settled = items.put_write(table, key, _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
         held_item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
         removal = held_item | _time_condition(state, must_be_unexpired)
@@ -230,15 +230,15 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
 
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
-    owner, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
+    counter_and_id, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
     if not counter.takes_holds:  # the one limit of a counter that takes holds refuses no release
-        first = f"{OVERDUE}{owner}#"
+        first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if of_tally <= hold.items())
     for page in hold_items.due_pages(call.store, bucket_number, DUE_PAGE_MAX):
-        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{owner}") and of_tally <= hold.items()]
+        own = [hold for hold in page if hold["SK"]["S"].endswith(f"#{counter_and_id}") and of_tally <= hold.items()]
         yield from own
         if page.has_more and not own:
             raise _busy_releasing_error()

@@ -16,8 +16,8 @@ from ..base.words import Say
 
 PATH = "/dev/events"
 NAME = "tally-local"
-EVENTS_MAX = 200
-ENTRIES_MAX = 10
+EVENTS_MAX = 200  # that the page lists
+ENTRIES_MAX = 10  # of one PutEvents, as in EventBridge
 _TARGET = "AWSEvents.PutEvents"
 
 
@@ -36,7 +36,7 @@ class LocalBus:
         return web.json_response({"events": list(self._last)})
 
     async def _put(self, request: web.Request) -> web.Response:
-        """Answers PutEvents. A page of another origin cannot send the header without a preflight."""
+        """Refuses a request without X-Amz-Target, which a page of another origin cannot send without a preflight."""
         if request.headers.get("x-amz-target") != _TARGET:
             return web.json_response({"__type": "UnknownOperationException"}, status=400)
         entries = json.loads(await request.read())["Entries"]

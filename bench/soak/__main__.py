@@ -124,7 +124,7 @@ class Soak:
         with tqdm(total=self._operations, unit=" operations", file=sys.stderr, disable=None, smoothing=0.05) as bar:
             while alive:
                 alive, now_s = any(process.is_alive() for process in workers), time.monotonic()
-                consumers.step(now_s, kills=alive)
+                consumers.step(now_s, may_kill=alive)
                 if now_s >= next_check_s or not alive:
                     next_check_s = now_s + CHECK_S
                     monitor.check()
@@ -142,7 +142,7 @@ class Soak:
         right_minute: int | None = None  # the minute in which every tally was right
         expected = {name: amount for name, amount in monitor.accepted.tallies().items() if amount}
         while (now_s := time.monotonic()) < until_s:
-            consumers.step(now_s, kills=False)
+            consumers.step(now_s, may_kill=False)
             monitor.check()
             if right_minute is not None and monitor.last_judged != judged:
                 until_s, judged = now_s + JUDGED_S_MAX, monitor.last_judged

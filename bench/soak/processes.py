@@ -23,10 +23,11 @@ from .setup import SoakSetup, set_up_process
 
 START_S_MAX = 120.0
 REPORT_S = 0.5  # between two reports of the number of faults
-KILL_EVERY_MINUTES = 2.0  # on average, minutes of the ledger until a consumer or the sweep is killed or frozen
-FROZEN_SHARE = 0.25  # the rest are killed
-DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0  # frozen or not restarted, on average and at most; confirming drift takes 5
-AT_ONCE_SHARE = 0.6  # of the killed processes are restarted at once
+KILL_EVERY_MINUTES = 2.0  # minutes, each of `minute_s` seconds, between two kills or freezes, on average
+FROZEN_SHARE = 0.25  # the share of the processes that are frozen, not killed
+# For so many minutes a process stays frozen or ended, on average and at most. Drift is confirmed after 5 minutes.
+DOWN_MINUTES, DOWN_MINUTES_MAX = 2.0, 15.0
+AT_ONCE_SHARE = 0.6  # the share of the killed processes that are restarted at once
 ROLES: dict[str, Callable[[SoakSetup, str], None]] = {
     "rollup": deliveries.consume, "bookkeeper": deliveries.consume, "sweep": deliveries.sweep,
 }  # fmt: skip
@@ -34,27 +35,29 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def prepare_forkserver() -> None:
-    """Start the process that forks the other processes."""
+    """Let the process that forks the other processes import their modules once."""
     _context.set_forkserver_preload(["bench.soak.preloaded"])
 
 
 def run_proxies(setup: SoakSetup, ready: Connection, faults_end: Event) -> None:
-    """Run the proxies until this process is killed. Sends the setup with their endpoints. `faults_end` ends the faults.
+    """Run the proxies until this process is killed. `ready` gets the setup with the endpoints of the proxies.
 
-    The proxies outlive the killed processes, so a request of a killed process may arrive later.
+    `faults_end` ends the faults. One proxy removes DynamoDB's idempotency tokens, and the other proxy keeps the tokens.
+    The proxies outlive the killed processes, so a request may arrive after its process was killed.
     """
     set_up_process(setup, "proxies")
-    faulty = FaultProxy(setup.engine_endpoint, make_plan(setup.seed), strip_tokens=True, requests_kept=0)
-    tokens = FaultProxy(setup.engine_endpoint, make_plan(setup.seed + 1), requests_kept=0)
-    with faulty, tokens:
-        ready.send(replace(setup, faulty_endpoint=faulty.endpoint, faulty_endpoint_with_tokens=tokens.endpoint))
+    without_tokens = FaultProxy(setup.engine_endpoint, make_plan(setup.seed), strip_tokens=True, requests_kept=0)
+    with_tokens = FaultProxy(setup.engine_endpoint, make_plan(setup.seed + 1), requests_kept=0)
+    with without_tokens, with_tokens:
+        url, url_with_tokens = without_tokens.endpoint, with_tokens.endpoint
+        ready.send(replace(setup, faulty_endpoint=url, faulty_endpoint_with_tokens=url_with_tokens))
         path = setup.folder / "faults.json"
         while True:
             if faults_end.wait(REPORT_S):
-                faulty.plan = tokens.plan = no_faults
+                without_tokens.plan = with_tokens.plan = no_faults
                 time.sleep(REPORT_S)
             counts: Multiset[str] = Multiset()
-            for proxy in (faulty, tokens):
+            for proxy in (without_tokens, with_tokens):
                 for (name, _), count in proxy.counts.items():
                     counts[name] += count
                 for failure in proxy.failures:
@@ -104,13 +107,13 @@ class ConsumerProcesses:
     def _start(self, role: str) -> None:
         self._running[role] = _start_process(ROLES[role], self.setup, role)
 
-    def step(self, now_s: float, *, kills: bool) -> None:
+    def step(self, now_s: float, *, may_kill: bool) -> None:
         """Restart the processes that were down for long enough, and kill or freeze a process when it is time.
 
-        `now_s`: on the monotonic clock. `kills`: whether to kill or freeze. Raises RuntimeError if a process failed.
+        `now_s`: on the monotonic clock. `may_kill`: whether to kill or freeze. Raises RuntimeError if a process failed.
         """
         for role, until_s in list(self._down_until_s.items()):
-            if until_s <= now_s or not kills:
+            if until_s <= now_s or not may_kill:
                 del self._down_until_s[role]
                 if self._running[role].is_alive():
                     os.kill(self._running[role].pid, signal.SIGCONT)
@@ -119,7 +122,7 @@ class ConsumerProcesses:
         for role, process in self._running.items():
             if role not in self._down_until_s and not process.is_alive():
                 raise RuntimeError(f"{role} failed: see {role}.log")
-        if kills and now_s >= self._next_kill_s:
+        if may_kill and now_s >= self._next_kill_s:
             if self._next_kill_s:
                 self._kill_or_freeze(now_s)
             self._next_kill_s = now_s + self._chance.expovariate(1 / KILL_EVERY_MINUTES) * self.setup.minute_s

@@ -33,17 +33,19 @@ FOREVER = float("inf")
 
 @pytest.fixture(autouse=True)
 def _judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments has every bucket
+    monkeypatch.setattr(fold, "BUCKETS", 2)  # the judge reads fewer partitions; test_segments uses all buckets
     StreamWorld(store, store.client).mark_judged(M - 1)
 
 
-def plays(amount: int, target: str = "v", expected: int = 0) -> JournalEntry:
-    return JournalEntry("plays", target, "", expected, expected + amount)
+def drift_entry(drift: int, target: str = "v", expected: int = 0) -> JournalEntry:
+    """Returns an entry of `plays` whose observed amount exceeds the expected amount by `drift`."""
+    return JournalEntry("plays", target, "", expected, expected + drift)
 
 
 def watermark_of(store: Store, closed: int) -> Watermark:
     """Returns a watermark by which the minutes up to `closed` are closed."""
-    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)  # a minute for late commits, 5 s skew
+    # The end of the minute `closed`, a minute for late commits, and 5 s of skew.
+    return Watermark(watermark.last_judged_minute(store), 60 * (closed + 2) + 5)
 
 
 def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVER) -> judge.JudgeRun:
@@ -54,7 +56,7 @@ def run(store: Store, closed: int, now_s: float = NOW_S, until_s: float = FOREVE
 
 
 def row(store: Store, target: str = "v", counter: str = "plays") -> DriftRow | None:
-    """Returns the drift row of a tally without its changes; None if no row is stored."""
+    """Returns the drift row of a tally, with empty `changes`; None if no row is stored."""
     stored_row = rows.read_row(store, counter, target)
     return stored_row._replace(changes=()) if stored_row.last_minute >= 0 else None
 
@@ -71,10 +73,10 @@ def with_client(store: Store, client: WatchedClient) -> Store:
 
 
 def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_no_row(store: Store) -> None:
-    book(store, M, plays(3), plays(0, "even", 7), JournalEntry("likes", "v", "", 4, 1))
-    book(store, M, plays(-1), plays(-2, "halves"), name="s#2")
-    book(store, M, plays(5), plays(2, "halves"), bucket=1)
-    book(store, M + 1, plays(100))
+    book(store, M, drift_entry(3), drift_entry(0, "even", 7), JournalEntry("likes", "v", "", 4, 1))
+    book(store, M, drift_entry(-1), drift_entry(-2, "halves"), name="s#2")
+    book(store, M, drift_entry(5), drift_entry(2, "halves"), bucket=1)
+    book(store, M + 1, drift_entry(100))
     assert run(store, M) == judge.JudgeRun(minutes=1, changes=2)
     assert row(store) == DriftRow("plays", "v", 7, M, 60 * M)
     assert row(store, counter="likes") == DriftRow("likes", "v", -3, M, 60 * M)
@@ -86,8 +88,8 @@ def test_a_minute_is_summed_up_over_its_segments_and_a_tally_without_drift_has_n
     "without_closed_minute", [Watermark(), Watermark(-1, 60 * 6), Watermark(M - 1), Watermark(M - 1, 60 * (M + 2) + 4)]
 )
 def test_a_watermark_without_a_closed_minute_judges_nothing(store: Store, without_closed_minute: Watermark) -> None:
-    book(store, M, plays(3))
-    book(store, 0, plays(3))
+    book(store, M, drift_entry(3))
+    book(store, 0, drift_entry(3))
     judged = judge.judge(store, without_closed_minute, NOW_S, until_s=FOREVER)
     assert judged == judge.JudgeRun(last=without_closed_minute.judged)
     assert (drifts(store), watermark.last_judged_minute(store)) == ({}, M - 1)
@@ -115,7 +117,7 @@ def test_one_half_of_an_unlike_without_the_other_half_is_drift(store: Store) -> 
 @pytest.mark.parametrize(
     ("halves", "drift"),
     [
-        # In each minute, somebody deletes the like manually and puts it back.
+        # In each minute, somebody deletes the like manually, and the user likes again, which causes no drift.
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED]}, [1, 2, 3, 3]),
         ({0: [ITEM_DELETED], 1: [ITEM_DELETED], 2: [ITEM_DELETED], 3: [ITEM_DELETED]}, [1, 2, 3, 4]),
         # The halves of an unlike are in two minutes, and somebody deletes the like manually after or before the unlike.
@@ -161,16 +163,16 @@ def test_a_row_has_the_time_of_its_first_drift_and_a_row_at_zero_expires_with_th
         (2, {"drift": "0", "expiration": str(int(NOW_S) + NINE_DAYS_S)}),
         (4, {"drift": "4", "since": str(60 * (M + 3)), "changes": f"[[{M + 3}, 4]]"}),
     ]
-    for number, (amount, facts) in enumerate(steps):
-        book(store, M + number, plays(amount))
+    for number, (amount, attributes) in enumerate(steps):
+        book(store, M + number, drift_entry(amount))
         run(store, M + number)
-        assert stored_attributes(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | facts
+        assert stored_attributes(store) == {"counter": "plays", "target": "v", "upto": str(M + number)} | attributes
 
 
-def test_the_time_of_a_row_is_in_minutes_of_the_deployment(store: Store) -> None:
-    short = replace(store, settings=store.settings._replace(minute_s=5))
-    book(store, M, plays(5))
-    judge.judge(short, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
+def test_since_of_a_row_depends_on_the_length_of_a_minute(store: Store) -> None:
+    with_short_minutes = replace(store, settings=store.settings._replace(minute_s=5))
+    book(store, M, drift_entry(5))
+    judge.judge(with_short_minutes, Watermark(M - 1, 5 * (M + 2) + 1), NOW_S, until_s=FOREVER)
     assert row(store) == DriftRow("plays", "v", 5, M, 5 * M)
 
 
@@ -180,24 +182,24 @@ def test_the_time_of_a_row_is_in_minutes_of_the_deployment(store: Store) -> None
         ({0: 3, 2: 1, 4: 1, 6: 1}, 3),  # only the drift from before the last five minutes is confirmed
         (dict.fromkeys(range(9), 1), 4),
         ({0: -2, 5: 1}, -1),
-        ({0: 2, 4: -2, 5: 2}, 0),  # without drift in the fifth minute
+        ({0: 2, 4: -2, 5: 2}, 0),  # the drift was 0 in minute 4
         ({0: 2, 5: -3}, 0),
-        ({0: 5, 3: 1, 5: -1}, 5),  # halves of one late change
+        ({0: 5, 3: 1, 5: -1}, 5),  # 5 is drift; the two halves of a change are booked in minutes 3 and 5
         ({3: 1, 5: 4}, 0),
     ],
 )
-def test_drift_that_has_stood_for_five_judged_minutes_is_confirmed_while_it_changes(
+def test_drift_that_has_stood_for_five_judged_minutes_is_confirmed_even_if_it_changes(
     store: Store, amounts: dict[int, int], confirmed: int
 ) -> None:
     last = max(amounts)
     for minute, amount in amounts.items():
-        book(store, M + minute, plays(amount))
+        book(store, M + minute, drift_entry(amount))
     run(store, M + last)
     stored_row = rows.read_row(store, "plays", "v")
-    assert stored_row.confirmed_amount(watermark_of(store, 0)) == confirmed
+    assert stored_row.confirmed_amount(watermark.read(store)) == confirmed
     assert all(minute > M + last - watermark.CONFIRM_AFTER for minute, _ in stored_row.changes)
     run(store, M + last + watermark.CONFIRM_AFTER)
-    assert stored_row.confirmed_amount(watermark_of(store, 0)) == stored_row.drift == sum(amounts.values())
+    assert stored_row.confirmed_amount(watermark.read(store)) == stored_row.drift == sum(amounts.values())
 
 
 # Other processes
@@ -208,17 +210,17 @@ def book_drift(store: Store, minutes: int = 3, targets: int = 3) -> dict[str, in
     total = {f"v{target}": 0 for target in range(targets)}
     for minute in range(minutes):
         amounts = {f"v{target}": 10**minute * (target + 1) for target in range(targets) if target != minute}
-        book(store, M + minute, *(plays(amount, target) for target, amount in amounts.items()))
+        book(store, M + minute, *(drift_entry(amount, target) for target, amount in amounts.items()))
         for target, amount in amounts.items():
             total[target] += amount
     return total
 
 
-WRITES_OF_DRIFT = 2 * 3 + 3  # in each of three minutes, two rows and the watermark
+WRITES_OF_A_RUN = 2 * 3 + 3  # in each of three minutes, two rows and the watermark
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT))
+@pytest.mark.parametrize("write_number", range(WRITES_OF_A_RUN))
 def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(
     store: Store, write_number: int, committed: bool
 ) -> None:
@@ -229,7 +231,7 @@ def test_a_judge_continues_the_work_of_a_judge_that_was_killed_at_any_write(
     assert (drifts(store), watermark.last_judged_minute(store)) == (expected, M + 2)
 
 
-@pytest.mark.parametrize("write_number", range(WRITES_OF_DRIFT - 3))  # the sleeping judge judges two minutes
+@pytest.mark.parametrize("write_number", range(WRITES_OF_A_RUN - 3))  # without the writes of the third minute
 def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Store, write_number: int) -> None:
     expected = book_drift(store)
     sleeping = with_client(store, interrupted_client(store.client, write_number, lambda: run(store, M + 2)))
@@ -238,8 +240,8 @@ def test_a_judge_that_sleeps_while_another_judge_runs_changes_nothing(store: Sto
 
 
 def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store: Store) -> None:
-    book(store, M, plays(5))
-    book(store, M + 1, plays(-5))
+    book(store, M, drift_entry(5))
+    book(store, M + 1, drift_entry(-5))
     stale = watermark_of(store, M)
     run(store, M + 1)
     judge.judge(store, stale, NOW_S, until_s=FOREVER)
@@ -247,10 +249,10 @@ def test_a_row_at_zero_stops_a_late_judge_from_storing_the_drift_once_more(store
 
 
 @pytest.mark.parametrize("days", [1, 3, 8])
-def test_a_row_at_zero_is_kept_for_a_judge_that_judges_its_minute_days_later(store: Store, days: int) -> None:
-    book(store, M, plays(5), now_s=NOW_S)
+def test_a_row_at_zero_is_kept_for_a_judge_that_continues_days_later(store: Store, days: int) -> None:
+    book(store, M, drift_entry(5), now_s=NOW_S)
     run(store, M)
-    book(store, M + 1, plays(-5), now_s=NOW_S)
+    book(store, M + 1, drift_entry(-5), now_s=NOW_S)
     with pytest.raises(Crash):
         run(with_client(store, client_that_dies(store.client, 0, committed=True)), M + 1)
     ConsumerWorld(store, store.client).delete_expired(NOW_S + days * DAY_S)
@@ -265,19 +267,19 @@ def repair(store: Store, seen_row: DriftRow | None) -> bool:
 
 
 def test_a_judge_does_not_undo_a_repair_between_its_read_and_its_write(store: Store) -> None:
-    book(store, M, plays(5))
+    book(store, M, drift_entry(5))
     run(store, M)
-    book(store, M + 1, plays(2))
+    book(store, M + 1, drift_entry(2))
     run(with_client(store, interrupted_client(store.client, 0, lambda: repair(store, row(store)))), M + 1)
     assert row(store) == DriftRow("plays", "v", 2, M + 1, 60 * (M + 1))
 
 
 def test_a_repair_fails_after_the_judge_has_changed_the_row_though_the_drift_is_the_same(store: Store) -> None:
-    book(store, M, plays(5))
+    book(store, M, drift_entry(5))
     run(store, M)
     row_before = row(store)
     for minute, amount in ((1, 2), (2, -2)):
-        book(store, M + minute, plays(amount))
+        book(store, M + minute, drift_entry(amount))
         run(store, M + minute)
     assert not repair(store, row_before)
     assert repair(store, row(store))
@@ -289,7 +291,7 @@ def test_a_repair_fails_after_the_judge_has_changed_the_row_though_the_drift_is_
 
 
 def test_a_row_that_changes_before_each_try_is_an_error_and_a_later_run_judges_the_minute(store: Store) -> None:
-    book(store, M, plays(5))
+    book(store, M, drift_entry(5))
     client = WatchedClient(store.client)
     amounts: Iterator[int] = iter(range(1, 100))
 
@@ -317,7 +319,7 @@ def test_rows_outside_a_transaction_are_written_by_threads_at_once(
     barrier = threading.Barrier(WRITER_THREADS)
     client = WatchedClient(store.client, frozenset({"update_item"}))
     client.before = lambda number, *_: None if number >= WRITER_THREADS else barrier.wait(10)
-    book(store, M, *(plays(1, f"v{number}") for number in range(WRITER_THREADS)))
+    book(store, M, *(drift_entry(1, f"v{number}") for number in range(WRITER_THREADS)))
     assert run(with_client(store, client), M).changes == WRITER_THREADS
 
 
@@ -335,16 +337,16 @@ def test_many_rows_are_written_in_transactions_and_few_rows_one_by_one(
     store: Store, number: int, operations: list[str]
 ) -> None:
     client = WatchedClient(store.client)
-    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(number).items()))
+    book(store, M, *(drift_entry(amount, target) for target, amount in drift_of_targets(number).items()))
     assert run(with_client(store, client), M) == judge.JudgeRun(minutes=1, changes=number)
     assert [name for name, _ in client.calls] == [*operations, "update_item"]  # the last write stores the minute
     assert drifts(store) == drift_of_targets(number)
 
 
 def test_a_row_that_a_repair_changes_during_a_transaction_of_many_rows_keeps_both_changes(store: Store) -> None:
-    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
+    book(store, M, *(drift_entry(amount, target) for target, amount in drift_of_targets(50).items()))
     run(store, M)
-    book(store, M + 1, *(plays(1000, target) for target in drift_of_targets(50)))
+    book(store, M + 1, *(drift_entry(1000, target) for target in drift_of_targets(50)))
     client = interrupted_client(store.client, 0, lambda: repair(store, row(store, "v7")))
     assert run(with_client(store, client), M + 1) == judge.JudgeRun(minutes=1, changes=50)
     assert drifts(store) == {target: amount + 1000 for target, amount in drift_of_targets(50).items()} | {"v7": 1000}
@@ -367,7 +369,7 @@ def test_many_rows_are_retried_while_their_partition_is_throttled_and_then_writt
             raise ClientError(error, name)
 
     client.before = throttle
-    book(store, M, *(plays(amount, target) for target, amount in drift_of_targets(50).items()))
+    book(store, M, *(drift_entry(amount, target) for target, amount in drift_of_targets(50).items()))
     untimed = replace(with_client(store, client), sleep=waits.append, clock=lambda: 0.0)
     assert run(untimed, M) == judge.JudgeRun(minutes=1, changes=50)
     assert [name for name, _ in client.calls] == [*operations, "update_item"]
@@ -377,8 +379,8 @@ def test_many_rows_are_retried_while_their_partition_is_throttled_and_then_writt
 
 def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(store: Store) -> None:
     targets = {f"v{number}": number + 1 for number in range(250)}
-    book(store, M, *(plays(amount, target) for target, amount in targets.items()))
-    book(store, M + 1, plays(7, "v1"))
+    book(store, M, *(drift_entry(amount, target) for target, amount in targets.items()))
+    book(store, M + 1, drift_entry(7, "v1"))
     client, now_s = WatchedClient(store.client), [0.0]
     timed = replace(with_client(store, client), clock=lambda: now_s[0])
 
@@ -389,6 +391,7 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
     assert run(timed, M + 1, until_s=2) == judge.JudgeRun(minutes=0, changes=200, finished=False)
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (200, M - 1)
     now_s[0] = 0
+    # This watermark has no place to continue at, so the run passes all 250 tallies, and writes 50 rows.
     assert run(timed, M + 1, until_s=1) == judge.JudgeRun(minutes=1, changes=250, finished=False)
     assert (drifts(store), watermark.last_judged_minute(store)) == (targets, M)
     assert run(timed, M + 1) == judge.JudgeRun(minutes=1, changes=1)
@@ -397,7 +400,7 @@ def test_the_next_run_continues_a_minute_in_which_the_judge_ran_out_of_time(stor
 
 def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) -> None:
     """A run does not read the rows of earlier runs, because the reads could take the whole time."""
-    book(store, M, *(plays(1, f"v{number}") for number in range(550)))
+    book(store, M, *(drift_entry(1, f"v{number}") for number in range(550)))
     client, now_s = WatchedClient(store.client), [0.0]
     slow = replace(with_client(store, client), clock=lambda: now_s[0])
 
@@ -407,14 +410,14 @@ def test_short_runs_of_the_judge_finish_a_minute_with_many_rows(store: Store) ->
     client.after = pass_time
     changed_rows = []
     for _ in range(6):
-        closed = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
-        changed_rows.append(judge.judge(slow, closed, NOW_S, until_s=now_s[0] + 1).changes)
+        watermark_ = replace(watermark.read(slow), journal_complete_s=60 * (M + 2) + 5)
+        changed_rows.append(judge.judge(slow, watermark_, NOW_S, until_s=now_s[0] + 1).changes)
     assert changed_rows == [100, 100, 100, 100, 100, 50]
     assert (len(drifts(store)), watermark.last_judged_minute(store)) == (550, M)
 
 
-def test_a_judge_without_time_to_restart_the_ledger_has_not_finished(store: Store) -> None:
-    book(store, M, plays(3))
+def test_a_judge_without_time_to_skip_to_the_resume_minute_has_not_finished(store: Store) -> None:
+    book(store, M, drift_entry(3))
     run(store, M)
     with_loss = replace(watermark_of(store, M + 9), item={"resume_minute": {"N": str(M + 3)}})
     assert judge.judge(store, with_loss, NOW_S, until_s=-1) == judge.JudgeRun(last=M, finished=False)
@@ -430,8 +433,8 @@ def test_a_judge_with_time_for_the_last_closed_minute_has_finished(store: Store)
 
 def test_pages_of_drift_list_every_tally_that_drifts_and_no_other(store: Store) -> None:
     targets = {f"v{number}": number % 5 for number in range(60)}
-    book(store, M, *(plays(1, target) for target in targets))
-    book(store, M + 1, *(plays(amount - 1, target) for target, amount in targets.items() if amount != 1))
+    book(store, M, *(drift_entry(1, target) for target in targets))
+    book(store, M + 1, *(drift_entry(amount - 1, target) for target, amount in targets.items() if amount != 1))
     run(store, M + 9)
     call, listed_rows, cursor = Call(store), list[Any](), None
     for _ in range(7):

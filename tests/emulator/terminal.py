@@ -1,4 +1,4 @@
-"""A shell with a terminal for questions. Its commands share variables, as in a person's session."""
+"""A shell whose commands read answers from a terminal, and share variables, as in a person's session."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Terminal:
     """`bash` in the checkout. Output and questions arrive in the order in which a person sees them."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._keyboard, self._input = pty.openpty()
-        modes = termios.tcgetattr(self._input)
-        modes[3] &= ~termios.ECHO
-        termios.tcsetattr(self._input, termios.TCSANOW, modes)
+        self._keyboard, self._terminal = pty.openpty()
+        modes = termios.tcgetattr(self._terminal)
+        modes[3] &= ~termios.ECHO  # the local modes
+        termios.tcsetattr(self._terminal, termios.TCSANOW, modes)
         self._process = subprocess.Popen(
             ["bash"], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def run(self, command: str, answers: Sequence[str] = ()) -> tuple[int, str]:
-        """Returns the exit status and output of a command. `answers`: to its questions; further questions get Enter."""
+        """Returns the exit status and output. `answers`: to the command's questions, in order; then Enter."""
         assert self._process.stdin is not None
-        terminal = os.ttyname(self._input)
-        line = f"{{ {command}\n}} <{terminal}; printf '\\n--- ended: %s ---\\n' $?\n"
+        path = os.ttyname(self._terminal)
+        line = f"{{ {command}\n}} <{path}; printf '\\n--- ended: %s ---\\n' $?\n"
         self._process.stdin.write(line.encode())
         self._process.stdin.flush()
         printed, answers_left = "", list(answers)
@@ -64,4 +64,4 @@ class Terminal:
         self._process.wait(PATIENCE_S)
         self._process.stdout.close()
         os.close(self._keyboard)
-        os.close(self._input)
+        os.close(self._terminal)

@@ -1,4 +1,4 @@
-"""Each answer of DynamoDB corrects the clock of a process, by no more than the answer proves."""
+"""Each successful answer of DynamoDB corrects the clock of a process, by no more than the answer proves."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def test_an_answer_of_the_engine_corrects_the_clock_of_the_process(
 
 @pytest.mark.usefixtures("_real_answers")
 def test_an_error_answer_corrects_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a clock is far off, DynamoDB refuses the signature. The clock may be right a moment later."""
+    """If a clock is far off, DynamoDB rejects the signature. The clock may be set before the next request, so the error
+    does not correct the clock."""
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
     with pytest.raises(ClientError):

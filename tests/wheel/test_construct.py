@@ -91,7 +91,7 @@ def test_resources_that_must_never_be_replaced_have_the_listed_logical_ids(templ
         assert template["Resources"][f"OldPolls{table}"]["DeletionPolicy"] == "Delete", "keep_data=False"
 
 
-def test_a_function_may_count_with_two_tallys(shop: Shop, template: dict[str, Any]) -> None:
+def test_a_function_may_count_with_two_constructs(shop: Shop, template: dict[str, Any]) -> None:
     [checkout] = [
         resource
         for id_, resource in template["Resources"].items()
@@ -206,7 +206,7 @@ def test_a_grant_refuses_a_variable_of_another_tally_and_an_unknown_function(sho
         shop.tally.grant(shop.worker, ["plays"])
 
 
-def test_two_tallys_in_one_stack_share_no_name(template: dict[str, Any]) -> None:
+def test_two_constructs_in_one_stack_share_no_name(template: dict[str, Any]) -> None:
     """Their alarms, dashboards, sign-in domains and APIs differ. The second Tally is below another construct."""
     resources = template["Resources"].values()
     names = [

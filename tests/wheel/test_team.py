@@ -1,4 +1,4 @@
-"""A team that has only the wheel: the page docs/adopt.md, the rules of cdk-nag, and an upgrade to the next version."""
+"""With only the wheel, a team can follow docs/adopt.md, pass the rules of cdk-nag, and upgrade to the next version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ modules = pkgutil.walk_packages(tally.__path__, "tally.")
 names = [module.name for module in modules if not module.name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
-top_level = ("api", "operations", "counters", "declarations", "home", "stacks", "cli", "dev")
-assert not [name for name in sys.modules if name.partition(".")[0] in top_level]
+# No module imports another module without `tally.`, or a module of the checkout.
+not_in_the_wheel = ("api", "operations", "cli", "dev", "counters", "stacks")
+assert not [name for name in sys.modules if name.partition(".")[0] in not_in_the_wheel]
 print(len(names))
 """
-TWO_TALLYS = """
+TWO_CONSTRUCTS = """
 import sys
 from aws_cdk import App, Stack, Validations
 from cdk_nag import AwsSolutionsChecks
@@ -60,8 +61,8 @@ from tally.transact import Transactions
 names = ("COUNTS", "RECEIPTS", "LEDGER")
 counter = {"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}
 settings = {f"TALLY_{name}_TABLE": name for name in names}
-granted = {"format": FORMAT, "version": "", "counters": [counter], "settings": settings}
-tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(granted)}, caller="orders")
+transact_variable = {"format": FORMAT, "version": "", "counters": [counter], "settings": settings}
+tally = Transactions.from_environment({"TALLY_TRANSACT": json.dumps(transact_variable)}, caller="orders")
 try:
     tally.commit("k", [("usage", "ann", 1)], [{"Delete": {"TableName": "shop", "Key": {"PK": {"S": "a"}}}}])
 except StoreUnreachableError:  # the request was sent, and no DynamoDB listens
@@ -84,7 +85,7 @@ def template(shop: Path) -> dict[str, Any]:
 
 
 def without_network(*command: str) -> list[str]:
-    """Returns the command without a network, if the kernel allows that."""
+    """Returns the command that runs `command` without a network, if the kernel allows that."""
     unshare = ["unshare", "--map-root-user", "--net"]
     possible = shutil.which("unshare") and not subprocess.run([*unshare, "true"], capture_output=True).returncode
     return [*(unshare if possible else []), *command]
@@ -99,9 +100,11 @@ def test_the_commands_of_the_page_synthesize_a_stack_without_a_network(shop: Pat
         run("sh", "-c", command, cwd=shop, variables=variables)
     run(*without_network(*synth.split()), cwd=shop)
     resources = template(shop)["Resources"].values()
-    keys = json.dumps([resource["Properties"] for resource in resources if resource["Type"] == "AWS::IAM::Role"])
-    assert '"FLIGHT#*"' in keys
-    assert "USER#" not in keys  # the prefix of a counter of the repository, not of the shop
+    role_properties = json.dumps(
+        [resource["Properties"] for resource in resources if resource["Type"] == "AWS::IAM::Role"]
+    )
+    assert '"FLIGHT#*"' in role_properties
+    assert "USER#" not in role_properties  # the prefix of a counter of the repository, not of the shop
     [bundle] = (shop / "cdk.out").glob("lambdas-*")
     assert (bundle / "counters.py").read_text() == (shop / "counters.py").read_text()
     assert '"seats"' in (bundle / "openapi.json").read_text()
@@ -114,8 +117,8 @@ def test_every_module_of_the_package_can_be_imported(shop: Path, python: Path) -
     assert int(run(str(python), "-c", IMPORT_ALL, cwd=shop).stdout) > 150
 
 
-def test_two_tallys_in_a_stack_break_no_rule_with_and_without_feature_flags(shop: Path, python: Path) -> None:
-    (shop / "two.py").write_text(TWO_TALLYS)
+def test_two_constructs_in_a_stack_break_no_rule_with_and_without_feature_flags(shop: Path, python: Path) -> None:
+    (shop / "two.py").write_text(TWO_CONSTRUCTS)
     for flags in ({}, context_of_cdk_json()):
         variables = {"CDK_OUTDIR": str(shop / "cdk.out"), "CDK_CONTEXT_JSON": json.dumps(flags)}
         run(str(python), "two.py", cwd=shop, variables=variables)
@@ -136,11 +139,11 @@ def test_the_client_needs_only_boto3(tmp_path: Path, wheel: Path) -> None:
     assert not {"aws-cdk-lib", "aws-lambda-powertools"} & versions.keys()
 
 
-def test_a_function_commits_with_the_packages_of_the_page_and_the_boto3_of_the_runtime(
+def test_a_function_commits_with_the_packages_that_transactions_md_installs_and_the_oldest_boto3(
     tmp_path: Path, wheel: Path
 ) -> None:
-    page = (build.ROOT / "docs/transactions.md").read_text()
-    [install_command] = re.findall(r"^```sh\n(uv pip install .*)\n```$", page, re.MULTILINE)
+    transactions_page = (build.ROOT / "docs/transactions.md").read_text()
+    [install_command] = re.findall(r"^```sh\n(uv pip install .*)\n```$", transactions_page, re.MULTILINE)
     run("sh", "-c", install_command, cwd=tmp_path, variables={"UV_FIND_LINKS": str(wheel.parent)})
     runtime = install(tmp_path / "runtime", "boto3==1.40.0")
     run(str(runtime), "-c", COMMIT, cwd=tmp_path, variables={"PYTHONPATH": "orders", **UNREACHABLE_DYNAMODB})
@@ -148,7 +151,7 @@ def test_a_function_commits_with_the_packages_of_the_page_and_the_boto3_of_the_r
     assert megabytes < 15
 
 
-def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path, wheel: Path) -> None:
+def test_the_package_without_extras_runs_init_and_refuses_other_commands(tmp_path: Path, wheel: Path) -> None:
     """Runs `tallystick init` as `uvx` does."""
     command = str(install(tmp_path / "alone", str(wheel)).with_name("tallystick"))
     printed = run(command, "init", "shop", cwd=tmp_path).stdout
@@ -166,7 +169,7 @@ def test_the_bare_package_writes_a_first_folder_and_nothing_else(tmp_path: Path,
 def test_the_next_version_changes_only_the_code_of_functions(
     shop: Path, python: Path, wheel: Path, tmp_path_factory: Any
 ) -> None:
-    """A wheel with one changed handler changes only the code and the versions of functions in the template."""
+    """A wheel with one changed handler changes only the code of functions, and the ids of their versions."""
     checkout, out = tmp_path_factory.mktemp("next"), tmp_path_factory.mktemp("dist")
     for path in build.git_files():
         (checkout / path).parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +185,7 @@ def test_the_next_version_changes_only_the_code_of_functions(
         for path, name in ((wheel, "n"), (changed, "n+1"))
     )
     assert before.keys() == after.keys()
-    assert {part for id_ in before for part in before[id_] if before[id_][part] != after[id_][part]} == {"Code"}
+    assert {name for id_ in before for name in before[id_] if before[id_][name] != after[id_][name]} == {"Code"}
 
 
 def unpack(wheel: Path, target: Path) -> Path:

@@ -1,6 +1,6 @@
 /** Counts each change exactly once, from the button to the number. docs/browser.md has the guarantees and limits. */
 
-/** Where changes wait: the part of `localStorage` that the client uses. It must store before it returns. */
+/** A storage for changes that wait: the members of `localStorage` that the client uses. A call stores before it returns. */
 export interface Store {
   readonly length: number;
   key(at: number): string | null;
@@ -14,9 +14,10 @@ export interface Options {
   api?: string;
   /** Returns the `sub` of the user who is signed in; nothing, or an exception, if no user is signed in. */
   user?: () => string | number | bigint | null | undefined;
-  /** Returns a token of that user, within 35 s. `fresh`: the last token was refused (401). */
+  /** Returns a token of that user. `fresh`: the last token was refused (401). If a token takes longer than 35 s, the
+   * changes wait (`no-token`), and the client asks again. */
   token?: (fresh: boolean) => string | null | undefined | Promise<string | null | undefined>;
-  /** Where changes wait. Default: `localStorage`; in Node, the memory. `node.js` stores them in a folder. */
+  /** Where changes wait. Default: `localStorage`; in Node, the memory. The module `node.js` stores changes in a folder. */
   storage?: Store;
 }
 
@@ -26,8 +27,8 @@ export type Id = string | number | bigint;
 /** Returns the id of a path, an address, or any text: `/posts/x/` becomes `~2Fposts~2Fx~2F`. An id stays as it is. */
 export declare const idOf: (name: Id) => string;
 
-/** Returns `counter:id`, with the id as `idOf` spells it. An address of a counter of pages stays as it is. */
-export declare const tallyOf: (of: string) => string;
+/** Returns `counter:id` for `counter:text`: the id is `idOf(text)`. If the counter counts pages, the text stays as it is. */
+export declare const tallyOf: (name: string) => string;
 
 /** Parses JSON. A whole number beyond 2^53 becomes a BigInt. */
 export declare const fromJson: (text: string) => unknown;
@@ -45,8 +46,8 @@ export interface Entry {
   readonly amount?: number;
   /** Whether a like is to be counted; absent: the change is an increment. */
   readonly present?: boolean;
-  /** The user who made the change; it is sent only with a token of this user. Absent: the change is anonymous. An
-   * anonymous like is sent with the browser's own secret. */
+  /** The user who made the change. The change is sent only with a token of this user. Absent: the change is anonymous.
+   * An anonymous like is sent with the browser's own secret. */
   readonly user?: string;
   /** When the change was made, in ms since 1970. */
   readonly at: number;
@@ -63,9 +64,10 @@ export interface Entry {
 /** Why a change waits.
  *
  * `unanswered`: Tally did not answer; the client sends the change again. Also: the change was sent long ago, and
- * `GET /health` does not say how long receipts of its counter live; the client asks for the receipt again.
+ * `GET /health` does not say how long receipts of the counter live. The receipt may have expired, so another send could
+ * count twice. The client only asks for the receipt again.
  * `offline`: the browser is offline; the client tries seldom.
- * `denied`: a server before Tally refused the change, as the gateway does with 401 or 403 without a token or a scope.
+ * `denied`: a server in front of Tally refused the change, as the gateway does with 401 or 403 without a token or a scope.
  * The client sends the change again on another page, after `retry()`, when the browser comes online, or with another token.
  * `signed-out`: the user of the change is not signed in. `no-token`: `token` does not return a token of this user.
  * `earlier`: an earlier change of the same like is not answered. `storage`: the storage cannot record that the change is sent.
@@ -96,9 +98,10 @@ export type Outcome =
   | { readonly state: "denied"; readonly status: number }
   | { readonly state: "superseded" | "doubt" | "forgotten" };
 
-/** One number, or why it cannot be read. `value`: a BigInt beyond 2^53, where a Number is not exact, as in every answer.
- * `as_of`: the number includes every change before this time, in seconds since 1970. `limit`, `left`: of a counter with
- * a ceiling or a floor. `over`: the number is beyond its limit. `resets_at`: the end of the period, in seconds since 1970. */
+/** One number, or why it cannot be read. `value`: a BigInt if the number is beyond 2^53, because a Number is not exact
+ * there. The same holds for every whole number of an answer. `as_of`: the number includes every change before this time,
+ * in seconds since 1970. `limit`, `left`: of a counter with a ceiling or a floor. `over`: the number is beyond its limit.
+ * `resets_at`: the end of the period, in seconds since 1970. */
 export type Value =
   | {
       readonly counter: string;
@@ -112,12 +115,13 @@ export type Value =
     }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** Whether a user, or this browser, is counted, or why the answer cannot be read. `child`: the user. */
+/** Whether a user, or this browser, is counted, or why that cannot be read. `child`: the user; absent: this browser. */
 export type Mine =
   | { readonly counter: string; readonly id: string; readonly child?: string; readonly present: boolean }
   | { readonly counter: string; readonly id: string; readonly error: Problem };
 
-/** A change was made, was sent, waits for another reason (`outcome` is absent), or ended, in any tab of the origin. */
+/** The event `change`, for the changes of every tab of the origin. A change was made, was sent by another tab, was not
+ * settled by an attempt (`why` says why), or has ended. Only a change that has ended has an `outcome`. */
 export type ChangeEvent = CustomEvent<{ readonly entry: Entry; readonly outcome?: Outcome }>;
 
 /** The client. Make one for each page, or for each process. It also sends the changes that earlier clients left. Clients
@@ -132,10 +136,10 @@ export class Tally extends EventTarget {
    *
    * `amount`: by how much; leave it out for a counter with a fixed step. `key`: your own name for the event, such as the
    * id of a playback; the same key counts once, from any number of tabs and processes. The key of an anonymous change
-   * needs at least 22 characters. A key that waits with another amount is refused at once, as Tally would refuse it.
-   * `signed`: send the user's token, for a counter that is not public. Ids, keys and amounts may be whole numbers and
-   * BigInts. Throws TypeError for a malformed counter, id, key or amount, and for a user with a lone surrogate. Throws
-   * Error if the change is `signed` and no user is signed in.
+   * needs at least 22 characters. If a change with the same key and another amount waits, the outcome is `refused` at
+   * once, as Tally would answer. `signed`: send the user's token, for a counter that is not public. Ids, keys and amounts
+   * may be whole numbers and BigInts. Throws TypeError for a malformed counter, id, key or amount, and for a user with a
+   * lone surrogate. Throws Error if the change is `signed` and no user is signed in.
    */
   increment(
     counter: string,
@@ -146,8 +150,8 @@ export class Tally extends EventTarget {
   /** Puts a like, or deletes it (`present` false). The last call wins. Throws as `increment` does.
    *
    * `anonymous`: if no user is signed in, count this browser, by a secret in its storage. A user who signs in takes over
-   * the browser's likes: the client first puts the user's like, then deletes the browser's. If no user is signed in,
-   * throws Error without `anonymous`, or if the storage does not keep the secret.
+   * the browser's likes: the client first puts the user's like, then deletes the browser's. Throws Error if no user is
+   * signed in, and `anonymous` is not true or the storage does not keep the secret.
    */
   like(counter: string, id: Id, present?: boolean, options?: { anonymous?: boolean }): Promise<Outcome>;
 
@@ -157,23 +161,23 @@ export class Tally extends EventTarget {
   /** Reads public numbers, such as `plays:9f3a`, and returns them in the same order. A number may be as old as its
    * counter's `max_age_s`; `fresh` skips the browser's cache. Many numbers are read in parts. If a part has no answer,
    * its numbers have an `error`. Rejects if no part has an answer. */
-  values(of: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
+  values(names: readonly string[], options?: { fresh?: boolean }): Promise<Value[]>;
 
   /** Reads which likes, such as `hearts:article-1`, count the user who is signed in, or else this browser. Rejects as
    * `values` does, and if no user is signed in and this browser has no likes. */
-  mine(of: readonly string[]): Promise<Mine[]>;
+  mine(names: readonly string[]): Promise<Mine[]>;
 
   /** The changes that wait, also those of other tabs, in the order in which they were made. `why` says why. */
   waiting(): Entry[];
 
-  /** Sends the changes that pause or are denied now. The client also does this when the browser comes online. */
+  /** Sends at once the changes that wait for an attempt or are denied, as the client does when the browser comes online. */
   retry(): void;
 
   /** Removes the changes of a user that still wait, for a sign-out on a shared machine. */
   forget(user: Id): void;
 
-  /** Deletes all anonymous likes of this browser, and then its secret. Later pages continue this. Resolves when all
-   * likes are deleted. */
+  /** Deletes all anonymous likes of this browser, and then its secret. If the page closes first, the next page
+   * continues. Resolves when all likes are deleted. */
   forget(): Promise<Outcome[]>;
 
   addEventListener(type: "change", listener: (event: ChangeEvent) => void, options?: AddEventListenerOptions): void;

@@ -734,7 +734,7 @@ export class Tally extends EventTarget {
     return Math.min(RETRY_AFTER_MS_MAX, Math.max(1, 1000 * headers?.get("retry-after") || 0));
   }
 
-  // A server before Tally denies the change, as the gateway does without a token or scope, and would deny the change again.
+  // A server in front of Tally denies the change, as the gateway does without a token or scope, and would deny the change again.
   #deny(state, status, token) {
     state.token = token;
     this.#fail(state, DENIED, status);

@@ -73,15 +73,16 @@ def table(store: Store) -> str:
 
 
 @pytest.fixture
-def recorder(store: Store) -> Any:
+def recording_client(store: Store) -> Any:
+    """A client that lists its calls in `sent`."""
     return RecordingClient(store)
 
 
 @pytest.fixture
-def customers(recorder: Any, table: str) -> Records[Customer]:
-    return Records(recorder, table, Customer)
+def customers(recording_client: Any, table: str) -> Records[Customer]:
+    return Records(recording_client, table, Customer)
 
 
 @pytest.fixture
-def notes(recorder: Any, table: str) -> Records[Note]:
-    return Records(recorder, table, Note)
+def notes(recording_client: Any, table: str) -> Records[Note]:
+    return Records(recording_client, table, Note)

@@ -58,8 +58,8 @@ EVERYTHING = Everything(
 
 
 @pytest.mark.sdk
-def test_every_type_is_read_as_it_was_written(recorder: Any, table: str) -> None:
-    everything = Records(recorder, table, Everything)
+def test_every_type_is_read_as_it_was_written(recording_client: Any, table: str) -> None:
+    everything = Records(recording_client, table, Everything)
     assert everything.put_item(EVERYTHING) == everything.get_item("1") == EVERYTHING
     updated = replace(EVERYTHING, id="2")
     assert everything.update_item(updated) == updated
@@ -82,16 +82,16 @@ def test_every_type_is_read_as_it_was_written(recorder: Any, table: str) -> None
         ("id", "\u00e4" * 1025, "1 to 2048 bytes"), ("id", "", "1 to 2048 bytes"),
     ],
 )  # fmt: skip
-def test_a_value_of_another_type_is_refused_with_its_name_and_nothing_is_sent(
-    recorder: Any, table: str, name: str, value: object, why: str
+def test_an_error_names_a_value_of_another_type_and_nothing_is_sent(
+    recording_client: Any, table: str, name: str, value: object, why: str
 ) -> None:
-    everything = Records(recorder, table, Everything)
+    everything = Records(recording_client, table, Everything)
     wrong = replace(EVERYTHING, **{name: value})  # type: ignore[arg-type]
     for write in (everything.put_item, everything.update_item):
         with pytest.raises(InvalidInputError, match=why) as refused:
             write(wrong)
         assert (refused.value.field or "").startswith(name)
-    assert recorder.sent == []
+    assert recording_client.sent == []
 
 
 @pytest.mark.parametrize(
@@ -104,19 +104,19 @@ def test_a_value_of_another_type_is_refused_with_its_name_and_nothing_is_sent(
         ("\ud800", "surrogates"), (reduce(lambda inner, _: [inner], range(32), 1), "32 levels"),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_stored_exactly_is_refused_with_its_name(
-    recorder: Any, notes: Records[Note], value: object, why: str
+def test_an_error_names_a_value_that_cannot_be_stored_exactly(
+    recording_client: Any, notes: Records[Note], value: object, why: str
 ) -> None:
     for options in ({"actions": [Action.set("number", value)]}, {"condition": Path("number").ne(value)}):
         with pytest.raises(InvalidInputError, match=why) as refused:
             notes.update_item(Note(id="1"), **options)  # type: ignore[arg-type]
         assert refused.value.field == "number"
-    assert recorder.sent == []
+    assert recording_client.sent == []
 
 
-def test_attributes_may_have_reserved_and_dotted_names_and_names_that_python_lacks(recorder: Any, table: str) -> None:
-    """put_item checks whether the counter `count.of[0] #x` exists, so its condition must quote such names, too."""
-
+def test_attribute_names_may_be_reserved_words_have_dots_or_be_no_python_identifiers(
+    recording_client: Any, table: str
+) -> None:
     @record
     class Odd:
         id: str = partition_key()
@@ -127,14 +127,15 @@ def test_attributes_may_have_reserved_and_dotted_names_and_names_that_python_lac
         shadow: dict[str, int] | None = attribute(name="a", default=None)
         count_: int | None = atomic_counter(name="count.of[0] #x")
 
-    odds = Records(recorder, table, Odd)
+    odds = Records(recording_client, table, Odd)
     odd = Odd(id="1", status="new", size=1, dotted=2, dashed="x", shadow={"b": 3})
     odds.update_item(odd)
     assert odds.update_item(odd) == replace(odd, count_=1) == odds.get_item("1")
-    item = recorder.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]
+    item = recording_client.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]
     assert item.keys() == {"id", "a.b", "e-mail #1", "a", "count.of[0] #x", "status", "size"}
     changed = odds.update_item(
         Odd(id="1"),
+        # Path("a.b") is the attribute `a.b`, and "a.b" is the entry `b` of `a`.
         actions=[Action.set(Path("a.b"), 5), Action.set("a.b", 6)],
         condition=Path("a.b").eq(2) & Path("a", "b").eq(3) & Path("size").eq(1),
     )
@@ -150,7 +151,7 @@ class Strict:
 
 
 @pytest.mark.parametrize(
-    ("cls", "wire", "why"),
+    ("cls", "stored", "why"),
     [
         (Everything, {"whole": {"S": "1"}}, "whole must be int, and is a str"),
         (Everything, {"whole": {"N": "1.5"}}, "whole must be int, and is 1.5"),
@@ -161,27 +162,28 @@ class Strict:
     ],
 )
 def test_an_item_that_does_not_fit_the_class_raises_an_error_with_the_attribute(
-    recorder: Any, table: str, cls: type, wire: dict[str, Any], why: str
+    recording_client: Any, table: str, cls: type, stored: dict[str, Any], why: str
 ) -> None:
-    recorder.put_item(TableName=table, Item={"id": {"S": "1"}, **wire})
+    recording_client.put_item(TableName=table, Item={"id": {"S": "1"}, **stored})
     with pytest.raises(RecordMismatchError, match=why):
-        Records(recorder, table, cls).get_item("1")
+        Records(recording_client, table, cls).get_item("1")
 
 
-def test_a_missing_or_null_attribute_is_none_or_the_default(recorder: Any, table: str) -> None:
+def test_a_missing_or_null_attribute_is_none_or_the_default(recording_client: Any, table: str) -> None:
     item: Any = {"id": {"S": "1"}, "name": {"S": "n"}, "unknown": {"S": "x"}}
     for more in ({}, {"maybe": {"NULL": True}}):
-        recorder.put_item(TableName=table, Item=item | more)
-        assert Records(recorder, table, Strict).get_item("1") == Strict(id="1", name="n", maybe=None, always="default")
+        recording_client.put_item(TableName=table, Item=item | more)
+        read = Records(recording_client, table, Strict).get_item("1")
+        assert read == Strict(id="1", name="n", maybe=None, always="default")
 
 
-def test_a_record_or_a_key_of_another_class_is_refused(recorder: Any, customers: Records[Any]) -> None:
+def test_a_record_or_a_key_of_another_class_is_refused(recording_client: Any, customers: Records[Any]) -> None:
     for write in (customers.put_item, customers.update_item):
         with pytest.raises(InvalidInputError, match="Note is not a Customer"):
             write(Note(id="1"))
     with pytest.raises(InvalidInputError, match="Customer has no sort key"):
         customers.get_item("1", "2")
-    assert recorder.sent == []
+    assert recording_client.sent == []
 
 
 def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
@@ -199,7 +201,7 @@ def declare_counter(**arguments: Any) -> Callable[[], type]:
     return declare_with_key(int | None, atomic_counter(**arguments))
 
 
-def test_an_invalid_declaration_is_refused_with_its_name_when_the_class_is_made() -> None:
+def test_an_error_names_an_invalid_declaration_when_the_class_is_made() -> None:
     for make, why in (
         (declare(id=(str,)), "one partition_key"),
         (declare(a=(str, partition_key()), b=(str, sort_key()), c=(str, sort_key())), "at most one sort_key"),
@@ -218,7 +220,7 @@ def test_an_invalid_declaration_is_refused_with_its_name_when_the_class_is_made(
             make()
 
 
-def test_records_takes_only_record_classes_and_a_record_class_may_inherit(recorder: Any, table: str) -> None:
+def test_records_takes_only_record_classes_and_a_record_class_may_inherit(recording_client: Any, table: str) -> None:
     class Undecorated(Customer):
         """Without @record the attribute `more` would be ignored."""
 
@@ -226,8 +228,8 @@ def test_records_takes_only_record_classes_and_a_record_class_may_inherit(record
 
     for cls in (Undecorated, str):
         with pytest.raises(ConfigurationError, match=f"{cls.__name__} is not a record class"):
-            Records(recorder, table, cls)
+            Records(recording_client, table, cls)
     special: Any = record(Undecorated)
-    specials = Records(recorder, table, special)
+    specials = Records(recording_client, table, special)
     for after in ((0, 10, -20), (1, 15, -21)):
         assert numbers_of(specials.update_item(special(id="1", more="x"))) == after

@@ -41,9 +41,11 @@ BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", 
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_first_write_writes_the_start_and_each_update_adds_delta(recorder: Any, table: str, exact: bool) -> None:
+def test_the_first_write_writes_the_start_and_each_update_adds_delta(
+    recording_client: Any, table: str, exact: bool
+) -> None:
     """Many threads update at once. Without `exact` each update answers with another number."""
-    customers = Records(recorder, table, Customer, exact=exact)
+    customers = Records(recording_client, table, Customer, exact=exact)
     assert numbers_of(customers.update_item(Customer(id="1"))) == numbers_of(customers.get_item("1")) == (0, 10, -20)
     assert numbers_of(customers.put_item(Customer(id="2"))) == numbers_of(customers.get_item("2")) == (0, 10, -20)
     with ThreadPoolExecutor(16) as pool:
@@ -53,22 +55,23 @@ def test_the_first_write_writes_the_start_and_each_update_adds_delta(recorder: A
 
 
 def test_a_counter_that_the_stored_record_lacks_begins_at_its_start(
-    recorder: Any, customers: Records[Customer], table: str
+    recording_client: Any, customers: Records[Customer], table: str
 ) -> None:
-    recorder.put_item(TableName=table, Item={"id": {"S": "1"}, "visits": {"N": "7"}})
+    recording_client.put_item(TableName=table, Item={"id": {"S": "1"}, "visits": {"N": "7"}})
     assert numbers_of(customers.update_item(Customer(id="1"))) == (8, 10, -20)
 
 
-def test_an_update_is_one_write_and_one_read(recorder: Any, customers: Records[Customer], table: str) -> None:
+def test_an_update_is_one_write_and_one_read(recording_client: Any, customers: Records[Customer], table: str) -> None:
     """Without `exact` an update is one call, at half the price."""
-    for records in (customers, Records(recorder, table, Customer, exact=False)):
+    for records in (customers, Records(recording_client, table, Customer, exact=False)):
         records.update_item(Customer(id="1"))
         records.put_item(Customer(id="1"), reset_counters=True)
-    assert recorder.sent == ["transact_write_items", "get_item", "transact_write_items", "update_item", "put_item"]
+    calls = ["transact_write_items", "get_item", "transact_write_items", "update_item", "put_item"]
+    assert recording_client.sent == calls
 
 
-def test_a_counter_that_the_caller_sets_is_refused_with_its_name_and_nothing_is_sent(
-    recorder: Any, customers: Records[Customer]
+def test_an_error_names_a_counter_that_the_caller_sets_and_nothing_is_sent(
+    recording_client: Any, customers: Records[Customer]
 ) -> None:
     for counter, number in (("visits", 0), ("points", 10), ("left", 10)):
         by_hand = Customer(id="1")
@@ -79,7 +82,7 @@ def test_a_counter_that_the_caller_sets_is_refused_with_its_name_and_nothing_is_
             assert refused.value.field == counter
         with pytest.raises(ExpressionError, match=rf"{counter} \(SET by AtomicCounterExtension\).*by the caller"):
             customers.update_item(Customer(id="1"), actions=[Action.set(counter, 7)])
-    assert recorder.sent == []
+    assert recording_client.sent == []
 
 
 def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
@@ -121,13 +124,13 @@ def test_put_resets_counters_only_with_reset_counters(customers: Records[Custome
     assert notes.put_item(Note(id="2", text="b")) == notes.get_item("2") == Note(id="2", text="b")
 
 
-def test_the_check_of_put_is_a_condition_of_the_write(recorder: Any, customers: Records[Customer]) -> None:
+def test_the_check_of_put_is_a_condition_of_the_write(recording_client: Any, customers: Records[Customer]) -> None:
     """A condition also holds in a transaction, and if another write comes first."""
     writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
     for write in writes:
-        recorder.transact_write_items(TransactItems=[write])
+        recording_client.transact_write_items(TransactItems=[write])
     with pytest.raises(ClientError) as cancelled:
-        recorder.transact_write_items(TransactItems=writes[:1])
+        recording_client.transact_write_items(TransactItems=writes[:1])
     (reason,) = cancelled.value.response["CancellationReasons"]  # type: ignore[typeddict-item]
     assert reason["Code"] == "ConditionalCheckFailed"
     assert numbers_of(customers.from_item(reason["Item"])) == numbers_of(customers.get_item("1")) == (1, 15, -21)
@@ -137,16 +140,16 @@ def test_the_check_of_put_is_a_condition_of_the_write(recorder: Any, customers: 
 
 
 def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
-    recorder: Any, notes: Records[Note], table: str
+    recording_client: Any, notes: Records[Note], table: str
 ) -> None:
     """An attribute that the class does not declare always stays."""
     for ignore_nulls in (False, True):
         item: Any = {"id": {"S": "1"}, "likeTally": {"N": "7"}, "text": {"S": "a"}, "tags": {"SS": ["x"]}}
-        recorder.put_item(TableName=table, Item=item)
+        recording_client.put_item(TableName=table, Item=item)
         after = notes.update_item(Note(id="1", number=2), ignore_nulls=ignore_nulls)
         expected = Note(id="1", text="a", tags={"x"}, number=2) if ignore_nulls else Note(id="1", number=2)
         assert after == notes.get_item("1") == expected
-        assert recorder.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]["likeTally"] == {"N": "7"}
+        assert recording_client.get_item(TableName=table, Key={"id": {"S": "1"}})["Item"]["likeTally"] == {"N": "7"}
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -204,17 +207,17 @@ def test_an_invalid_path_is_refused() -> None:
 
 
 def test_overlapping_paths_are_refused_as_the_engine_refuses_them(
-    recorder: Any, table: str, notes: Records[Note]
+    recording_client: Any, table: str, notes: Records[Note]
 ) -> None:
     """The local check refuses the same paths as the store."""
     item: Any = {"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}}
     for first, second in itertools.product(["a", "a.b", "a.c", "l", "l[0]", "l[1]"], repeat=2):
         actions = [Action.set(first, {"x": 1}), Action.set(second, {"x": 1})]
         refusal, overlaps = "", actions[0].overlaps(actions[1])
-        recorder.put_item(TableName=table, Item=item)
+        recording_client.put_item(TableName=table, Item=item)
         texts = {"UpdateExpression": f"SET {first} = :v, {second} = :v", "ExpressionAttributeValues": {":v": {"M": {}}}}
         try:
-            recorder.update_item(TableName=table, Key={"id": {"S": "1"}}, **texts)
+            recording_client.update_item(TableName=table, Key={"id": {"S": "1"}}, **texts)
         except ClientError as error:
             refusal = str(error)
         assert ("overlap" in refusal) == overlaps, (first, second)
@@ -239,13 +242,13 @@ def extension_of(*actions: Action) -> Extension:
 
 @pytest.mark.parametrize("ignore_nulls", [False, True])
 def test_changes_of_extensions_are_merged_and_no_update_removes_them(
-    recorder: Any, table: str, ignore_nulls: bool
+    recording_client: Any, table: str, ignore_nulls: bool
 ) -> None:
     """An update keeps the other parts of an attribute that an extension changes in part. All conditions must hold."""
     add_5, move_city = Action.set("number", if_not_exists("number", 0) + 5), Action.set("address.city", "Paris")
     below_12 = Extension(lambda _: WriteModification(condition=Attr("number").lt(12)))
-    notes = Records(recorder, table, Note, extensions=[extension_of(add_5), extension_of(move_city), below_12])
-    Records(recorder, table, Note).put_item(Note(id="1", address={"city": "Rome", "zip": "1"}, number=5))
+    notes = Records(recording_client, table, Note, extensions=[extension_of(add_5), extension_of(move_city), below_12])
+    Records(recording_client, table, Note).put_item(Note(id="1", address={"city": "Rome", "zip": "1"}, number=5))
     for number in (10, 15):
         after = notes.update_item(Note(id="1", text="a"), ignore_nulls=ignore_nulls)
         assert after == Note(id="1", text="a", address={"city": "Paris", "zip": "1"}, number=number)
@@ -253,7 +256,7 @@ def test_changes_of_extensions_are_merged_and_no_update_removes_them(
         notes.update_item(Note(id="1"), ignore_nulls=ignore_nulls, condition=Attr("number").exists())
 
 
-def test_a_change_that_a_write_cannot_have_is_refused_with_its_name(recorder: Any, table: str) -> None:
+def test_an_error_names_a_change_that_a_write_cannot_have(recording_client: Any, table: str) -> None:
     """The Java client drops the actions of a put silently. A key cannot change."""
     setter = extension_of(Action.set("number", 1))
     without_key = Extension(lambda _: WriteModification(item={"text": "a"}))
@@ -273,12 +276,12 @@ def test_a_change_that_a_write_cannot_have_is_refused_with_its_name(recorder: An
     ]
     for extensions, write, note, why in refusals:
         with pytest.raises(ExpressionError, match=why):
-            getattr(Records(recorder, table, Note, extensions=extensions), write)(note)
-    assert recorder.sent == []
+            getattr(Records(recording_client, table, Note, extensions=extensions), write)(note)
+    assert recording_client.sent == []
 
 
 def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_place(
-    recorder: Any, table: str
+    recording_client: Any, table: str
 ) -> None:
     """In the Java client a list of extensions replaces the default list, so that counters stand still."""
     visits_seen: list[object] = []
@@ -289,12 +292,12 @@ def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_
         )
 
     observer = Extension(lambda context: visits_seen.append(context.item.get("visits", "nothing")))
-    first = Records(recorder, table, Customer, extensions=[observer, *map(append, "bcd")])
+    first = Records(recording_client, table, Customer, extensions=[observer, *map(append, "bcd")])
     assert (first.put_item(Customer(id="1", name="a")).name, visits_seen) == ("abcd", [0])
     assert (first.update_item(Customer(id="1", name="x")).name, first.get_item("1")) == (
         "xbcd", Customer(id="1", name="xbcd", visits=1, points=15, left=-21),
     )  # fmt: skip
-    last = Records(recorder, table, Customer, extensions=[observer, AtomicCounterExtension()])
+    last = Records(recording_client, table, Customer, extensions=[observer, AtomicCounterExtension()])
     assert (numbers_of(last.put_item(Customer(id="2"))), visits_seen[-1]) == ((0, 10, -20), "nothing")
 
 

@@ -21,18 +21,19 @@ def test_metrics_of_functions_are_shown(dev: Dev) -> None:
         return float(sums[0]) if sums else 0
 
     before = counted()
-    assert dev.play("metrics", f"{KEY}-metrics").status == 200
+    assert dev.play("video-of-metrics", f"{KEY}-metrics").status == 200
     wait_for(lambda: counted() > before)
 
 
 def test_every_line_of_a_functions_log_is_json(dev: Dev) -> None:
-    """The runtime client of AWS writes the lines with AWS_LAMBDA_LOG_FORMAT=JSON, as in Lambda."""
+    """With AWS_LAMBDA_LOG_FORMAT=JSON, AWS's runtime client writes each line as JSON, as in Lambda."""
     for _ in range(2):
-        assert dev.play("json", f"{KEY}-json").status == 200
+        assert dev.play("video-of-json", f"{KEY}-json").status == 200
 
     def lines() -> list[dict[str, Any]]:
         written = (dev.data / f"logs/{PLAYS_FUNCTION}.log").read_text()
-        return [json.loads(line) for line in written.rpartition("\n")[0].splitlines()]
+        finished_lines = written.rpartition("\n")[0].splitlines()
+        return [json.loads(line) for line in finished_lines]
 
     wait_for(lambda: any("Replayed" in line and "_aws" in line for line in lines()))
     assert any(

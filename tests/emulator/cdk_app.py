@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import app
-from tests.emulator.stack import Json, rewrite, without_unsupported
+from tests.emulator.stack import Json, rewrite_template, without_unsupported
 
 BREAKS = "TALLY_REHEARSAL_BREAKS"
 """If this variable is set, the template has an alarm without a comparison, which cannot be made."""
@@ -35,5 +35,5 @@ def with_broken_alarm(template: Json) -> Json:
 if __name__ == "__main__":
     status = app.main()
     if not status:
-        rewrite(Path(os.environ["CDK_OUTDIR"]), for_emulator)
+        rewrite_template(Path(os.environ["CDK_OUTDIR"]), for_emulator)
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""Runs the emulator as a process, in its own virtual environment, on a free port."""
+"""Runs MiniStack, an emulator of AWS, as a process, in its own virtual environment, on a free port."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Emulator:
                 stdout=output, stderr=subprocess.STDOUT, preexec_fn=die_with_parent, start_new_session=True,
             )  # fmt: skip
         try:
-            self._wait()
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
 
-    def _wait(self) -> None:
+    def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             assert self.process.poll() is None, self.log.read_text()
@@ -73,16 +73,17 @@ class Emulator:
             self.process.wait()
 
     def client(self, service: str) -> Any:
-        """Returns a boto3 client. The client retries an invocation without an answer, as AWS's pollers do.
+        """Returns a boto3 client, which repeats a Lambda invocation that gets no answer.
 
+        The tests deliver stream records with the client in place of Lambda's event source mappings, which do the same.
         The client also retries after a 502 or 503, which the emulator answers on a busy machine.
         """
-        timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S  # a client makes 12 attempts
+        timeout_s = PATIENCE_S / 12 if service == "lambda" else PATIENCE_S  # for each of 12 attempts
         return boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.url,
             region_name=REGION,
-            aws_access_key_id=ACCOUNT,  # the emulator takes a number as the account
+            aws_access_key_id=ACCOUNT,  # MiniStack takes an access key of 12 digits as the account
             aws_secret_access_key="local",
             config=Config(
                 retries={"mode": "standard", "total_max_attempts": 12},

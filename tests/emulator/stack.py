@@ -83,11 +83,11 @@ def rewritten_copy(assembly: Path, change: Callable[[Json], Json]) -> Path:
     """Returns a copy of the assembly with a changed template. The copy is beside the assembly."""
     copy = assembly.with_name(f"{assembly.name}-{change.__name__}")
     shutil.copytree(assembly, copy, dirs_exist_ok=True)
-    rewrite(copy, change)
+    rewrite_template(copy, change)
     return copy
 
 
-def rewrite(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
+def rewrite_template(assembly: Path, change: Callable[[Json], Json], id: str = "Tally") -> None:
     """Change the template of the stack `id` of an assembly.
 
     `cdk deploy` uploads each template once, under its hash, so a changed template needs another hash.

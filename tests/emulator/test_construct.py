@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator.server import Emulator
-from tests.emulator.stack import Stack, rewrite, without_unsupported
+from tests.emulator.stack import Stack, rewrite_template, without_unsupported
 from tests.emulator.steps import KEY, step
 from tests.wheel import page
 from tests.wheel.conftest import UV, python, run, shared, wheel  # noqa: F401 (fixtures)
@@ -22,7 +22,7 @@ def test_the_app_of_the_page_sells_each_seat_once(tmp_path: Path, python: Path, 
         client = ("--no-deps", "--target", "checkout", str(wheel))
         run(UV, "pip", "install", "--quiet", "--python", str(python), *client, cwd=shop)
         run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})
-        rewrite(assembly, without_unsupported, "Shop")
+        rewrite_template(assembly, without_unsupported, "Shop")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:

@@ -17,7 +17,7 @@ from tally.settings import Settings, parse_team_tables
 from tally.team import scan_state
 from tally.team.recounts import Recount
 from tests.emulator.server import Emulator
-from tests.emulator.stack import MINUTE_S, Stack, rewrite, without_unsupported
+from tests.emulator.stack import MINUTE_S, Stack, rewrite_template, without_unsupported
 from tests.emulator.steps import step
 from tests.emulator.streams import Streams, run_sweeps
 from tests.patience import wait_for
@@ -90,7 +90,7 @@ def test_tally_counts_the_orders_in_a_table_of_a_team(tmp_path: Path, python: Pa
         (shop / name).write_text(text)
     with step("synthesize with the wheel"):
         run(str(python), "app.py", cwd=shop, variables={"CDK_OUTDIR": str(assembly)})
-        rewrite(assembly, without_unsupported, "Shop")
+        rewrite_template(assembly, without_unsupported, "Shop")
     with step("start the emulator"):
         emulator = Emulator(tmp_path)
     try:
@@ -111,12 +111,14 @@ class TeamStack:
         self.stack = stack
         team_tables = parse_team_tables(stack.outputs["TallyTeamTables"])
         names = [stack.outputs[f"Tally{table}TableName"] for table in ("Counts", "Receipts", "Ledger")]
-        settings = Settings(*names, frozenset(), 0, "test", minute_s=MINUTE_S, team_tables=team_tables)
+        settings = Settings(
+            *names, page_hosts=frozenset(), receipt_ttl_s=0, version="test", minute_s=MINUTE_S, team_tables=team_tables
+        )
         self.store = Store(stack.client("dynamodb"), settings)
         self.counter = Declarations.load(counters).counters["orders"]
 
-    def put_order(self, number: int, status: str = "open") -> None:
-        event = {"customer": "ann", "order": str(number), "status": status}
+    def put_order(self, order: int, status: str = "open") -> None:
+        event = {"customer": "ann", "order": str(order), "status": status}
         self.stack.invoke(self.stack.outputs["OrdersName"], event)
 
     def read_number(self) -> tuple[int, int | None]:
@@ -125,37 +127,38 @@ class TeamStack:
         answer = self.stack.invoke(self.stack.outputs["TallyReadsFunctionArn"], event)
         return answer["status"], answer["body"].get("value")
 
-    def scan_excesses(self, *, sets: bool) -> list[int]:
-        """Scans the table. Returns the excess of each wrong number. `sets`: whether to set these numbers."""
+    def scan_excesses(self, *, set_numbers: bool) -> list[int]:
+        """Scans the table. Returns the excess of each wrong number. `set_numbers`: correct these numbers."""
         scan = scan_state.begin(self.store, self.counter, time.time())
         assert scan is not None
         recount = Recount(self.store, self.counter, scan)
         list(recount.run_steps())
         wait_for(recount.is_complete, every_s=1)
         differences = list(recount.all_differences())
-        assert all(recount.set_number(difference) for difference in differences if sets)
-        recount.close(has_counted_all=sets)
+        if set_numbers:
+            assert all(recount.set_number(difference) for difference in differences)
+        recount.close(has_counted_all=set_numbers)
         return [difference.excess for difference in differences]
 
 
 def check_counts(team: TeamStack, assembly: Path) -> None:
-    for number in range(3):
-        team.put_order(number)
+    for order in range(3):
+        team.put_order(order)
     assert team.read_number() == (409, None)
     streams = Streams(team.stack, assembly, "Shop")
     with streams.running(), run_sweeps(team.stack, streams.failures):
         with step("scan the orders in the table, while another order is placed"):
             team.put_order(3)
-            assert len(team.scan_excesses(sets=True)) == 1
+            assert len(team.scan_excesses(set_numbers=True)) == 1
             wait_for(lambda: team.read_number() == (200, 4), every_s=0.5)
         with step("place two orders and ship one"):
-            for number in (4, 5):
-                team.put_order(number)
+            for order in (4, 5):
+                team.put_order(order)
             team.put_order(0, "shipped")
             wait_for(lambda: team.read_number() == (200, 5), every_s=0.5)
-        with step("edit a number: a scan finds the difference as its excess"):
+        with step("edit a number: a scan returns the edit as the excess"):
             edit_number(team, 7)
-            assert team.scan_excesses(sets=False) == [7]
+            assert team.scan_excesses(set_numbers=False) == [7]
     assert streams.failures == []
 
 

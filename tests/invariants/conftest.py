@@ -87,13 +87,16 @@ def stream(store: Store) -> StreamWorld:
 
 @pytest.fixture
 def streams(world: World) -> EngineStreams:
-    """Both consumers, which read the streams that the engine has for the tables of `world`."""
+    """The rollup and the bookkeeper, which read the streams that the engine has for the tables of `world`."""
     return EngineStreams(replace(world.store, client=world.raw), world.raw)
 
 
 @pytest.fixture
 def proxied_stream(store: Store, proxy: FaultProxy) -> StreamWorld:
-    """A world of consumers whose requests go through the proxy, without the SDK's idempotency tokens."""
+    """A world of consumers whose requests go through the proxy.
+
+    The proxy removes the SDK's idempotency tokens, so that only the receipt protects a change.
+    """
     proxy.strip_tokens = True
     return StreamWorld(replace(store, client=dynamodb_client(endpoint_url=proxy.endpoint)), store.client)
 
@@ -107,12 +110,13 @@ def deployment(world: World, engine: Engine) -> Iterator[Deployment]:
 
 @pytest.fixture
 def reconciler(world: Deployment) -> Reconciler:
-    """The reconcile command. Only for a test file that overrides `world` with a deployment."""
+    """Repairs tallies, as `tally repair` does. Only for a test file that overrides `world` with a deployment."""
     return world.reconciler()
 
 
 @pytest.fixture
 def counting(world: World) -> Counting:
+    """Changes counters and holds of `world` as the handlers do."""
     return Counting(world)
 
 

@@ -106,7 +106,7 @@ class Deployment(SimulatedWorld):
         return watermark.as_of(Call(self.store))
 
     def reconciler(self, client: Any = None) -> Reconciler:
-        """Returns the reconcile command, as an operator runs it."""
+        """Returns a Reconciler, as `tally repair` uses it."""
         return Reconciler(self.with_client(client), clock=self.clock, sleep=self.sleep)
 
     # ---- actions of people ----

@@ -230,7 +230,7 @@ class StreamWorld(ConsumerWorld):
 
 
 class EngineStreams(ConsumerWorld):
-    """Both consumers, which read the engine's streams. `wire`: the client of the consumers, straight to the engine."""
+    """The rollup and the bookkeeper, which read the engine's streams by the client `wire`."""
 
     def __init__(self, store: Store, wire: SyncWire) -> None:
         super().__init__(store, wire)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator.server import Emulator
-from tests.emulator.stack import Stack, rewrite, without_unsupported
+from tests.emulator.stack import Stack, rewrite_template, without_unsupported
 from tests.environments import ROOT
 from tests.patience import PATIENCE_S
 
@@ -46,7 +46,7 @@ def init_deploy_and_destroy(shop: Path, stack: Stack, python: Path) -> None:
     tally("init")
     stack.bootstrap()
     run("cdk", "synth", "--quiet", "--output", "changed")
-    rewrite(shop / "changed", without_unsupported)  # the emulator lacks some features of AWS
+    rewrite_template(shop / "changed", without_unsupported)  # the emulator lacks some features of AWS
     printed = tally("deploy", "--yes", "--app", "changed")
     assert "Tally-dev answers at" in printed
     assert "  tally status --stack Tally-dev" in printed.splitlines()

@@ -60,12 +60,13 @@ class Kind:
     http_name: str = ""
     """The field's name in an HTTP request. Empty: the argument's name."""
     body_name: str = ""
-    """The field's name in the JSON body, which may have the field instead. If both are sent, they must be equal."""
+    """The field's name in the JSON body, in place of `source`. If a request has both values, they must be equal."""
     list_max: int = 0
     """The most values of a list; 0: the field has one value. A query repeats the name for each value."""
     http_default: str | None = None
     """The value of an HTTP request that does not have the field."""
     is_counter: bool = False
+    """Whether the value is the name of a counter."""
     uses_page_hosts: bool = False
     """Whether the check compares a host with the page hosts that the deployment lists."""
     is_precondition: bool = False
@@ -80,8 +81,8 @@ class Kind:
 
     @cached_property
     def parse(self) -> Callable[[Any, str, FieldContext], Any]:
-        """The check of a value; if a request repeats the field, of each value in a list. It raises CallerError with the
-        field. A property saves a call for each field of a request."""
+        """The function that checks a value and returns the value to use. If the kind has a `list_max`, the function
+        checks each value of a list. A method in place of this property would add a call for each field of a request."""
         return self._parse_each if self.list_max else self.check
 
     def _parse_each(self, values: object, http_name: str, context: FieldContext) -> list[Any]:

@@ -307,7 +307,7 @@ Point = TypedDict("Point", {"from": int, "value": int})
 
 
 class RepairOfSeries(TypedDict):
-    """A repair, which is not traffic."""
+    """A repair, which is in no hour or day of `series`, because it is not traffic."""
 
     at: int
     value: int

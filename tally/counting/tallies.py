@@ -21,11 +21,11 @@ from .limits import Limits
 ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX = "+", "~"
 """The start of the nonce of a tally item that the rollup or a repair moved."""
 TOMBSTONE = "gone"
-"""The mark of the tally of a removed parent, and of what the removal of a child leaves that was written alone."""
+"""The attribute of a tombstone: the tally of a removed parent, or the item of a removed child that the rollup adds."""
 START_ATTRIBUTE = "start"
 """The attribute of a tally item that has the start of its number; missing if that was 0."""
 MINUTES_PER_DAY = 24 * 60
-DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that are written alone live for 8 days
+DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that the rollup adds live for 8 days
 OLD_DAY_NOTES_REMOVED = 12  # older notes that a write removes if they exist
 
 
@@ -108,7 +108,8 @@ def read_state(call: Call, counter: Counter, id_: str) -> State:
 
 
 def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
-    """Returns number and version in an item of an unsharded counter. Empty: `start` and 0. Removed parent: number 0."""
+    """Returns number and version in an item of an unsharded counter. An empty item has the number `start` and version
+    0. The tally of a removed parent has the number 0."""
     number = 0 if TOMBSTONE in item else stored_number(counter, item, counter.start)
     return State(number, int(item.get("version", {"N": "0"})["N"]), counter.attribute in item)
 
@@ -232,15 +233,16 @@ def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
 
 
 def day_note(day: int) -> str:
-    """Returns the attribute that says what the rollup added for the receipts of a day. No counter has it."""
+    """Returns the attribute that says what the rollup added for the receipts of a day. No counter may declare it."""
     return f"day#{day}"
 
 
 def limit_error(
     counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
 ) -> LimitReachedError:
-    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left. If the limit came
-    later, the amount left is below 0. `debt`: how far the amount may go beyond the limits.
+    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left. If `value`
+    passed the limit before the limit was set, the amount left is below 0. `debt`: how far the amount may go beyond the
+    limits.
 
     If the amount fits into a new period, the error says in how many seconds that period begins. `same_period`: the
     amount never counts in another period, as in a void or a hold that is settled.
@@ -261,7 +263,7 @@ def limit_error(
 def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int, *, same_period: bool
 ) -> LimitReachedError | None:
-    """Returns the error for an `add_write` whose condition failed on the item `old`; None if the cache was stale."""
+    """Returns the error for an `add_write` whose condition failed on `old`. None: the cached limits were stale."""
     within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
@@ -299,7 +301,8 @@ def assign_write(
     call: Call, counter: Counter, id_: str, state: State, value: int, minute: int, within: Limits
 ) -> Write:
     """Returns the update that moves an unsharded counter to `value`, on condition that it has the version of `state`.
-    The version changes with the number and with the override, so the limits are still `within`."""
+    Each write of the number or the override changes the version. So if the condition holds, `within` has the current
+    limits."""
     assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - state.value, minute)
@@ -330,5 +333,6 @@ def removal_nonce(pair: str) -> str:
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
-    """Returns whether a repair wrote this nonce and moved a tally by `moved`; False for an old image by hand."""
+    """Returns whether a repair wrote this nonce and moved a tally by `moved`. If somebody restored an old item by hand,
+    its nonce names another amount."""
     return nonce.startswith(f"{REPAIR_NONCE_PREFIX}{moved}.")

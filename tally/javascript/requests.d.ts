@@ -239,7 +239,7 @@ export interface Point {
   value: number;
 }
 
-/** A repair, which is not traffic. */
+/** A repair, which is in no hour or day of `series`, because it is not traffic. */
 export interface RepairOfSeries {
   at: number;
   value: number;

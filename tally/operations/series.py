@@ -18,14 +18,14 @@ Point.__doc__ = "One hour or day."
 
 
 class RepairOfSeries(TypedDict):
-    """A repair, which is not traffic."""
+    """A repair, which is in no hour or day of `series`, because it is not traffic."""
 
     at: Seconds
     value: int
-    how: str
+    how: Annotated[str, {"description": "Its proof. `ledger`: drift, `recount`: the children, `rebuild`: receipts."}]
     added: Annotated[
         int,
-        {"description": "The part that is in no series. The other part brought the number to the sum of its series."},
+        {"description": "The part of `value` that no series has: accepted before `since`, or its record is lost."},
     ]
 
 
@@ -154,7 +154,7 @@ def get_any_series(
 @operation(
     "GET /top",
     access=Access.ANYONE,
-    throttle=RATE_10_PER_S,  # a list changes three times an hour
+    throttle=RATE_10_PER_S,  # enough, because a list changes three times an hour
     needs=lambda _: _TOP_NEEDS,
     raises=[NotFoundError, ForbiddenError],
     example=_TOP_EXAMPLE,

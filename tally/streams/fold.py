@@ -18,9 +18,9 @@ from ..dynamo.transactions import Write
 from .events import Event
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s, goes_to_rollup, heartbeat_key
 
-DEAD_LETTERS_MAX = 25  # in a run: each is first put into S3, and the consumer checks its time only between runs
+DEAD_LETTERS_MAX = 25  # in a run: each is first put into S3, and the consumer checks its deadline only between runs
 DeadLetter = tuple[str, Record, str]  # the sequence number of a record that cannot be applied, the record, and why
-BUCKETS = 16  # partitions of a minute of the journal: they take the segments of 16,000 records a second
+BUCKETS = 16  # partitions of a minute of the journal: each takes the segments of 1,000 records a second
 
 
 class Effect(NamedTuple):
@@ -40,8 +40,8 @@ class BatchContext(NamedTuple):
     """Where a batch comes from and how it is booked.
 
     `minute`: the current minute. `last_closed_minute`: the last minute that takes no entry (-1: every minute takes
-    entries). `is_drift_exempt`: nobody judges the other half of each change, so the amount is booked as expected and as
-    observed, and causes no drift.
+    entries). `is_drift_exempt`: the batch is a redriven dead letter from before the ledger's restart. The other half of
+    its change is lost, so the amount is booked as expected and as observed, and causes no drift.
     """
 
     table: str
@@ -52,13 +52,14 @@ class BatchContext(NamedTuple):
 
     @property
     def bucket(self) -> int:
-        """The bucket of the stream shard. Consumers of one hot tally write to different buckets."""
+        """The bucket of the stream shard. A hot tally has records in several shards, so they use several buckets."""
         return int(hashlib.sha256(self.shard.encode()).hexdigest()[:8], 16) % BUCKETS
 
     @property
     def open_minute(self) -> int:
-        """The minute for entries of closed minutes: the current minute, if the clock is right."""
-        return max(self.minute, self.last_closed_minute + 2)  # + 2: the judge may be reading the minute after the last
+        """The minute on which entries of closed minutes are booked: the current minute. If the clock is slow, it
+        is the second minute after the last closed minute, because the judge may be reading the first."""
+        return max(self.minute, self.last_closed_minute + 2)
 
 
 @dataclass
@@ -73,9 +74,11 @@ class Run(ABC):
     dead_letters: list[DeadLetter] = field(default_factory=list)
     newest_record_s: float | None = None  # when the last record was made; None: no record has a time
     heartbeat: str = ""  # the key of the newest heartbeat
-    newest_for_rollup: str = ""  # the newest record that is for the rollup
-    metered_changes: Multiset[str] = field(default_factory=Multiset)  # by counter
-    events: list[Event] = field(default_factory=list)  # committed with the run or before it, and sent after
+    newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup gets, too
+    metered_changes: Multiset[str] = field(default_factory=Multiset)  # for the metric, by counter, without imports
+    events: list[Event] = field(default_factory=list)
+    """Events of crossed thresholds. They commit with the run, or with their levels before the run. The consumer sends
+    them after the run has committed."""
 
     @abstractmethod
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
@@ -106,7 +109,7 @@ class Run(ABC):
 
 @dataclass(frozen=True)
 class StreamConsumer:
-    """What is special in one stream consumer. `read`: by table (`counts` or `receipts`); may raise MALFORMED_ERRORS."""
+    """One stream consumer. `read`: by table, returns a record's effects, or raises MALFORMED_ERRORS."""
 
     name: str
     read: Mapping[str, Callable[[CounterIndex, Record], Sequence[Effect]]]

@@ -30,7 +30,7 @@ from ..instruments import Crasher, CrashError
 from . import notes
 from .notes import Note
 
-CHILDREN_PUT = "2024-02-29T12:00:00Z"  # the time of each imported child
+CHILD_PUT_AT = "2024-02-29T12:00:00Z"  # the time of each imported child
 
 Body = Mapping[str, Any]
 Answer = tuple[Body, bool]
@@ -46,7 +46,7 @@ class IntendedEntry(NamedTuple):
     child: str = ""
 
     def note(self, what: str, key: str, more: object = "") -> Note:
-        """Returns a note of the entry."""
+        """Returns the note of an outcome. `what`: a constant of notes.py, such as COUNTED. `more`: as in `Note`."""
         return Note(what, self.counter.name, self.id, self.amount, key, more=str(more))
 
 
@@ -75,11 +75,11 @@ def _answer_of(answer: Any) -> Answer:
     return answer.body, answer.replayed
 
 
-def _counted_note(entry: IntendedEntry, tally: str, made_s: float, key: str, more: object = "") -> Note:
-    """Returns the note of a counted entry. The note is WRONG unless the tally's period is of the request's time."""
+def _counted_note(entry: IntendedEntry, tally_id: str, made_s: float, key: str, more: object = "") -> Note:
+    """Returns the note of a counted entry. If the tally is not of the period of the request, the note is WRONG."""
     first, last = (periods.tally_id(entry.counter, entry.id, at_s) for at_s in (made_s, time.time()))
-    what = notes.COUNTED if first <= tally <= last else notes.WRONG
-    return entry._replace(id=tally).note(what, key, more)
+    what = notes.COUNTED if first <= tally_id <= last else notes.WRONG
+    return entry._replace(id=tally_id).note(what, key, more)
 
 
 def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
@@ -101,7 +101,7 @@ def increment(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
 
 
 def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedChange:
-    """Returns a visit, which counts a visitor once. A repeated request is answered that the visitor is not new."""
+    """Returns a visit, which counts a visitor once. The answer to a repeat says that the visitor is not new."""
     counter, id_, *_ = entry
 
     def send() -> Answer:
@@ -114,8 +114,8 @@ def add_visitor(store: Store, entry: IntendedEntry, visitor: str) -> IntendedCha
     return intent
 
 
-def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], key: str, *, soon: bool) -> IntendedChange:
-    """Returns a batch of changes under one key. Their receipt, read from the `plain` store, names the periods."""
+def batch(store: Store, faultless: Store, entries: Sequence[IntendedEntry], key: str, *, soon: bool) -> IntendedChange:
+    """Returns a batch of changes under one key. Their receipt, which `faultless` reads, names the periods."""
     sent = [{"counter": entry.counter.name, "id": entry.id, "amount": entry.amount} for entry in entries]
 
     def send() -> Answer:
@@ -124,8 +124,8 @@ def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], key: str
         return _answer_of(changes.change(call, changes=sent, idempotency_key=key, visible=visible))
 
     def notes_of_answer(body: Body) -> list[Note]:
-        id_ = receipts.draft_receipt(Call(plain), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
-        receipt = queries.get(plain.client, plain.settings.receipts_table, {"id": {"S": id_}}) or {}
+        id_ = receipts.draft_receipt(Call(faultless), ReceiptKey("change", RECEIPT_TARGET, key, {})).id
+        receipt = queries.get(faultless.client, faultless.settings.receipts_table, {"id": {"S": id_}}) or {}
         tally_ids = {
             (name, periods.answer_members(tally)["id"]): tally for name, tally, _ in record.amounts_of(receipt)
         }
@@ -138,10 +138,10 @@ def batch(store: Store, plain: Store, entries: Sequence[IntendedEntry], key: str
     return intent
 
 
-def void(store: Store, counted: IntendedChange, tallies: Sequence[str]) -> IntendedChange:
+def void(store: Store, counted: IntendedChange, tally_ids: Sequence[str]) -> IntendedChange:
     """Returns the void of a change that was counted in these tallies. A void needs no key."""
-    pairs = zip(counted.entries, tallies, strict=True)
-    voided = [entry._replace(id=tally, amount=-entry.amount) for entry, tally in pairs]
+    pairs = zip(counted.entries, tally_ids, strict=True)
+    voided = [entry._replace(id=tally_id, amount=-entry.amount) for entry, tally_id in pairs]
 
     def send() -> Answer:
         assert counted.void is not None, "its counter has no voids"
@@ -175,7 +175,7 @@ def hold(store: Store, entry: IntendedEntry, ttl_s: int, key: str) -> IntendedCh
     def send() -> Answer:
         fields = {"counter": entry.counter, "id": entry.id, "amount": entry.amount, "ttl_s": ttl_s}
         body, replayed = _answer_of(holds.hold(Call(store), **fields, idempotency_key=key))
-        # A replay has the present state.
+        # The worker compares a replay with the first answer. A replay has the present state, which may differ.
         return {name: value for name, value in body.items() if name != "state"}, replayed
 
     return IntendedChange(key, [entry], send, lambda body: [entry.note(notes.HELD, key, body["hold"])])
@@ -210,16 +210,16 @@ def set_number(store: Store, entry: IntendedEntry, key: str) -> IntendedChange:
 
 
 def import_file(
-    store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], writes: Sequence[int], key: str
+    store: Store, crasher: Crasher, folder: Path, entries: Sequence[IntendedEntry], crash_after: Sequence[int], key: str
 ) -> IntendedChange:
-    """Returns an import by `tally import`. The process dies once for each number of `writes`, after so many writes."""
+    """Returns an import by `tally import`. For each number of `crash_after`, one attempt dies after so many writes."""
     counter, file = entries[0].counter, folder / f"{key}.csv"
     layout = files.CHILDREN if counter.counts_children else files.NUMBERS
     with file.open("w") as text:
         rows = csv.writer(text)
         rows.writerow(layout.columns(counter))
         rows.writerows(
-            [entry.id, entry.child, CHILDREN_PUT] if entry.child else [entry.id, counter.start + entry.amount]
+            [entry.id, entry.child, CHILD_PUT_AT] if entry.child else [entry.id, counter.start + entry.amount]
             for entry in entries
         )
     target = (
@@ -228,12 +228,12 @@ def import_file(
     arguments = Namespace(
         file=str(file), run=key, format=None, skip_bad=False, yes=True, by="soak", why="soak", **target
     )
-    crashes = list(writes)
+    crashes = list(crash_after)
 
     def send() -> Answer:
         crasher.arm(crashes.pop() if crashes else 0)
         try:
-            # A second run imports nothing more, so each answer counts as a replay.
+            # True: the worker demands that a second answer is a replay, and an import does not say that it is a replay.
             return {"status": IMPORT.run(arguments, Stack(store, None, counters.COUNTERS))}, True
         except CrashError:
             raise StoreBusyError("The import died before its end.") from None

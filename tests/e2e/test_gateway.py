@@ -1,4 +1,4 @@
-"""Tests the answers that the gateway of `make dev` gives itself: routes, tokens, CORS and limits."""
+"""Tests what the gateway of `make dev` answers without a function (routes, tokens, CORS), and what it passes on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_head_health_answers_200_without_a_body(dev: Dev) -> None:
     assert (answer.status, answer.headers["content-type"], answer.raw) == (200, "application/json", b"")
 
 
-def signed(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:
+def sign_token(dev: Dev, *, key: Any = None, headers: dict[str, str] | None = None, **changes: Any) -> str:
     """Returns a token of the issuer with changed claims. None removes a claim."""
     good = dev.token()
     claims = jwt.decode(good, options={"verify_signature": False}) | changes
@@ -54,7 +54,7 @@ def like(dev: Dev, authorization: str | None) -> Any:
 
 
 def test_a_token_is_accepted_with_or_without_bearer(dev: Dev) -> None:
-    for token in (dev.token(), signed(dev), signed(dev, aud=None, client_id=audience(dev))):
+    for token in (dev.token(), sign_token(dev), sign_token(dev, aud=None, client_id=audience(dev))):
         for authorization in (token, f"Bearer {token}", f"bearer {token}"):
             assert like(dev, authorization).status == 404  # the function answers: the post does not exist
 
@@ -84,7 +84,7 @@ def test_a_request_without_a_token_gets_401(dev: Dev) -> None:
     ],
 )
 def test_a_wrong_token_gets_401_with_the_reason(dev: Dev, changes: dict[str, Any], reason: str) -> None:
-    answer = like(dev, f"Bearer {signed(dev, **changes)}")
+    answer = like(dev, f"Bearer {sign_token(dev, **changes)}")
     assert (answer.status, answer.raw) == (401, b'{"message":"Unauthorized"}')
     challenge = answer.headers["www-authenticate"]
     assert challenge.startswith('Bearer scope="" error="invalid_token" error_description="')
@@ -147,7 +147,7 @@ def test_an_answer_to_another_origin_exposes_its_headers(dev: Dev) -> None:
         b"GET /visits?url=\xff HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n\xff\xfe",
         b"POST /visits HTTP/1.1\r\nHost: x\r\nContent-Length: nonsense\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # the begin of a TLS handshake
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # the start of a TLS handshake
     ],
 )
 def test_bytes_that_are_not_text_never_give_a_500(dev: Dev, request_bytes: bytes) -> None:
@@ -164,7 +164,8 @@ def test_the_printed_address_redirects_to_the_console(dev: Dev) -> None:
     assert (config["sign_in"], config["try_it"]) == ({"kind": "name"}, True)
 
 
-def test_the_groups_of_a_token_reach_the_function_as_the_gateway_spells_them(dev: Dev) -> None:
+def test_the_operators_group_of_a_token_gives_access_and_a_forged_header_does_not(dev: Dev) -> None:
+    # The function gets the groups of a token as one text, such as `[staff operators]`. The header imitates this text.
     operator, stranger = (
         dev.token("ann", scope="tally/read", groups=groups) for groups in (["staff", "operators"], ["staff"])
     )
@@ -173,7 +174,7 @@ def test_the_groups_of_a_token_reach_the_function_as_the_gateway_spells_them(dev
 
 
 def test_dev_lost_runs_the_request_and_drops_the_answer(dev: Dev) -> None:
-    for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):  # the last is not an address
+    for path in ("/videos/lost%2D1/plays?a=b", "/videos/lost-1/plays", "//["):  # the last path is not a URL
         with pytest.raises(http.client.RemoteDisconnected):
             dev.call("POST", f"/dev/lost{path}", idempotency_key=KEY)
     assert dev.plays("lost-1") == 1

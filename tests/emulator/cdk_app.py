@@ -9,6 +9,7 @@ from pathlib import Path
 import app
 from tests.emulator.stack import Json, rewrite_template, without_unsupported
 
+BROKEN_ALARM = "Broken"
 BREAKS = "TALLY_REHEARSAL_BREAKS"
 """If this variable is set, the template has an alarm without a comparison, which cannot be made."""
 
@@ -29,7 +30,7 @@ def with_broken_alarm(template: Json) -> Json:
     aliases = [name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Alias"]
     properties = {"MetricName": "Drift", "Namespace": "Tally", "Threshold": 0, "EvaluationPeriods": 1}
     alarm = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties, "DependsOn": aliases}
-    return {**template, "Resources": {**template["Resources"], "Broken": alarm}}
+    return {**template, "Resources": {**template["Resources"], BROKEN_ALARM: alarm}}
 
 
 if __name__ == "__main__":

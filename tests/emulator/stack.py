@@ -164,7 +164,7 @@ class Stack:
         """Returns CloudFormation's status of the stack."""
         return str(self._describe()["StackStatus"])
 
-    def failure_reasons(self) -> dict[str, str]:
+    def failed_resources(self) -> dict[str, str]:
         """Returns why resources could not be made or changed, by their logical ids."""
         return {
             event["LogicalResourceId"]: event.get("ResourceStatusReason", "")

@@ -28,7 +28,7 @@ def deploy_and_play(stack: Stack, assembly: Path) -> None:
     with step("cdk bootstrap"):
         stack.bootstrap()
     with step("cdk deploy") as notes:
-        notes.append(f"{deploy_and_compare(stack, assembly)} resources")
+        notes.append(f"{deploy_and_check_resources(stack, assembly)} resources")
     with step("plays by alias and HTTP; no token: 401"):
         play(stack)
     with step("cdk deploy without changes"):
@@ -37,7 +37,7 @@ def deploy_and_play(stack: Stack, assembly: Path) -> None:
         assert "no changes" in deploy.stdout + deploy.stderr
 
 
-def deploy_and_compare(stack: Stack, assembly: Path) -> int:
+def deploy_and_check_resources(stack: Stack, assembly: Path) -> int:
     """Deploy, and check that every resource of the template exists. Returns the number of resources."""
     deploy = stack.deploy(assembly)
     assert deploy.returncode == 0, deploy.stdout[-1000:] + deploy.stderr[-3000:]

@@ -1,7 +1,7 @@
 """Deploys in the emulator under traffic. `make emulator` runs this test, and prints the time of each step.
 
 No change is lost or counted twice while a broken deploy rolls back, and while a deploy adds a counter.
-test_rehearsal.py runs the commands of a person from the first deploy to `make destroy`.
+test_rehearsal.py runs the commands that a person types, from the first deploy to `make destroy`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tally.streams import watermark
 from tests.emulator import cdk_app
 from tests.emulator.server import Emulator
 from tests.emulator.stack import MINUTE_S, Json, Stack, synthesize, without_unsupported
-from tests.emulator.steps import deploy_and_compare, deploy_and_play, step
+from tests.emulator.steps import deploy_and_check_resources, deploy_and_play, step
 from tests.emulator.streams import Streams, run_sweeps
 from tests.emulator.traffic import PAGE, Traffic
 from tests.patience import wait_for
@@ -58,7 +58,7 @@ def change_under_traffic(stack: Stack, token: str, old: Path, new: Path) -> None
                 traffic.wait_for("plays", 20)
                 assert ADDED_COUNTER not in traffic.accepted
             with step("a deploy under traffic adds a counter") as notes:
-                deploy_and_compare(stack, new)
+                deploy_and_check_resources(stack, new)
                 traffic.wait_for(ADDED_COUNTER, 20)
                 notes.append(f"accepted so far: {dict(traffic.accepted)}")
         traffic_ended_s = time.time()
@@ -90,7 +90,7 @@ def deploy_broken(stack: Stack, assembly: Path) -> str:
     version = stack.call("GET", "/health").body["version"]
     deploy = stack.deploy(assembly, with_fault)
     assert deploy.returncode != 0
-    assert set(stack.failure_reasons()) == {"Broken"}, stack.failure_reasons()
+    assert set(stack.failed_resources()) == {cdk_app.BROKEN_ALARM}, stack.failed_resources()
     assert stack.call("GET", "/health").body["version"] == version
     return stack.status
 

@@ -386,8 +386,9 @@ def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_or
     answers: dict[int, set[str]] = {}
     for number, order in run_together(jobs):
         answers.setdefault(number, set()).add(order)
-    streams.drain()
     assert shop.numbers() == [0, 25, 25, 25, 25]
+    streams.drain()
+    assert [world.tally(PLAYS, "mug"), world.tally(USAGE, "ann")] == [25, 25]
     orders = set(itertools.chain(*answers.values())) - {"sold out"}
     assert {*orders, "TOTAL"} == shop.rows().keys()
     assert all(len(orders - {"sold out"}) <= 1 for orders in answers.values())

@@ -759,13 +759,6 @@ def test_an_edit_of_a_missing_item_is_refused(dev: Dev, body: object, status: in
     assert dev.call("PATCH", "/dev/edit", body).status == status
 
 
-@pytest.mark.parametrize("path", ["/dev/edit", "/dev/mappings/rollup/receipts"])
-def test_a_page_of_another_origin_gets_no_preflight_for_an_edit(dev: Dev, path: str) -> None:
-    headers = {"origin": "https://example.com", "access_control_request_method": "PATCH"}
-    answer = dev.call("OPTIONS", path, access_control_request_headers="content-type", **headers)
-    assert (answer.status, [name for name in answer.headers if name.lower().startswith("access-control")]) == (405, [])
-
-
 def test_a_play_whose_answer_is_lost_counts_once(console: Console) -> None:
     page = console.open("#/try")
     before = console.dev.plays("try-it")

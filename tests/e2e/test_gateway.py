@@ -132,6 +132,37 @@ def test_a_preflight_is_answered_by_the_gateway(dev: Dev) -> None:
     assert "access-control-allow-credentials" not in answer.headers
 
 
+INVOKE = "/2015-03-31/functions/increments/invocations"
+EDIT = {"pk": "VID#foreign", "sk": "STATS#TOTAL", "attribute": "play_count", "by": 50}
+DIRECT_PLAY = {"operation": "increment", "counter": "plays", "id": "foreign", "idempotency_key": KEY + "-direct"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": ORIGIN}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}],
+)
+def test_a_page_of_another_origin_changes_numbers_by_the_api_only(dev: Dev, headers: dict[str, str]) -> None:
+    by_the_api = dev.call("POST", "/videos/foreign/plays", idempotency_key=KEY, content_type="text/plain", **headers)
+    assert by_the_api.status == 200
+    refused = [
+        dev.call("POST", INVOKE, DIRECT_PLAY, content_type="text/plain", **headers),
+        dev.call("PATCH", "/dev/edit", EDIT, **headers),
+        dev.call("PATCH", "/dev/mappings/rollup/receipts", {"enabled": False}, **headers),
+        dev.call("POST", "/dev/token", {"sub": "ann"}, content_type="text/plain", **headers),
+    ]
+    assert [answer.status for answer in refused] == [403] * len(refused)
+    assert dev.plays("foreign") == 1
+
+
+@pytest.mark.parametrize(
+    "headers", [{"sec_fetch_site": "same-origin", "origin": ORIGIN}, {"sec_fetch_site": "none"}, {}]
+)
+def test_a_page_of_make_dev_and_a_program_may_get_a_token(dev: Dev, headers: dict[str, str]) -> None:
+    assert dev.call("POST", "/dev/token", {"sub": "ann"}, **headers).status == 200
+    own = {"origin": f"http://127.0.0.1:{dev.port}"}  # an old browser sends Origin without Sec-Fetch-Site
+    assert dev.call("POST", "/dev/token", {"sub": "ann"}, **own).status == 200
+
+
 def test_an_answer_to_another_origin_exposes_its_headers(dev: Dev) -> None:
     answer = dev.call("GET", "/videos/cors/plays", origin=ORIGIN)
     assert answer.headers["access-control-allow-origin"] == "*"

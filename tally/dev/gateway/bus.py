@@ -36,7 +36,6 @@ class LocalBus:
         return web.json_response({"events": list(self._last)})
 
     async def _put(self, request: web.Request) -> web.Response:
-        """Refuses a request without X-Amz-Target, which a page of another origin cannot send without a preflight."""
         if request.headers.get("x-amz-target") != _TARGET:
             return web.json_response({"__type": "UnknownOperationException"}, status=400)
         entries = json.loads(await request.read())["Entries"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from ..base import objects
@@ -38,15 +39,15 @@ async def site(stack: PreparedStack, workers: Workers, logged: Metrics, pump: Pu
     invoker = invoke.Invoke(workers, say)
     with open_log(stack.logs / "access.log") as access_log:
         gateway = Gateway(stack.template, workers, issuer, access_log, say)
-        app = web.Application(client_max_size=BODY_BYTES_MAX)
+        lose_answer = _lose_answer(gateway)
+        refuse = _refuse_other_origins(except_for=(gateway.handle, lose_answer))
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[refuse])
         app.router.add_post(invoke.PATH, invoker.handle)
         app.router.add_routes(_dev_routes(stack, gateway, issuer, logged))
         app.router.add_routes(_Mappings(stack, pump, say).routes())
         app.router.add_routes(LocalBus(say).routes())
         app.router.add_patch(EDIT, _edit_number(stack))
-        for path in (EDIT, MAPPINGS + _ANY):
-            app.router.add_route("OPTIONS", path, _refuse_preflight)
-        app.router.add_route("*", LOST + _ANY, _lose_answer(gateway))
+        app.router.add_route("*", LOST + _ANY, lose_answer)
         app.router.add_route("*", _ANY, gateway.handle)
         runner = web.AppRunner(
             app,
@@ -81,9 +82,22 @@ def _lose_answer(gateway: Gateway) -> Handler:
     return answer
 
 
-async def _refuse_preflight(_: web.Request) -> web.Response:
-    """Without a preflight that grants it, no page of another origin can edit a number or stop a consumer."""
-    raise web.HTTPMethodNotAllowed("OPTIONS", ["PATCH"])
+def _refuse_other_origins(except_for: tuple[Handler, ...]) -> Middleware:
+    """Refuses each change that a page of another origin requests outside of the API. Otherwise a website that a
+    developer visits could invoke functions and edit numbers. Source: Go 1.25, net/http.CrossOriginProtection."""
+
+    @web.middleware
+    async def refuse(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method in {"GET", "HEAD", "OPTIONS"} or request.match_info.handler in except_for:
+            return await handler(request)
+        # A browser sends at least one of these two headers. Only a program sends neither.
+        origin = request.headers.get("origin", request.host).rpartition("://")[2]
+        default = "same-origin" if origin == request.host else "cross-site"
+        if request.headers.get("sec-fetch-site", default) in {"same-origin", "none"}:
+            return await handler(request)
+        return _error_response(403, f"a page of another origin may use only the API, not {request.path}")
+
+    return refuse
 
 
 def _edit_number(stack: PreparedStack) -> Handler:

@@ -16,6 +16,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ _TO_WEBP = """async ([png, quality]) => {
   canvas.getContext("2d").drawImage(bitmap, 0, 0);
   return canvas.toDataURL("image/webp", quality).split(",")[1];
 }"""
+_COMMENT = re.compile(rb"\s*(?:/\*.*?\*/|<!--.*?-->|//[^\n]*)", re.DOTALL)  # also the rest of a line after a URL
 _DASHBOARD_HEAD = """<!doctype html><meta charset="utf-8"><style>
 body { font: 14px/1.4 system-ui, sans-serif; color: #17191c; background: #f6f6f4; margin: 20px 24px; width: 1072px }
 h2 { font-size: 16px; margin: 18px 0 8px } h2:first-child { margin-top: 0 }
@@ -77,8 +79,10 @@ h3 { font-size: 13px; margin: 0 0 4px } p { margin: 0; color: #5b6068 }
 
 
 def digests(dashboard: Json) -> dict[str, str]:
-    """Returns the digests of the console's files, of the dashboard's headings and widgets, and of the log's day."""
-    console = b"".join(path.name.encode() + path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file())
+    """Returns the digests of the console's files without comments, of the dashboard's headings and widgets, and of the
+    log's day."""
+    files = {path.name.encode(): path.read_bytes() for path in sorted(CONSOLE.iterdir()) if path.is_file()}
+    console = b"".join(name + _COMMENT.sub(b"", content) for name, content in files.items())
     titles = [widget["properties"].get("title") or widget["properties"]["markdown"] for widget in dashboard["widgets"]]
     parts = {"console": console, "dashboard": json.dumps(titles).encode(), "day": DAY_LOG.read_bytes()}
     return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}

@@ -52,7 +52,7 @@ export class Api extends EventTarget {
     return (await this.getWithTag(path, query, undefined, signal)).body;
   }
 
-  /** Returns the body of `GET path/any`; without a token of `GET path`, if anyone may read (`isPublic`). */
+  /** Returns the body of `GET path/any`; without a token, if anyone may read (`isPublic`), of `GET path`. */
   async any(path, query, signal, isPublic = true) {
     return this.get(this.token() || !isPublic ? `${path}/any` : path, query, signal);
   }

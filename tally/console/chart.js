@@ -4,7 +4,7 @@ import { count, DAY_S, HOUR_S, inUtc, number, short, signed, sumOf, timeText } f
 import { make } from "./parts.js";
 import uPlot from "./uPlot.esm.js";
 
-const GRID_STEPS = Array.from({ length: 40 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3)); // whole numbers
+const GRID_STEPS = Array.from({ length: 40 }, (_, index) => [1, 2, 5][index % 3] * 10 ** Math.floor(index / 3)); // 1, 2, 5, 10, …: no fractions
 const charts = new Set(); // the charts of the page
 
 function everyChart(change) {

@@ -26,7 +26,7 @@ export const HOUR_S = 3600;
 export const DAY_S = 24 * HOUR_S;
 
 export const HERE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-// JavaScript rounds numbers beyond 2^53.
+// JavaScript rounds numbers beyond 2^53, so a sign says that such a number is not exact.
 const roundedSign = (value) => (Math.abs(value) > Number.MAX_SAFE_INTEGER ? "≈ " : "");
 export const number = (value) => roundedSign(value) + NUMBER.format(value);
 export const signed = (value) => roundedSign(value) + SIGNED.format(value);

@@ -12,7 +12,7 @@ const STATUS_S = 15;
 const COUNTERS_S = 60;
 const TOP = 5;
 const EVENTS = 10;
-const SHARED_MAX = 12; // ids of a list may begin with this many equal characters; a phone still tells them apart
+const SHARED_MAX = 12; // if all ids of a list begin with more equal characters, a card leaves these characters out
 const HEADS = { true: "All is well", false: "Action needed", null: "Some checks gave no answer" };
 const SHOWN = { now: "exact, at once", soon: "exact, within seconds" };
 
@@ -57,7 +57,7 @@ export async function show(root, context) {
   root.append(make("h1", { tabindex: -1 }, "Overview"), status, cards, opener(context));
 }
 
-/** Returns whether no minute is judged, and no check is wrong. */
+/** Returns whether the stack is new: the judge has judged no minute yet, and no check is wrong. */
 const isNew = (status) => !status.judged_up_to && status.well !== false;
 
 /** Shows on a new stack how to count something. */
@@ -146,7 +146,7 @@ function section({ config }, { see }) {
     : make("code.id", {}, place);
 }
 
-/** The card of a counter: its changes in the last day, and the tallies that moved most. Hidden without a change. */
+/** The card of a counter: its changes in the last day, and the tallies that moved most. Without a change CSS hides it. */
 function card(context, counter, noteMoved) {
   const { api, signal } = context;
   const name = encodeURIComponent(counter.name);
@@ -197,7 +197,7 @@ function card(context, counter, noteMoved) {
   return section;
 }
 
-/** The newest threshold crossings, and whether the event bus has them. Hidden without a crossing. */
+/** The card of the newest threshold crossings, and whether each was sent to the event bus. Hidden without a crossing. */
 function crossings(context) {
   const row = (event) =>
     make(
@@ -239,9 +239,8 @@ function leaders(name, top) {
 }
 
 /**
- * Returns how many characters a narrow card leaves out of these ids: the parts that all ids begin with, if they are long.
- *
- * The sign between two parts stays, so the page of a whole site is `…/`.
+ * Returns how many characters a card leaves out at the start of each id: the parts that all ids share, if these are longer
+ * than SHARED_MAX. The separator after them stays, so the first page of a site is `…/`.
  */
 function sharedLength(ids) {
   let same = 0;

@@ -23,7 +23,7 @@ export const countsVisitors = (declared) => declared?.counts.endsWith("visitors"
 /**
  * Returns the spans of a counter's top lists, with their names for people. Spans are in UTC.
  *
- * A span has only one period of a counter of visitors: two periods would count some visitors twice.
+ * A visitor counts once in each period. So a span that has two periods would count some visitors twice, and is left out.
  */
 export function spansOf(declared) {
   const { period, timezone } = declared ?? {};
@@ -53,7 +53,7 @@ export const askWhich = (what) => [
   make("p", {}, "Choose one on the ", make("a", { href: "#/" }, "overview"), "."),
 ];
 
-/** A bar behind a row. `part`: the row's value divided by the largest value. */
+/** A bar behind a row of a list. `part`: the row's value divided by the largest value in the list. */
 export function share(part) {
   const bar = make("span.share", { "aria-hidden": "true" });
   bar.style.inlineSize = `${100 * part}%`;
@@ -134,7 +134,8 @@ const quoted = (text) => (/^[\w/:.,@%+=][\w/:.,@%+=~-]*$/.test(text) ? text : `'
 export function repairCommand(config, counter, id, watched) {
   const where =
     config.sign_in.kind === "name" ? `--local --port ${location.port || 80}` : `--stack ${quoted(config.stack)}`;
-  if (watched) return `tally check --only drift ${where}`; // prints the repair: Tally does not write a team number
+  // Tally never writes a team number. This command prints the correction that the team makes.
+  if (watched) return `tally check --only drift ${where}`;
   const dashes = id.startsWith("-") ? "-- " : "";
   return `tally repair ${where} --by "$(whoami)" --why 'WHY' ${dashes}${quoted(counter)} ${quoted(id)}`;
 }
@@ -208,7 +209,7 @@ export function panel(context, { title, kind = "", level = 2, everyS = 60, load,
       if (!error.words) console.error(error);
       refused = error.refused;
       if (hasData) section.dataset.old = "";
-      if (error.lost && hasData) return true; // the page shows the lost connection once
+      if (error.lost && hasData) return true; // the top of the page says that the connection is lost
       note.replaceChildren(
         make(error.refused ? "p.quiet" : "p.error", {}, error.words ?? "This part of the page failed."),
         error.refused ? "" : make("p", {}, make("button.small", { type: "button", onclick: () => section.run() }, "Try again")),

@@ -4,7 +4,7 @@ import { number } from "./format.js";
 import { isPage, make } from "./parts.js";
 
 const OF_CHILDREN = ["put_mine", "delete_mine", "put_anonymous", "delete_anonymous", "put_child", "delete_child"];
-const MANY = "change"; // many changes under one key: its receipt names no number
+const MANY = "change"; // changes of many numbers under one key: the receipt is under "changes", not under a number
 const OF_NUMBERS = ["increment", MANY, "set_counter", "hold", "change_hold"];
 
 /** Returns the operations that change a counter under a key. `declared`: the counter in `GET /status`. */
@@ -65,7 +65,7 @@ export function receipts(context, counter, id) {
     choice,
     make("p", {}, make("button", {}, "Look up")),
   );
-  const tryLoad = () => load().catch(() => {}); // a user who may not read the status is asked to sign in
+  const tryLoad = () => load().catch(() => {}); // api.js asks a user who may not read the status to sign in
   api.addEventListener("reload", tryLoad, { signal });
   adapt();
   tryLoad();

@@ -7,7 +7,7 @@ import { nameOf } from "./ids.js";
 import { receipts } from "./receipts.js";
 import { askWhich, choice, command, countsVisitors, isPage, make, panel, repairCommand, table, tool } from "./parts.js";
 
-const VALUE_S = 2;
+const VALUE_S = 2; // seconds between two reads of the value; the next two: of the details, of the series
 const DETAILS_S = 15;
 const SERIES_S = 60;
 const SPOKEN_S = 30; // between two announcements of the live number
@@ -26,7 +26,7 @@ export async function show(root, context, counter, id) {
   );
 }
 
-/** Splits `ID#PERIOD` of a link. The id of a page has no period. */
+/** Returns `[id, period]` of the `ID#PERIOD` in a link. An id that is a page's address may have a `#`, and has no period. */
 const parts = (context, counter, id) => (isPage(context.counter(counter), id) ? [id] : id.split("#"));
 
 /**
@@ -90,8 +90,8 @@ function meter({ value, limit, left, resets_at: ends }, declared) {
 }
 
 /**
- * Returns words that say whether the number is right. `details`: null if unknown. `watched`: the team number that the
- * counter is compared with. If there is one, the team number drifts.
+ * Returns words that say whether the number is right. `details`: null until they are loaded. `watched`: the attribute of
+ * the team number that Tally checks. If the counter has it, drift is the difference of the team number, not of `value`.
  */
 function verdict(value, details, watched) {
   if (!details) return ["The stored number. Sign in to see whether it is right."];
@@ -112,16 +112,16 @@ const completeUpTo = (asOf) => (asOf ? [" Every change accepted by ", time(asOf,
 /** The chart by hour or by day, and the same numbers as a table. */
 function chart(context, counter, id) {
   const { api, signal } = context;
-  let [by, back] = ["hour", 0]; // how many windows before now
+  let [by, back] = ["hour", 0]; // back: how many windows (WINDOWS) the shown window ends before now
   const visitors = countsVisitors(context.counter(counter));
   const hover = make("p.hover.quiet", { "aria-hidden": "true" }, "\u00a0");
   const load = async () => {
     const end = Math.ceil(Date.now() / 1000 / HOUR_S) * HOUR_S - back * WINDOWS[by];
     const from = end - WINDOWS[by] + (by === "day" ? DAY_S : 0); // the current day is one of the days
     const of = `${counter}:${parts(context, counter, id)[0]}`;
-    const tz = by === "day" && !visitors ? dayZone() : null; // days of another zone would count some visitors twice
+    const tz = by === "day" && !visitors ? dayZone() : null; // a visitor counts once for each day of UTC, and a day of another zone has parts of two
     const answer = await api.any("series", { of, by, from, to: end, tz }, signal);
-    return { ...answer, from, zone: zoneName() }; // the panel is drawn again if the zone changes
+    return { ...answer, from, zone: zoneName() }; // so that the panel is drawn again if the zone changes: it compares the data
   };
   const draw = (answer) => {
     const sum = sumOf(answer.series);

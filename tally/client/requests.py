@@ -58,7 +58,7 @@ class IdLimit(TypedDict):
 
 
 class Changed(TypedDict):
-    """All changes were counted. `changes`: how many. `tallies`: how many numbers they moved."""
+    """All changes were counted. `changes`: how many. `tallies`: how many numbers the changes moved."""
 
     counted: Literal[True]
     changes: int
@@ -68,7 +68,7 @@ class Changed(TypedDict):
 
 
 class Voided(TypedDict):
-    """The change is taken back. `changed`: this request took it back, not an earlier one."""
+    """The change is taken back. `changed`: false if an earlier request had taken the change back."""
 
     counter: str
     id: str
@@ -79,8 +79,8 @@ class Voided(TypedDict):
 
 
 class AllVoided(TypedDict):
-    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this request
-    took them back.
+    """All changes under the key are taken back. `tallies`: how many numbers the changes had moved. `changed`: false
+    if an earlier request had taken the changes back.
     """
 
     tallies: int
@@ -143,7 +143,7 @@ class Child(TypedDict):
 
 
 class Listed(TypedDict):
-    """One child."""
+    """One child, by its name."""
 
     child: str
     since: int | None
@@ -157,8 +157,8 @@ class ListedAnonymous(TypedDict):
 
 
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is
-    null on the last page.
+    """A page of the children, in the order of their percent-encoded names. Children without a user come first.
+    `cursor` is null on the last page.
     """
 
     counter: str
@@ -200,7 +200,7 @@ class ListedOwn(TypedDict):
 
 
 class Removed(TypedDict):
-    """The id is removed, with its children. `changed`: this request removed it, not an earlier one."""
+    """The id is removed, with its children. `changed`: false if another request removed it, or nothing was there."""
 
     counter: str
     id: str
@@ -222,7 +222,7 @@ class Held(TypedDict):
 
 
 class Settled(TypedDict):
-    """The state of a hold, and whether this request changed it."""
+    """The state of a hold, and whether this request changed the state."""
 
     counter: str
     id: str
@@ -233,7 +233,7 @@ class Settled(TypedDict):
 
 
 class Post(TypedDict):
-    """A post. `likes` is the sum over its shards; `revision` counts edits."""
+    """A post. `likes`: how many users like the post. `revision`: how often its author has edited the post."""
 
     id: str
     author: str
@@ -244,7 +244,7 @@ class Post(TypedDict):
 
 
 class RemovedPost(TypedDict):
-    """The post is removed. `changed`: this request removed it, not an earlier one."""
+    """The post is removed. `changed`: false if an earlier request had removed the post."""
 
     id: str
     removed: Literal[True]
@@ -260,7 +260,7 @@ class Visited(TypedDict):
 
 
 class Visits(TypedDict):
-    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL."""
+    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is the page's canonical URL."""
 
     counter: Literal["visits"]
     id: str
@@ -271,7 +271,7 @@ class Visits(TypedDict):
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired."""
+    """Whether a change was counted. `unknown`: it never arrived, Tally refused it, or its receipt has expired."""
 
     operation: Literal[
         "increment",
@@ -316,7 +316,7 @@ class RepairOfSeries(TypedDict):
 
 
 class Series(TypedDict):
-    """By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together."""
+    """By how much a number moved in each hour or day. `from`: where the hour or day begins. `id`: empty for all ids."""
 
     counter: str
     id: str
@@ -328,7 +328,7 @@ class Series(TypedDict):
     as_of: int | None
 
 
-class Place(TypedDict):
+class TopEntry(TypedDict):
     """One id, and by how much its number moved."""
 
     id: str
@@ -336,18 +336,18 @@ class Place(TypedDict):
 
 
 class Top(TypedDict):
-    """The ids that moved most, the first one first."""
+    """The ids whose numbers moved most in a span, the largest move first."""
 
     counter: str
     by: Literal["hour", "day", "month"]
     span: str | None
-    top: list[Place]
+    top: list[TopEntry]
     error_max: int
     as_of: int | None
 
 
 class Drifting(TypedDict):
-    """A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began."""
+    """A number that drifts, and since when. `drift`: the number less the accepted changes; below 0 if it is too low."""
 
     counter: str
     id: str
@@ -372,7 +372,7 @@ class Imported(TypedDict):
 
 
 class Shard(TypedDict):
-    """One of the items that a number is spread over."""
+    """One of the items that a number is spread over. `shard`: its position, from 0. `value`: its part of the number."""
 
     shard: int
     value: int
@@ -387,7 +387,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: its amount, its evidence (`how`), who made it, and why."""
+    """One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`."""
 
     at: int
     amount: int
@@ -397,8 +397,8 @@ class Repair(TypedDict):
 
 
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and
-    for a counter with periods.
+    """One number. `drift` is null if the number does not drift. `imported` is null until Tally has summed up the
+    first hour, and for a counter with periods.
     """
 
     counter: str
@@ -413,7 +413,7 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
+    """One health check. `line`: its result for people. `see`: the section of Tally's docs that says what to do."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
@@ -422,8 +422,9 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
-    what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table.
+    """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its
+    ids. `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a
+    team's table.
     """
 
     name: str
@@ -448,7 +449,7 @@ class Declared(TypedDict):
 
 
 class Status(TypedDict):
-    """The health of the stack. `where`: the options with which the command `tally` finds this stack."""
+    """The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack."""
 
     well: bool | None
     parts: list[Part]
@@ -488,7 +489,7 @@ class Events(TypedDict):
 
 
 class Health(TypedDict):
-    """Tally reaches its store."""
+    """Tally reaches its store. `version`: of the deployed code."""
 
     status: Literal["ok"]
     version: str
@@ -551,7 +552,7 @@ def change(
     idempotency_key: str | None = None,
     caller: str | None = None,
 ) -> Request[Changed]:
-    """Move many counters together. Raises LimitReachedError, CounterRetiredError."""
+    """Move many counters under one key. Raises LimitReachedError, CounterRetiredError."""
     return Request.of("changes", "change", locals())
 
 
@@ -811,14 +812,14 @@ def get_any_series(
 def get_top(
     counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
-    """What moved most in an hour, a day or a month. Raises NotFoundError, ForbiddenError."""
+    """The ids that moved most in an hour, a day or a month. Raises NotFoundError, ForbiddenError."""
     return Request.of("series", "get_top", locals())
 
 
 def get_any_top(
     counter: str, *, by: str | None = None, span: str | None = None, limit: int | None = None, caller: str | None = None
 ) -> Request[Top]:
-    """What moved most of any counter. Raises NotFoundError."""
+    """The ids of any counter that moved most. Raises NotFoundError."""
     return Request.of("series", "get_any_top", locals())
 
 

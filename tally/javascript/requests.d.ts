@@ -38,7 +38,7 @@ export interface IdLimit {
   override: boolean;
 }
 
-/** All changes were counted. `changes`: how many. `tallies`: how many numbers they moved. */
+/** All changes were counted. `changes`: how many. `tallies`: how many numbers the changes moved. */
 export interface Changed {
   counted: true;
   changes: number;
@@ -46,7 +46,7 @@ export interface Changed {
   visible: "now" | "soon";
 }
 
-/** The change is taken back. `changed`: this request took it back, not an earlier one. */
+/** The change is taken back. `changed`: false if an earlier request had taken the change back. */
 export interface Voided {
   counter: string;
   id: string;
@@ -56,7 +56,7 @@ export interface Voided {
   visible: "now" | "soon";
 }
 
-/** All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this request took them back. */
+/** All changes under the key are taken back. `tallies`: how many numbers the changes had moved. `changed`: false if an earlier request had taken the changes back. */
 export interface AllVoided {
   tallies: number;
   changed: boolean;
@@ -109,7 +109,7 @@ export interface Child {
   present: boolean;
 }
 
-/** One child. */
+/** One child, by its name. */
 export interface Listed {
   child: string;
   since: number | null;
@@ -121,7 +121,7 @@ export interface ListedAnonymous {
   since: number | null;
 }
 
-/** The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null on the last page. */
+/** A page of the children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null on the last page. */
 export interface Children {
   counter: string;
   id: string;
@@ -156,7 +156,7 @@ export interface ListedOwn {
   anonymous: (Anonymous | Unreadable)[];
 }
 
-/** The id is removed, with its children. `changed`: this request removed it, not an earlier one. */
+/** The id is removed, with its children. `changed`: false if another request removed it, or nothing was there. */
 export interface Removed {
   counter: string;
   id: string;
@@ -175,7 +175,7 @@ export interface Held {
   state: "held" | "committed" | "released" | "expired" | "voided";
 }
 
-/** The state of a hold, and whether this request changed it. */
+/** The state of a hold, and whether this request changed the state. */
 export interface Settled {
   counter: string;
   id: string;
@@ -185,7 +185,7 @@ export interface Settled {
   changed: boolean;
 }
 
-/** A post. `likes` is the sum over its shards; `revision` counts edits. */
+/** A post. `likes`: how many users like the post. `revision`: how often its author has edited the post. */
 export interface Post {
   id: string;
   author: string;
@@ -195,7 +195,7 @@ export interface Post {
   body: string;
 }
 
-/** The post is removed. `changed`: this request removed it, not an earlier one. */
+/** The post is removed. `changed`: false if an earlier request had removed the post. */
 export interface RemovedPost {
   id: string;
   removed: true;
@@ -208,7 +208,7 @@ export interface Visited {
   visible: "now" | "soon";
 }
 
-/** How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL. */
+/** How often a page was visited: `value` by people, `bots` by crawlers. `id` is the page's canonical URL. */
 export interface Visits {
   counter: "visits";
   id: string;
@@ -218,7 +218,7 @@ export interface Visits {
   as_of: number | null;
 }
 
-/** Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired. */
+/** Whether a change was counted. `unknown`: it never arrived, Tally refused it, or its receipt has expired. */
 export interface Receipt {
   operation: "increment" | "change" | "set_counter" | "put_limit" | "delete_limit" | "put_child" | "delete_child" | "put_mine" | "delete_mine" | "put_anonymous" | "delete_anonymous" | "hold" | "change_hold" | "visit";
   target: string;
@@ -247,7 +247,7 @@ export interface RepairOfSeries {
   added: number;
 }
 
-/** By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together. */
+/** By how much a number moved in each hour or day. `from`: where the hour or day begins. `id`: empty for all ids. */
 export interface Series {
   counter: string;
   id: string;
@@ -260,22 +260,22 @@ export interface Series {
 }
 
 /** One id, and by how much its number moved. */
-export interface Place {
+export interface TopEntry {
   id: string;
   value: number;
 }
 
-/** The ids that moved most, the first one first. */
+/** The ids whose numbers moved most in a span, the largest move first. */
 export interface Top {
   counter: string;
   by: "hour" | "day" | "month";
   span: string | null;
-  top: (Place)[];
+  top: (TopEntry)[];
   error_max: number;
   as_of: number | null;
 }
 
-/** A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began. */
+/** A number that drifts, and since when. `drift`: the number less the accepted changes; below 0 if it is too low. */
 export interface Drifting {
   counter: string;
   id: string;
@@ -297,7 +297,7 @@ export interface Imported {
   as_of: number;
 }
 
-/** One of the items that a number is spread over. */
+/** One of the items that a number is spread over. `shard`: its position, from 0. `value`: its part of the number. */
 export interface Shard {
   shard: number;
   value: number;
@@ -310,7 +310,7 @@ export interface Drift {
   confirmed: boolean;
 }
 
-/** One repair: its amount, its evidence (`how`), who made it, and why. */
+/** One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`. */
 export interface Repair {
   at: number;
   amount: number;
@@ -319,7 +319,7 @@ export interface Repair {
   why: string;
 }
 
-/** One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and for a counter with periods. */
+/** One number. `drift` is null if the number does not drift. `imported` is null until Tally has summed up the first hour, and for a counter with periods. */
 export interface Details {
   counter: string;
   id: string;
@@ -332,7 +332,7 @@ export interface Details {
   repairs: (Repair)[];
 }
 
-/** One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`. */
+/** One health check. `line`: its result for people. `see`: the section of Tally's docs that says what to do. */
 export interface Part {
   name: string;
   state: "ok" | "wrong" | "unknown";
@@ -340,7 +340,7 @@ export interface Part {
   see: string;
 }
 
-/** One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table. */
+/** One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a team's table. */
 export interface Declared {
   name: string;
   visible: "now" | "soon";
@@ -363,7 +363,7 @@ export interface Declared {
   timezone: string | null;
 }
 
-/** The health of the stack. `where`: the options with which the command `tally` finds this stack. */
+/** The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack. */
 export interface Status {
   well: boolean | null;
   parts: (Part)[];
@@ -400,7 +400,7 @@ export interface Events {
   events: (Crossed)[];
 }
 
-/** Tally reaches its store. */
+/** Tally reaches its store. `version`: of the deployed code. */
 export interface Health {
   status: "ok";
   version: string;
@@ -462,7 +462,7 @@ export interface Requests {
     idempotency_key?: string;
     caller?: string;
   }): Promise<IdLimit & Replayed>;
-  /** Move many counters together. Refused as limit-reached, counter-retired. */
+  /** Move many counters under one key. Refused as limit-reached, counter-retired. */
   change(fields: {
     changes: Record<string, unknown>[];
     visible?: string;
@@ -704,7 +704,7 @@ export interface Requests {
     tz?: string;
     caller?: string;
   }): Promise<Series>;
-  /** What moved most in an hour, a day or a month. Refused as not-found, forbidden. */
+  /** The ids that moved most in an hour, a day or a month. Refused as not-found, forbidden. */
   get_top(fields: {
     counter: string;
     by?: string;
@@ -712,7 +712,7 @@ export interface Requests {
     limit?: number;
     caller?: string;
   }): Promise<Top>;
-  /** What moved most of any counter. Refused as not-found. */
+  /** The ids of any counter that moved most. Refused as not-found. */
   get_any_top(fields: {
     counter: string;
     by?: string;

@@ -1,4 +1,4 @@
-"""Batches: many changes under one key, all or none. Voids, which take changes back by their key."""
+"""Batches: many changes under one key, all or none. Voids: a void takes back the changes of one key."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -17,7 +17,7 @@ from tally.errors import CallerError, CounterRetiredError, InvalidInputError, Li
 
 
 class Changed(TypedDict):
-    """All changes were counted. `changes`: how many. `tallies`: how many numbers they moved."""
+    """All changes were counted. `changes`: how many. `tallies`: how many numbers the changes moved."""
 
     counted: Literal[True]
     changes: Annotated[int, {"minimum": 1}]
@@ -26,7 +26,7 @@ class Changed(TypedDict):
 
 
 class Voided(TypedDict):
-    """The change is taken back. `changed`: this request took it back, not an earlier one."""
+    """The change is taken back. `changed`: false if an earlier request had taken the change back."""
 
     counter: str
     id: str
@@ -37,8 +37,8 @@ class Voided(TypedDict):
 
 
 class AllVoided(TypedDict):
-    """All changes under the key are taken back. `tallies`: how many numbers they had moved. `changed`: this
-    request took them back."""
+    """All changes under the key are taken back. `tallies`: how many numbers the changes had moved. `changed`: false if
+    an earlier request had taken the changes back."""
 
     tallies: Annotated[int, {"minimum": 1}]
     changed: bool
@@ -74,7 +74,7 @@ def change(
     idempotency_key: Key,
     visible: Annotated[str, VISIBLE] = "now",
 ) -> Answer[Changed]:
-    """Move many counters together
+    """Move many counters under one key
 
     All changes count, or none does. At a floor or ceiling Tally refuses all of them, names the entry, and says
     how much is left. A refusal leaves no receipt.
@@ -133,7 +133,7 @@ def void(
 def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = None) -> Answer[AllVoided]:
     """Take a batch back
 
-    All changes under the key are taken back, or none, by the rules for one change.
+    All changes under the key are taken back, or none, by the rules of `POST /counters/{counter}/{id}/voids`.
     """
     receipt_key = ReceiptKey("change", batch.RECEIPT_TARGET, key, {})
     amounts, (body, replayed) = voids.void(_call_of(call, caller), receipt_key)
@@ -141,5 +141,5 @@ def void_changes(call: Call, *, key: VoidedKey, caller: ChangeCaller | None = No
 
 
 def _call_of(call: Call, caller: str | None) -> Call:
-    """Returns the call as if `caller` made it, because the receipt has the name of the caller."""
+    """Returns the call as if `caller` made it (None: unchanged), because a receipt is found by its caller, too."""
     return call if caller is None else replace(call, caller=caller)

@@ -25,7 +25,7 @@ from tally.errors import (
 )
 
 Since = Annotated[
-    int | None, {"minimum": 0, "description": "Seconds since 1970. Null: the child was not put through Tally."}
+    int | None, {"minimum": 0, "description": "When the child was put, in seconds since 1970. Null: not by Tally."}
 ]
 
 
@@ -47,7 +47,7 @@ class ChangedChild(Child):
 
 
 class Listed(TypedDict):
-    """One child."""
+    """One child, by its name."""
 
     child: str
     since: Since
@@ -61,8 +61,8 @@ class ListedAnonymous(TypedDict):
 
 
 class Children(TypedDict):
-    """The children, in the order of their percent-encoded names. Children without a user come first. `cursor` is null
-    on the last page."""
+    """A page of the children, in the order of their percent-encoded names. Children without a user come first.
+    `cursor` is null on the last page."""
 
     counter: str
     id: str
@@ -99,7 +99,7 @@ class ListedOwn(TypedDict):
 
 
 class Removed(TypedDict):
-    """The id is removed, with its children. `changed`: this request removed it, not an earlier one."""
+    """The id is removed, with its children. `changed`: false if another request removed it, or nothing was there."""
 
     counter: str
     id: str
@@ -120,14 +120,14 @@ def _refusal_of_removal(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_callers(counter: Counter) -> CallerError | None:
-    """Returns why callers are not children of this counter; None if they are."""
+    """Returns why a caller cannot be a child of this counter; None if the caller can."""
     if (refusal := _refusal_of_children(counter)) or counter.changes != "service":
         return refusal
     return ForbiddenError(f"Callers do not change {counter.name} themselves: a service does.", field="counter")
 
 
 def _refusal_of_anonymous(counter: Counter) -> CallerError | None:
-    """Returns why browsers without sign-in are not children of this counter; None if they are."""
+    """Returns why a browser whose user is not signed in cannot be a child of this counter; None if it can."""
     if (refusal := _refusal_of_callers(counter)) or counter.changes == "anyone":
         return refusal
     return ForbiddenError(f"Callers change {counter.name} only when they are signed in.", field="counter")
@@ -181,8 +181,8 @@ def put_child(
 ) -> Answer[ChangedChild]:
     """Put a child, so that it counts
 
-    Putting a child again changes nothing. The key is optional. With a key, a late retry does not put back a child that
-    was removed after the first request.
+    If the child is present, nothing changes. The key is optional. With a key, a late retry does not put back a child
+    that was removed after the first request.
     """
     return _set_child(call, "put_child", counter, id, name, idempotency_key, value, present=True)
 
@@ -239,7 +239,7 @@ def list_children(
 ) -> Answer[Children]:
     """The children that count, a page at a time
 
-    In the order of their percent-encoded names. `GET /counters/{counter}/{id}` has their number.
+    The children are in the order of their percent-encoded names. `GET /counters/{counter}/{id}` says how many they are.
     """
     page, next_cursor = children.list_children(call, counter, id, limit, cursor)
     listed = [
@@ -301,8 +301,8 @@ def get_mine(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Child]:
 def list_mine(call: Call, *, of: CountersAndIds) -> Answer[Mine]:
     """Which of these count you
 
-    Up to 100, in the order of the request. An id that does not exist does not count you. An id that is being removed
-    counts you until your child is removed. API Gateway takes about 10 KB of URL and headers together.
+    1 to 100 ids, in the order of the request. An id that does not exist does not count you. An id that is being removed
+    counts you until your child is removed. With long ids send fewer: URL and headers may have 10 KB.
     """
     caller = call.caller or ""
     return Answer({"mine": _answer_each(call, of, _refusal_of_callers, lambda *_: caller)})
@@ -320,7 +320,7 @@ def put_anonymous(
 ) -> Answer[ChangedAnonymous]:
     """Count a browser without sign-in
 
-    A secret counts once for each id. Tally stores a hash of secret and id, which names nobody. DELETE removes it.
+    A secret counts once for each id. Tally stores only a hash of secret and id, until a `DELETE` with the same secret.
     """
     child = anonymous.child_name(counter, id, secret)
     return _set_child(call, "put_anonymous", counter, id, child, idempotency_key, value, present=True)
@@ -370,7 +370,7 @@ def get_anonymous(call: Call, *, counter: DeclaredCounter, id: Id, secret: Secre
 def list_anonymous(call: Call, *, of: CountersAndIds, secret: Secret) -> Answer[ListedOwn]:
     """Which of these count this secret
 
-    As `GET /mine`.
+    The rules are those of `GET /mine`.
     """
     own = _answer_each(call, of, _refusal_of_anonymous, lambda counter, id_: anonymous.child_name(counter, id_, secret))
     return Answer({"anonymous": own})
@@ -401,18 +401,19 @@ def remove_parent(call: Call, *, counter: DeclaredCounter, id: Id) -> Answer[Rem
 def _set_child(
     call: Call, operation: str, counter: Counter, id_: str, name: str, key: str | None, value: bool, *, present: bool
 ) -> Answer[Any]:
+    """Puts or removes a child, under `key` if it is not None. `value`: whether the answer has the new number."""
     receipt_key = None
     if key is not None:
         receipt_key = ReceiptKey(operation, f"{counter.name}/{id_}", key, {"child": name}, counter.receipt_days)
-    body = {"counter": counter.name, "id": id_, "present": present}  # the receipt has this body, so it names nobody
+    body = {"counter": counter.name, "id": id_, "present": present}  # without the child: receipts name no user
     counted, replayed = children.set_child(call, counter, id_, name, present, body, receipt_key)
     answer = {**_child_body(counter, id_, name, present), **counted}
     return Answer(tallies.with_value(call, counter, id_, answer) if value else answer, replayed=replayed)
 
 
-def _child_body(counter: Counter, id_: str, quoted: str, present: bool) -> dict[str, Any]:
-    """Returns whether a child is present. An anonymous child has no name to show."""
-    name = {} if quoted.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(quoted)}
+def _child_body(counter: Counter, id_: str, encoded_name: str, present: bool) -> dict[str, Any]:
+    """Returns an answer that says whether a child is present. The answer does not have the hash of a browser."""
+    name = {} if encoded_name.startswith(anonymous.CHILD_NAME_PREFIX) else {"child": fields.decoded_user(encoded_name)}
     return {"counter": counter.name, "id": id_, **name, "present": present}
 
 
@@ -422,7 +423,7 @@ def _answer_each(
     refusal_for: Callable[[Counter], CallerError | None],
     child_of: Callable[[Counter, str], str],
 ) -> list[dict[str, Any]]:
-    """Returns for each entry whether its child is present, or an error. `child_of`: returns a child's encoded name."""
+    """Returns for each counter and id of `of` whether the child is present that `child_of` names, or an error."""
     refused: dict[tuple[str, str], CallerError] = {}
     for name, id_ in of:
         try:

@@ -9,11 +9,11 @@ from tally.api.texts import Text
 from tally.errors import NotFoundError
 
 TRY_IT_COUNTERS = {"plays", "stock"}  # the counters that *Try it* changes
-FILE_THROTTLE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen at once
+FILE_THROTTLE = Throttle(rate_per_s=100, burst=400)  # the console loads a dozen files at once
 
 
 class SignIn(TypedDict):
-    """How people sign in. `pkce` has the domain, the client, and the address to which the browser returns."""
+    """How people sign in. Only `pkce` has domain, client and `redirect`, the address to which the browser returns."""
 
     kind: Literal["pkce", "token", "name"]
     domain: NotRequired[str]
@@ -47,7 +47,7 @@ class Config(TypedDict):
 def get_console(call: Call) -> Answer[Text]:
     """The console
 
-    A page for browsers. Its headers let it load and run nothing from elsewhere.
+    A page for browsers. Because of its headers, the page loads and runs nothing from other sites.
     """
     return Answer(console.read_page(call.store.settings.console))
 

@@ -20,12 +20,12 @@ from tally.team import health, scan_state
 
 JudgedUpTo = Annotated[
     int | None,
-    {"minimum": 0, "description": "Seconds since 1970. Earlier changes are judged. Null: nothing is judged."},
+    {"minimum": 0, "description": "Seconds since 1970. Tally has compared all earlier changes. Null: none."},
 ]
 
 
 class Drifting(TypedDict):
-    """A number that drifts. `drift`: how far it is above the accepted changes. `since`: when the drift began."""
+    """A number that drifts, and since when. `drift`: the number less the accepted changes; below 0 if it is too low."""
 
     counter: str
     id: str
@@ -45,7 +45,7 @@ class Drifts(TypedDict):
 
 
 class Shard(TypedDict):
-    """One of the items that a number is spread over."""
+    """One of the items that a number is spread over. `shard`: its position, from 0. `value`: its part of the number."""
 
     shard: Count
     value: int
@@ -60,7 +60,7 @@ class Drift(TypedDict):
 
 
 class Repair(TypedDict):
-    """One repair: its amount, its evidence (`how`), who made it, and why."""
+    """One repair: its amount, who made it, and why. `how`: what proved the amount, as in `GET /series`."""
 
     at: Seconds
     amount: int
@@ -77,8 +77,8 @@ class Imported(TypedDict):
 
 
 class Details(TypedDict):
-    """One number. `drift` is null if it does not drift. `imported` is null before the first hour is summed up, and for
-    a counter with periods."""
+    """One number. `drift` is null if the number does not drift. `imported` is null until Tally has summed up the first
+    hour, and for a counter with periods."""
 
     counter: str
     id: str
@@ -92,7 +92,7 @@ class Details(TypedDict):
 
 
 class Part(TypedDict):
-    """One health check. `see`: the section of Tally's docs that says what to do if it is not `ok`."""
+    """One health check. `line`: its result for people. `see`: the section of Tally's docs that says what to do."""
 
     name: str
     state: Literal["ok", "wrong", "unknown"]
@@ -101,8 +101,8 @@ class Part(TypedDict):
 
 
 class Declared(TypedDict):
-    """One counter. `public`: anyone may read it. `listed`: anyone may list its ids. `counts`: what it counts, and so
-    what moves it. The ids of `pages` and `page visitors` are URLs. `items` are items of a team's table."""
+    """One counter, with the fields of its declaration. `public`: anyone may read it. `listed`: anyone may list its ids.
+    `counts`: what moves its numbers. The ids of `pages` and `page visitors` are URLs. `items` are of a team's table."""
 
     name: str
     visible: Literal["now", "soon"]
@@ -112,7 +112,7 @@ class Declared(TypedDict):
     counts: Literal["changes", "children", "pages", "page visitors", "visitors", "items"]
     watched: Annotated[
         str | None,
-        {"description": "The attribute with the team's number. `drift` is how much too high this number is."},
+        {"description": "The team's attribute that Tally checks. `drift` then is the attribute's. Null: no attribute."},
     ]
     retired: bool
     numbered: bool
@@ -129,7 +129,7 @@ class Declared(TypedDict):
 
 
 class Status(TypedDict):
-    """The health of the stack. `where`: the options with which the command `tally` finds this stack."""
+    """The health of the stack. `at`: when it was checked. `where`: the options with which `tally` finds this stack."""
 
     well: Annotated[
         bool | None,
@@ -199,7 +199,7 @@ def get_drift(
 
 
 @operation(
-    "GET /details",  # in the query: API Gateway decodes a path before it routes, and the id of a page has slashes
+    "GET /details",  # the id is in the query: API Gateway decodes a path before it routes, and pages have slashes
     access=Access.READ,
     throttle=RATE_100_PER_S,
     needs=lambda counters: (
@@ -233,7 +233,7 @@ def get_details(
     For any declared counter. At most 100 repairs, the newest first.
     """
     if counter.items is not None:
-        scan_state.as_of(call.store, counter)
+        scan_state.as_of(call.store, counter)  # raises NotCountedError while a scan has not finished
     counted_id = fields.counted_id(counter, id, "id", call.pages)
     number = details.details(call, counter, periods.tally_id(counter, counted_id, clock.now_s(), period))
     return Answer({**number, "imported": read.total_imported(call, counter, counted_id)})
@@ -276,8 +276,8 @@ def get_details(
 def get_status(call: Call) -> Answer[Status]:
     """The health of the stack
 
-    The health checks that a function can run, and the declared counters. A check that gives no answer is `unknown`, and
-    not `ok`.
+    The health checks that need no credentials of a person, and the declared counters. If a check fails to run, its
+    state is `unknown`, and not `ok`.
     """
     of_items = {name: counter for name, counter in call.counters.items() if counter.items is not None}
     items_check = {"items": lambda: health.items_check(call.store, of_items)} if of_items else {}
@@ -295,7 +295,7 @@ def get_status(call: Call) -> Answer[Status]:
 def get_events(call: Call, *, limit: PageSize = fields.PAGE_SIZE_DEFAULT) -> Answer[Events]:
     """The newest events: numbers that crossed a threshold of their counter
 
-    Tally keeps each event for nine days after it was sent.
+    Tally keeps each event for nine days after the bus has accepted the event.
     """
     newest = islice(events.newest_events(call.store), limit)
     return Answer({"events": [{**event.detail, "sent": sent} for event, sent in newest]})

@@ -13,13 +13,13 @@ from tally.api.texts import Text
 from tally.counting import receipts
 from tally.dynamo import queries
 
-DOCUMENT_MAX_AGE_S = 300  # a deployment changes the document
+DOCUMENT_MAX_AGE_S = 300  # only a deployment changes the document
 OPENAPI_FILE = Path(__file__).parents[2] / "openapi.json"
-"""The API document of a stack, in the folder of the handlers. `cdk` writes it when it bundles their code."""
+"""The API document of a stack, in the folder of the handlers. `cdk` writes the file when it bundles the handlers."""
 
 
 class Health(TypedDict):
-    """Tally reaches its store."""
+    """Tally reaches its store. `version`: of the deployed code."""
 
     status: Literal["ok"]
     version: str

@@ -35,7 +35,7 @@ class Held(TypedDict):
 
 
 class Settled(TypedDict):
-    """The state of a hold, and whether this request changed it."""
+    """The state of a hold, and whether this request changed the state."""
 
     counter: str
     id: str
@@ -58,12 +58,12 @@ def _refusal_of_hold(counter: Counter) -> CallerError | None:
 
 
 def _refusal_of_settling(counter: Counter) -> CallerError | None:
-    """Returns why this counter has no holds to settle. A limit or step that is declared later prevents no settling."""
+    """Returns why this counter has no holds to settle; None if it may. A later declaration stops only new holds."""
     return None if counter.may_settle_holds else _refusal_of_hold(counter)
 
 
 def _needs_to_change_hold(counters: Sequence[Counter]) -> needs.Needs:
-    """Returns what a change of a hold needs. Expired holds may be released first, by the same writes."""
+    """Returns the access that a change of a hold needs. The change may first release expired holds."""
     return needs.to_release_expired_holds(counters) | needs.on_ledger({"HOLDS#": ["GetItem"]})
 
 
@@ -97,9 +97,9 @@ def hold(
 ) -> Answer[Held]:
     """Take an amount and hold it
 
-    Before Tally refuses, it releases expired holds. A replay answers the present `state` of the hold. If the hold is
-    released or has expired, another key takes another hold. A hold of a counter with periods stays in the period in
-    which it was taken.
+    Before Tally refuses, it releases expired holds. A replay answers the present `state` of the hold. If the hold was
+    released or has expired, send another key to take the amount once more. A hold of a counter with periods stays in
+    the period in which it was taken.
     """
     tally = periods.tally_id(counter, id, clock.now_s())
     body, replayed = holds.place(call, counter, tally, amount, ttl_s, operation="hold", key=idempotency_key)
@@ -162,7 +162,7 @@ def commit_hold(
     counter's limit and its `debt`. If the difference does not fit (409), the hold stays. Committing twice
     changes nothing, and a second commit at another amount is refused.
 
-    A hold that has expired can be committed within a day, at an `amount`. Tally takes the amount then, in the period of
+    A hold that has expired can be committed within a day, with an `amount`. Tally takes this amount in the period of
     the hold, within the same limit and `debt`.
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.COMMITTED, amount))
@@ -193,8 +193,8 @@ def release_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) 
 def void_hold(call: Call, *, counter: DeclaredCounter, id: Id, hold: HoldId) -> Answer[Settled]:
     """Void a committed hold
 
-    Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows the hold for eight
-    days after it was taken; with `receipt_days`, for seven days and `receipt_days`. Only a committed hold can be voided
-    (409).
+    Tally gives the whole `amount` of the commit back, once, in the period of the hold. Tally knows a hold for 8 days
+    after it was taken; if the counter has `receipt_days`, for 7 days and `receipt_days`. Only a committed hold can
+    be voided (409).
     """
     return Answer(settling.settle(call, counter, id, hold, hold_items.VOIDED))

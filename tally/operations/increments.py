@@ -94,8 +94,8 @@ def _refusal_of_override(counter: Counter) -> CallerError | None:
 
 
 def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs]:
-    """Returns what a change of an override needs. An override is in the item of its tally. With periods, it has an
-    item of its own, which needs `action`, and copies in the items of the tallies."""
+    """Returns the function for the access that a change of an override needs. An override is in the item of its tally.
+    With periods, an override has its own item, on which `action` is called, and copies in the items of the tallies."""
 
     def needed(counters: Sequence[Counter]) -> needs.Needs:
         with_overrides = [counter for counter in counters if counter.limit_overrides]
@@ -106,8 +106,8 @@ def _needs_of_override(action: str) -> Callable[[Sequence[Counter]], needs.Needs
 
 
 def _needs_to_increment(counters: Sequence[Counter]) -> needs.Needs:
-    """Returns what a change needs. It may read the number for the answer, and a numbered counter's number first. After
-    the last number, it looks for a receipt, so that a retry gets the last number."""
+    """Returns the access that a change needs. A change may read the number for the answer. Before it adds to a numbered
+    counter, it reads the number. If all numbers are given out, it looks for the receipt that a retry must find."""
     needed = needs.to_count(counters) | needs.on_counts(counters, "Query") | needs.to_release_expired_holds(counters)
     if any(counter.numbered for counter in counters):
         needed |= needs.FIND_RECEIPT
@@ -141,8 +141,8 @@ def increment(
 
     At a floor or ceiling Tally refuses the change and says how much is left. A refusal leaves no receipt, so a retry
     with the same key may succeed later. A counter with periods counts in the current period, and a refusal says when
-    the next one begins. An amount that is `used` already may exceed the limit, up to the counter's `debt`. The answer
-    then has `over`.
+    the next period begins. An amount that is already `used` may exceed the limit, up to the counter's `debt`. The
+    answer then has `over`.
     """
     by = fields.amount_or_step(counter, amount, "amount")
     tally_id, id_members = id, {"id": id}
@@ -177,7 +177,7 @@ def add_visitor(
     """Count a visitor
 
     Each visitor counts once in a period, whichever service sends the visit, and however often. At a ceiling Tally
-    refuses only new visitors. If you send a visit again after its period has ended, the same `at` makes it count once.
+    refuses only new visitors. If you repeat a visit after its period has ended, send the same `at`, so it counts once.
     """
     return Answer(unique_visitors.count(call, counter, id, visitor, at).body)
 
@@ -213,7 +213,7 @@ def set_counter(
     """Set a counter that has not changed
 
     Compare-and-set: `If-Match` must be the present `ETag` of the counter. A repeated request is a replay. A numbered
-    counter moves forward only: Tally refuses (409) a value that would give its numbers out again.
+    counter only moves forward: Tally refuses (409) a value that would give out a number a second time.
     """
     key = idempotency_key
     body, replayed = increments.set_value(call, counter, id, value, version, operation="set_counter", key=key)
@@ -251,9 +251,9 @@ def put_limit(
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor
     if counter.ceiling is not None and limit < least:
-        must = f"a ceiling of {counter.name} must be at least {least}, which refuses every change"
-        help = f"To allow any amount, give {AMOUNT_MAX}, the largest."
-        raise InvalidInputError(f"limit is {limit}, but {must}. {help}", field="limit")
+        rule = f"a ceiling of {counter.name} must be at least {least}, which refuses every change"
+        advice = f"To allow any amount, give {AMOUNT_MAX}, the largest."
+        raise InvalidInputError(f"limit is {limit}, but {rule}. {advice}", field="limit")
     body, replayed = overrides.put_override(call, counter, id, limit, operation="put_limit", key=idempotency_key)
     return Answer(body, replayed=replayed)
 

@@ -1,4 +1,4 @@
-"""Posts: a text with an author, and the likes of it."""
+"""Posts: texts, each with an author and likes."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -12,7 +12,7 @@ from tally.errors import EditConflictError, ForbiddenError, NotFoundError, Paren
 
 
 class Post(TypedDict):
-    """A post. `likes` is the sum over its shards; `revision` counts edits."""
+    """A post. `likes`: how many users like the post. `revision`: how often its author has edited the post."""
 
     id: str
     author: str
@@ -23,7 +23,7 @@ class Post(TypedDict):
 
 
 class RemovedPost(TypedDict):
-    """The post is removed. `changed`: this request removed it, not an earlier one."""
+    """The post is removed. `changed`: false if an earlier request had removed the post."""
 
     id: str
     removed: Literal[True]
@@ -46,7 +46,7 @@ _EXAMPLE = {"id": "a91f", "author": "auth0|7c20", "created_at": 1785542401, "rev
 def put_post(call: Call, *, id: Id, body: Annotated[str, POST_TEXT]) -> Answer[Post]:
     """Create a post, or edit your own
 
-    Its creator is its author, and only the author may edit it. The same text again changes nothing.
+    Who creates a post is its author, and only the author may edit the post. If the text is the same, nothing changes.
     """
     post, created = posts.write_post(call, LIKES, id, body)
     return Answer(post, status=201 if created else 200)

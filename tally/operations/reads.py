@@ -37,7 +37,7 @@ class Values(TypedDict):
 
 
 def _refusal_of_pages(counter: Counter) -> CallerError | None:
-    """Returns why a counter is not read by an id in a path; None if it is."""
+    """Returns why this counter cannot be read by an id in a path; None if it can."""
     if not counter.pages:
         return None
     return InvalidInputError(f"{counter.name} counts pages: GET /visits reads them by their URL.", field="counter")
@@ -48,7 +48,7 @@ def _refusal_of_pages(counter: Counter) -> CallerError | None:
     access=Access.READ,
     audience_field="read",
     throttle=READS,
-    open_throttle=RATE_100_PER_S,  # many counters may be open to strangers
+    open_throttle=RATE_100_PER_S,  # less than READS, because each counter that anyone may read has this rate
     short_route="GET {path}",
     has_short_route=lambda counter: not counter.counts_children,  # the same route reads the caller's own child
     refusal_for=_refusal_of_pages,
@@ -66,7 +66,7 @@ def get_counter(call: Call, *, counter: DeclaredCounter, id: ReadId, period: Per
     existing items are counted (`tally scan`).
     """
     tally = Tally(counter, periods.tally_id(counter, id, clock.now_s(), period))
-    # `as_of` is read before the number: the number may be newer than `as_of`, but never older.
+    # `as_of` is read before the number, because the number may be newer than `as_of`, and must not be older.
     as_of_member = _as_of_member(call, counter, lambda: watermark.as_of(call))
     if isinstance(as_of_member, CallerError):
         raise as_of_member
@@ -97,7 +97,7 @@ def get_counter_badge(call: Call, *, counter: DeclaredCounter, id: ReadId) -> An
     For a counter that anyone may read. With periods, it is the value of the current period.
     """
     if counter.items is not None:
-        scan_state.as_of(call.store, counter)
+        scan_state.as_of(call.store, counter)  # raises NotCountedError while a scan has not finished
     picture = badge.svg(counter.name, tallies.read(call, counter, periods.tally_id(counter, id, clock.now_s())))
     return Answer(Text(picture, badge.MEDIA_TYPE, counter.cache_s))
 
@@ -120,7 +120,7 @@ def get_tallies(call: Call, *, of: CountersAndIds) -> Answer[Values]:
     """Many numbers that anyone may read
 
     1 to 100 numbers, in the order of the request; 0 where nothing was counted. If an entry cannot be read, it has an
-    `error`, and the other entries have their values. API Gateway takes about 10 KB of URL and headers together.
+    `error`, and the other entries have their values. With long ids send fewer: URL and headers may have 10 KB.
     """
     tallies = {pair: _resolve_tally(call, *pair, must_be_public=True) for pair in of}
     ages_s = [one.counter.cache_s for one in tallies.values() if isinstance(one, Tally)]
@@ -162,7 +162,7 @@ def _read_answer(
 ) -> dict[str, Any]:
     """Returns the answer. Each tally is read once, however often the request names it."""
     wanted = {one for one in resolved.values() if isinstance(one, Tally)}
-    # `as_of` is read before the numbers: a number may be newer than `as_of`, but never older.
+    # `as_of` is read before the numbers, because a number may be newer than `as_of`, and must not be older.
     rollup_as_of = functools.cache(lambda: watermark.as_of(call))
     as_ofs = {counter: _as_of_member(call, counter, rollup_as_of) for counter in {tally.counter for tally in wanted}}
     numbers = read_many.read(call, [tally for tally in wanted if not isinstance(as_ofs[tally.counter], CallerError)])
@@ -180,8 +180,8 @@ def _read_answer(
 
 
 def _as_of_member(call: Call, counter: Counter, rollup_as_of: Callable[[], int | None]) -> dict[str, Any] | CallerError:
-    """Returns the member `as_of` of an answer, or the error if the counter has no number yet. `rollup_as_of`: returns
-    `as_of` of the counters that the rollup adds to."""
+    """Returns the member `as_of` of an answer, and `about` if it is approximate; or the error while a scan has not
+    finished. `rollup_as_of`: returns `as_of` of the counters that the rollup adds to."""
     if counter.items is not None:
         try:
             as_of = scan_state.as_of(call.store, counter)

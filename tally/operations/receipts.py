@@ -1,4 +1,4 @@
-"""Receipts: whether a change counted."""
+"""Receipts: reads whether a change was counted."""
 
 import typing
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ KEYED_OPERATIONS = typing.get_args(KeyedOperation)
 
 
 class Receipt(TypedDict):
-    """Whether a change was counted. `unknown`: the change was not sent, or refused, or the receipt has expired."""
+    """Whether a change was counted. `unknown`: it never arrived, Tally refused it, or its receipt has expired."""
 
     operation: KeyedOperation
     target: str
@@ -56,7 +56,7 @@ _finds_receipts = partial(operation, throttle=READS, needs=lambda _: needs.FIND_
 def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these anonymous changes count?
 
-    One entry for each key, up to 100, in the order of the request. Give one target for all keys, or one for each.
+    One entry for each key, up to 100, in the order of the request. Give one target for all keys, or one for each key.
     """
     return _find(call, of, target, key)
 
@@ -65,7 +65,7 @@ def get_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) 
 def get_own_receipts(call: Call, *, of: OperationOfKey, target: Targets, key: Keys) -> Answer[Receipts]:
     """Did these changes of mine count?
 
-    As `GET /receipts`.
+    The rules are those of `GET /receipts`.
     """
     return _find(call, of, target, key)
 
@@ -76,7 +76,7 @@ def get_any_receipts(
 ) -> Answer[Receipts]:
     """Did these changes of a caller count?
 
-    As `GET /receipts`, for any caller; without `caller`, for anonymous changes.
+    The rules are those of `GET /receipts`. `caller`: who made the changes; without it, the changes are anonymous.
     """
     return _find(replace(call, caller=caller), of, target, key)
 
@@ -84,12 +84,12 @@ def get_any_receipts(
 def _find(call: Call, operation: str, targets: Sequence[str], keys: Sequence[str]) -> Answer[Receipts]:
     if len(targets) not in (1, len(keys)):
         raise InvalidInputError("target must be given once, or once for each key.", field="target")
-    stored_targets = []  # as receipts name them
+    stored_targets = []  # the targets as they are in receipts
     for target in targets:
         counter, slash, id_ = target.partition("/")
         if operation == "visit":
             stored_targets.append(fields.page(target, "target", call.pages))
-        else:  # an id that no receipt can have is refused
+        else:  # `identifier` refuses an id that no receipt can have
             stored_targets.append(f"{counter}/{fields.identifier(id_, 'target')}" if slash else target)
     stored_targets *= len(keys) // len(targets)  # one target is for all keys
     counted = receipts.find_many(call, operation, list(zip(stored_targets, keys, strict=True)))

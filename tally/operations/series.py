@@ -22,15 +22,15 @@ class RepairOfSeries(TypedDict):
 
     at: Seconds
     value: int
-    how: Annotated[str, {"description": "Its proof. `ledger`: drift, `recount`: the children, `rebuild`: receipts."}]
+    how: Annotated[str, {"description": "The repair's proof: `ledger` (drift), `recount` (of children), or `rebuild`."}]
     added: Annotated[
         int,
-        {"description": "The part of `value` that no series has: accepted before `since`, or its record is lost."},
+        {"description": "The part of `value` that is in no series: older than `since`, or of lost stream records."},
     ]
 
 
 class Series(TypedDict):
-    """By how much a number moved in each hour or day, which begins at `from`. `id` is empty for all ids together."""
+    """By how much a number moved in each hour or day. `from`: where the hour or day begins. `id`: empty for all ids."""
 
     counter: str
     id: str
@@ -42,12 +42,12 @@ class Series(TypedDict):
     ]
     repairs: list[RepairOfSeries]
     since: Annotated[
-        int | None, {"minimum": 0, "description": "Seconds since 1970. The series begins here. Null: it has not begun."}
+        int | None, {"minimum": 0, "description": "When the series begin, in seconds since 1970. Null: not yet."}
     ]
     as_of: AsOf
 
 
-class Place(TypedDict):
+class TopEntry(TypedDict):
     """One id, and by how much its number moved."""
 
     id: str
@@ -55,12 +55,12 @@ class Place(TypedDict):
 
 
 class Top(TypedDict):
-    """The ids that moved most, the first one first."""
+    """The ids whose numbers moved most in a span, the largest move first."""
 
     counter: str
     by: Literal["hour", "day", "month"]
-    span: Annotated[str | None, {"description": "In UTC. Null: there is no hour yet."}]
-    top: list[Place]
+    span: Annotated[str | None, {"description": "The hour, day or month, in UTC. Null: no hour is summed up yet."}]
+    top: list[TopEntry]
     error_max: Annotated[int, {"minimum": 0, "description": "The most by which a value may be too low or too high."}]
     as_of: AsOf
 
@@ -146,7 +146,7 @@ def get_any_series(
 ) -> Answer[Series]:
     """A number of any counter by the hour or by the day
 
-    As `GET /series`.
+    The rules are those of `GET /series`.
     """
     return _read_series(call, fields.declared_counter(of[0], "of", call.counters), of[1], by, from_, to, tz)
 
@@ -169,7 +169,7 @@ def get_top(
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
-    """What moved most in an hour, a day or a month
+    """The ids that moved most in an hour, a day or a month
 
     For a counter whose ids anyone may list. The list of an hour is exact. The list of a longer span is merged from the
     lists of its hours, and `error_max` is the most by which a value may be wrong. Without `span`, the answer is the
@@ -195,9 +195,9 @@ def get_any_top(
     span: Span | None = None,
     limit: TopSize = fields.TOP_SIZE_MAX,
 ) -> Answer[Top]:
-    """What moved most of any counter
+    """The ids of any counter that moved most
 
-    As `GET /top`.
+    The rules are those of `GET /top`.
     """
     return Answer(top.top_list(call, counter, by, span, limit))
 
@@ -208,6 +208,6 @@ def _read_series(
     if refusal := fields.refusal_of_series(counter, "of"):
         raise refusal
     series_id = fields.counted_id(counter, id_, "of", call.pages) if id_ else hours.TOTAL_ID
-    zone = zone or (counter.timezone if counter.unique else None)
+    zone = zone or (counter.timezone if counter.unique else None)  # visitors are distinct in a day of that zone
     series = read.read_series(call, counter, series_id, read.range_of(by, from_s, to_s, zone, clock.now_s()))
     return Answer(series, max_age_s=counter.cache_s)

@@ -1,5 +1,5 @@
-"""The sweep. Each minute it releases expired holds, sends heartbeats, judges closed minutes, sends events that were not
-sent, sums up series, and removes the children of removed parents."""
+"""The sweep. Each minute it releases expired holds, sends heartbeats, judges closed minutes, sends the events that the
+bookkeeper did not send, sums up series, and removes the children of removed parents."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -33,9 +33,9 @@ SCHEDULE = Schedule(
     sends_events=True,
     inspected_streams=(Table.COUNTS, Table.RECEIPTS),
 )
-RESERVE_S = 2.0  # of the invocation's time: a part that has begun then ends
+RESERVE_S = 2.0  # seconds before the function's timeout in which no part begins, so that a part can end its work
 # The share that each part gets of the time that is left when the part begins.
-HOLDS_SHARE = 0.5  # the first part: what an expired hold has taken cannot be sold
+HOLDS_SHARE = 0.5  # the first part, because nobody can buy what an expired hold has taken
 JUDGE_SHARE = 0.6
 EVENTS_SHARE = 0.25
 TEAM_TABLES_SHARE = 0.4
@@ -81,7 +81,7 @@ def needed(counters: Iterable[Counter]) -> needs.Needs:
 
 
 class Sweep:
-    """The Lambda function. Made at cold start: it reads the settings and makes the client."""
+    """The Lambda function. At cold start it reads the settings and makes the client."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Sweep:
         self.shards = shards or StreamShards(arns | {name: own.stream for name, own in settings.team_tables.items()})
 
     def __call__(self, event: object, context: Any) -> dict[str, int]:
-        """Runs the parts, each within its share of the time; the next sweep does the rest. Raises the first failure."""
+        """Runs the parts, each within its share of the time, also after a failure. Then raises the first failure."""
         until_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
         results: dict[str, int] = {}
         failures: list[Exception] = []
@@ -126,8 +126,8 @@ class Sweep:
         now_s = clock.now_s()  # after an answer of the store, which corrects the clock
         if store.settings.salts_table:
             yield partial(pseudonyms.delete_old_salts, store, now_s)
-        if not watermark_.is_too_fresh(store.settings, now_s):  # else another sweep is running
-            # The judge uses the watermark of the sweep before.
+        if not watermark_.is_too_fresh(store.settings, now_s):  # otherwise another sweep has just advanced it
+            # The judge uses the watermark of the sweep before, because what this sweep proves may not be visible yet.
             yield partial(advance_watermark, store, self.shards, watermark_, now_s)
             yield lambda: judge_closed_minutes(store, watermark_, now_s, end_s(JUDGE_SHARE))
         if store.settings.event_bus:
@@ -156,11 +156,11 @@ def advance_watermark(store: Store, shards: StreamShards, watermark_: Watermark,
 
 
 def judge_closed_minutes(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> dict[str, int]:
-    """Judges the closed minutes. `until_s`: on the store's clock."""
+    """Judges closed minutes until `until_s`, on the store's clock, and reports how far the judge has come."""
     judged = judge.judge(store, watermark_, now_s, until_s=until_s)
     gauges = {observe.SWEEP_UNFINISHED: int(not judged.finished)}
     if judged.last >= 0:
-        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # since its end
+        gauges[observe.JUDGED_AGE] = max(0, int(now_s) - (judged.last + 1) * store.settings.minute_s)  # of its end
     observe.write_metrics(gauges)
     return {
         "minutes": judged.minutes,
@@ -184,7 +184,7 @@ def report_drift(
 
 
 def send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[str, int]:
-    """Sends the events that the bookkeeper has not sent, and reports the age of the oldest event that is left."""
+    """Sends the events that the bookkeeper has not sent, and reports the age of the oldest event that is unsent."""
     sent = events.send_unsent(store, bus, now_s, until_s)
     observe.write_metrics({observe.OLDEST_EVENT: sent["oldest_event_s"]})
     return sent
@@ -193,7 +193,7 @@ def send_events(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
 def note_team_table(
     store: Store, shards: StreamShards, counters: Mapping[str, Counter], table: str, now_s: float
 ) -> None:
-    """Stores how far the consumer has come in a team's table, and reports the lag, also if the stream fails."""
+    """Stores how far the consumer has come in a team's table. Reports the lag, also if the stream cannot be read."""
     try:
         progress.note_progress(store, shards, counters, table, now_s)
     finally:
@@ -217,7 +217,7 @@ def report_faults(store: Store, counters: Mapping[str, Counter], until_s: float)
 
 
 def release_holds(store: Store, counters: Mapping[str, Counter], until_s: float) -> dict[str, int]:
-    """Releases expired holds."""
+    """Releases expired holds, and returns how many were released, and how many could not be released."""
     swept = expired_holds.sweep(store, counters, until_s)
     return {"released": swept.released, "not_released": swept.failed, "holds_finished": int(swept.finished)}
 

@@ -17,9 +17,9 @@ from tally.errors import ForbiddenError, NotFoundError
 from tally.pages import DROP_NOTHING
 from tally.streams import watermark
 
-BADGE_MAX_AGE_S = 60  # a badge may be a minute old; without a cache every page view reads the table
+BADGE_MAX_AGE_S = 60  # a badge may be a minute old, because without a cache every view of a page would read the table
 
-# While Lambda takes a snapshot or provisions capacity, nobody waits: load what visits need.
+# While Lambda takes a snapshot or provisions capacity, nobody waits. So load now what the first visit would load.
 if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand") != "on-demand":
     crawlers.is_crawler("anyone")
     fields.page("https://example.com/", "url", DROP_NOTHING)
@@ -33,7 +33,7 @@ class Visited(TypedDict):
 
 
 class Visits(TypedDict):
-    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is its normalised URL."""
+    """How often a page was visited: `value` by people, `bots` by crawlers. `id` is the page's canonical URL."""
 
     counter: Literal["visits"]
     id: str
@@ -91,9 +91,9 @@ def visit(
 def get_visits(call: Call, *, url: Annotated[str, PAGE]) -> Answer[Visits]:
     """How often a page was visited
 
-    By people and by crawlers; 0 without a visit. The numbers have every visit before `as_of`.
+    By people and by crawlers; 0 if nobody visited the page. The numbers include every visit before `as_of`.
     """
-    as_of = watermark.as_of(call)  # read first: the numbers may be newer than `as_of`, but never older
+    as_of = watermark.as_of(call)  # read first, because the numbers may be newer than `as_of`, and must not be older
     visits, bots = tallies.read_together(call, [VISITS, BOT_VISITS], url)
     body: dict[str, Any] = {"counter": VISITS.name, "id": url, "value": visits, "bots": bots, "as_of": as_of}
     if PAGE_VISITORS.name in call.counters:

@@ -1,7 +1,7 @@
-"""Heartbeats: a write into each stream shard. When a consumer has passed the write, it has passed the earlier records.
+"""Heartbeats: writes into each stream shard. A consumer that has passed a heartbeat has passed all earlier records.
 
-The partition key decides the shard of a write. A key that reached a shard is used for the shard again; a shard without
-such a key gets the keys of its parent, and random keys.
+The partition key decides the shard of a write. A key that has reached a shard is used for each next heartbeat of the
+shard. For a shard without such a key, Tally tries the keys of the parent shard, and random keys.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ..items import HEARTBEAT_PREFIX
 from ..settings import Settings
 from .lineage import BOOKKEEPER, RECEIPTS, STREAM_RETENTION_S, StreamsSnapshot
 
-RANDOM_HEARTBEATS = 8  # for each stream with quiet leaves; if no key falls into a leaf, the sweep reads the leaf
+RANDOM_HEARTBEATS = 8  # for each stream with quiet leaves; if no key reaches a leaf, the sweep reads the leaf
 
 
 def send_heartbeats(
     streams: StreamsSnapshot, make_write: Callable[[str, str], Write], consumer: str = BOOKKEEPER
 ) -> None:
-    """Writes a heartbeat for each leaf. Each heartbeat is a write of its own, so one failure does not stop the rest.
+    """Writes a heartbeat for each leaf, each by itself, so that one failure does not stop the others.
 
-    `make_write`: makes the write, by table and name. `consumer`: the consumer that gets the heartbeats.
+    `make_write`: returns the write of a heartbeat. Arguments: table, and the key. `consumer`: who gets the heartbeats.
     """
     for table, leaves in streams.leaves.items():
         parents, guesses = set(), 0

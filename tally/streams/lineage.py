@@ -1,6 +1,6 @@
 """How far the consumers have come: the shard trees of the streams, and the checkpoints in each shard.
 
-A consumer finishes a shard before it reads the shards that follow. So the whole lineage of each leaf matters.
+A consumer finishes a shard before the shards that follow. So progress in a leaf is progress in its whole lineage.
 
 Lambda delivers every record to the bookkeeper, so its newest heartbeat shows how far it has come. Lambda filters the
 rollup's records, so some leaves deliver nothing to the rollup. The bookkeeper therefore notes the newest record that
@@ -24,26 +24,26 @@ from ..errors import TallyError
 from .record import goes_to_bookkeeper
 
 # The waits of the ledger, in minutes of settings.minute_s seconds.
-COMMIT_GRACE = 1  # after the minute of a change, until it must be committed: retries take 3 s, frozen writers longer
-CONFIRM_AFTER = 5  # judged minutes after which drift is confirmed: drift of a late commit lasts two
+COMMIT_GRACE = 1  # for commits after the minute of their call: retries take 3 s; a frozen writer's later commit drifts
+CONFIRM_AFTER = 5  # judged minutes after which drift is confirmed: the drift of a late commit lasts two minutes
 CLOCK_SKEW = 1 / 12  # by how much clocks and DynamoDB's stamps may differ: 5 s
 SHARD_LISTING_DELAY = 1  # how late DynamoDB may list a new shard
 VISIBILITY_DELAY = 1 / 6  # how long the parts of a transaction may become visible one after the other: 10 s
 RETENTION_MARGIN = CONFIRM_AFTER + 1  # from the end of a record's retention until the sweep takes it as expired
-QUIET_AFTER = 2  # without a record in a leaf, until the sweep reads the leaf itself
+QUIET_AFTER = 2  # without a record in a leaf, after which the sweep reads the leaf itself
 
 STREAM_RETENTION_S = 24 * 3600  # a stream keeps a record at least as long
 ROLLUP, BOOKKEEPER, ITEMS = "rollup", "bookkeeper", "items"
 COUNTS, RECEIPTS = "counts", "receipts"
-Lineage = tuple[str, ...]  # the ids of a leaf, which is a shard that no other shard follows, and of all that it follows
+Lineage = tuple[str, ...]  # ids: of a leaf (a shard that no shard follows), then of the shards before it
 PEEK_EMPTY = 5  # empty answers of GetRecords after which a shard is taken as empty; records may follow an empty answer
-PEEKED_MAX = 20  # answers in all: more than 20,000 expired receipts in a leaf without heartbeats delay the watermark
+PEEKED_MAX = 20  # answers read: over 20,000 expired receipts in a leaf without heartbeats delay the watermark
 
 
 class Checkpoint(NamedTuple):
     """How far one consumer has come in one stream shard."""
 
-    sequence: str | None = None
+    sequence: str | None = None  # of the last applied or skipped record; None: the consumer has not begun
     through_s: int = 0  # when the last applied or skipped record was made, epoch seconds; 0: never
     heartbeat: str = ""  # the key of the newest heartbeat that the consumer has passed
     note: str = ""  # the newest record for the rollup that the consumer has passed
@@ -63,11 +63,11 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamsSnapshot:
-    """The shard trees, by table, and the checkpoints, by consumer, table and shard. The trees were listed first.
+    """The shard trees, by table, and the checkpoints, by consumer, table and shard.
 
-    `heartbeat_reached`: the leaves that a heartbeat of this sweep reaches. `has_unread`: whether a leaf may have unread
-    records. Each key has the table, too, because ids of shards are unique within one stream only. `may_peek`: whether a
-    quiet leaf counts as passed if a read finds no record in it.
+    `listed_s`: when the trees were listed, before the checkpoints were read. `heartbeat_reached`: the leaves that a
+    heartbeat of this sweep reaches. `has_unread`: whether a leaf may have unread records. Both have the table in their
+    keys: shard ids are unique within one stream. `may_peek`: whether a quiet leaf without records counts as passed.
     """
 
     store: Store
@@ -94,13 +94,13 @@ class StreamsSnapshot:
         return min([*passed, self._before_s(SHARD_LISTING_DELAY)]) if passed else 0
 
     def most_lagging(self, consumer: str) -> list[str]:
-        """Returns the leaves that delay the watermark, because a consumer has passed least in them, for the log."""
+        """Returns, for the log, the five leaves that delay the watermark most: the consumer has passed least there."""
         leaves = [(table, leaf) for table, leaves in self.leaves.items() for leaf in leaves]
         leaves.sort(key=lambda leaf: self._passed_s(consumer, *leaf))
         return [f"{table} {leaf[0]}" for table, leaf in leaves[:5]]
 
     def heartbeat_keys(self, table: str, leaf: Lineage, consumer: str = BOOKKEEPER) -> tuple[str, str]:
-        """Returns the keys of the newest heartbeats in a leaf and in the nearest shard before the leaf; empty: none."""
+        """Returns the keys of the newest heartbeats in a leaf, and in the nearest earlier shard with one; "": none."""
         own, *before = (self._checkpoint(consumer, table, id_).heartbeat for id_ in leaf)
         return own, next(filter(None, before), "")
 
@@ -119,8 +119,8 @@ class StreamsSnapshot:
     def _passed_s(self, consumer: str, table: str, leaf: Lineage) -> float:
         """Returns the time up to which a consumer has passed a leaf.
 
-        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record in it. If a record
-        follows nevertheless, drift may last until the record is booked.
+        If a consumer gets every record, a quiet leaf counts as passed if a read finds no record there. If the read
+        missed a record, half of its change is drift until the record is booked.
         """
         through_s = self._through_s(consumer, table, leaf)
         if consumer == ROLLUP and self._rollup_caught_up(table, leaf):
@@ -134,7 +134,7 @@ class StreamsSnapshot:
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:
-        """Returns whether the rollup has passed as much of a leaf as the bookkeeper. Expired records do not count."""
+        """Returns whether the rollup has passed as much of a leaf as the bookkeeper, except what the stream dropped."""
         expired_s = self._before_s(RETENTION_MARGIN) - STREAM_RETENTION_S
         for id_ in leaf:
             rollup, passed = self._checkpoint(ROLLUP, table, id_).sequence, self._checkpoint(BOOKKEEPER, table, id_)
@@ -142,11 +142,11 @@ class StreamsSnapshot:
             if rollup:
                 return int(rollup) >= int(note or 0)  # the rollup has finished the shards before this shard
             if note:
-                return False  # a record for the rollup is in a shard that it has not begun
+                return False  # there is a record for the rollup in a shard that the rollup has not begun
         return True
 
     def _has_unread(self, consumer: str, table: str, leaf: Lineage) -> bool:
-        """Returns whether a consumer has unread records in a leaf, or before it, back to a shard with a checkpoint."""
+        """Returns whether a consumer has unread records in a leaf, or in the shards back to one with a checkpoint."""
         if (table, leaf) not in self.has_unread:
             unread = False
             for id_ in leaf:

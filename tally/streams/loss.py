@@ -1,12 +1,12 @@
 """Losses: records that the streams may have lost. The ledger keeps each loss until a person acknowledges it.
 
 A stream keeps a record for a day. If a consumer has not provably passed a record after a day, the record may be lost.
-Causes are a consumer or a sweep that did not run, because the sweep makes the proof, and a consumer that was stuck in a
-shard. A new stream has no older records. If a person discards a dead letter, its record is lost for certain.
+Then the consumer did not run, or was stuck in a shard, or the sweep, which makes the proof, did not run. If a table has
+a new stream, the records of its old stream may be lost. If a person discards a dead letter, its record is lost.
 
-Until a loss is acknowledged, `as_of` stays before it. Records that the bookkeeper lost are in no segment: the ledger
-restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost records, the
-ledger shows them as drift.
+Until a loss is acknowledged, `as_of` stays before the loss. Records that the bookkeeper lost are in no segment. So the
+ledger restarts, and the judge resumes with `resume_minute` (drift/restarted_ledger.py). If the rollup alone lost
+records, the ledger shows the lost changes as drift.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..settings import Settings
 from . import lineage
 from .lineage import BOOKKEEPER, COMMIT_GRACE
 
-LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"
+LETTER_PREFIX, GAP_PREFIX = "letter#", "gap#"  # of a loss's name: a discarded dead letter, or a time without proof
 NOTHING_LOST_S = 10**11  # later than every time, so no loss delays `as_of`
 
 
@@ -77,8 +77,8 @@ def find_gaps(
     redrive; NOTHING_LOST_S while a dead letter waits.
 
     If dead letters were redriven before the loss was known, the ledger restarts after the minute of the redrive. The
-    other half of such a letter may be lost, or on a skipped minute. With `make dev` nothing is lost, because its engine
-    keeps every record.
+    other half of such a letter's change may be lost, or on a skipped minute. With `make dev` nothing is lost, because
+    the engine keeps every record.
     """
     if settings.local_port:
         return []
@@ -97,8 +97,8 @@ def find_gaps(
 
 
 def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: int) -> Loss:
-    """Returns the loss of a dead letter that a person discards now. The ledger restarts after this minute, because a
-    redrive may have just booked other halves on it."""
+    """Returns the loss of a dead letter that a person discards now. If the bookkeeper lost the record, the ledger
+    restarts after the present minute, because a redrive of the rollup may have just booked the other half there."""
     now_s = clock.now_s()
     return Loss(LETTER_PREFIX + marker, consumer, made_s, made_s, _resume_minute(settings, consumer, now_s))
 
@@ -106,6 +106,6 @@ def loss_of_discarded(settings: Settings, marker: str, consumer: str, made_s: in
 def _resume_minute(settings: Settings, consumer: str, until_s: float) -> int:
     """Returns the first minute without lost halves; 0 if only the rollup lost records.
 
-    A half is booked on its minute or a neighbour, and a half of the rollup up to two minutes later, hence + 2.
+    A half is booked on the minute of its call or a neighbouring minute; what the rollup adds, up to 2 minutes later.
     """
     return settings.minute_of(until_s) + COMMIT_GRACE + 2 if consumer == BOOKKEEPER else 0

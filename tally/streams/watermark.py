@@ -2,8 +2,8 @@
 
 Reads show the watermark as `as_of`, and the judge judges no minute after it. A consumer that reports nothing proves
 nothing. Each sweep reads how far the consumers have come (lineage.py), sends a heartbeat into every open shard of both
-streams, and notes what is proven. The next sweep uses the note, because the parts of a transaction become visible one
-after the other.
+streams, and notes what is proven. Readers and the judge use the note of the sweep before, because a transaction's
+checkpoint may be visible some seconds before its other writes.
 
 The rollup's own writes make stream records, and the bookkeeper must pass those, too. So a sweep stores a probe, which
 has two times: how far the rollup has come, and when its writes are visible. When the bookkeeper has passed the second
@@ -43,6 +43,7 @@ from .loss import NOTHING_LOST_S, Loss
 
 CACHE_S = 1.0  # a process reads the JUDGE item for `as_of` at most this often
 WATERMARK_KEY = keys.key(keys.JUDGE_KEY, keys.JUDGE_KEY)
+# The attributes of the watermark that no sweep may lower.
 _MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "rollup_booked_s", "resume_minute")
 
 
@@ -50,10 +51,10 @@ _MONOTONIC = ("journal_complete_s", "bookkeeper_passed_s", "rollup_passed_s", "r
 class Watermark:
     """The watermark as the ledger has it. Times are in epoch seconds; 0: there is no watermark.
 
-    `judged`: the last judged minute (-1: no minute is judged). `journal_complete_s`: the bookkeeper has passed all that
-    was written before, and the rollup's writes for it. `rollup_passed_s`: the rollup has added all that was written
-    before. `reads_complete_s`: rolled-up numbers include all that was accepted before. `item`: the JUDGE item.
-    `written_s`: when a sweep noted it, by DynamoDB's clock.
+    `judged`: the last judged minute (-1: no minute is judged). `journal_complete_s`: the bookkeeper has passed every
+    record from before this time, and what the rollup wrote for these records. `rollup_passed_s`: the rollup has added
+    every change from before this time. `reads_complete_s`: readers see every change from before this time. `item`: the
+    JUDGE item. `written_s`: when a sweep wrote the item, by DynamoDB's clock.
     """
 
     judged: int = -1
@@ -64,15 +65,15 @@ class Watermark:
     written_s: float = 0
 
     def last_complete_minute(self, settings: Settings) -> int:
-        """Returns the last minute whose entries are all in segments."""
+        """Returns the last minute whose entries are all in segments; -1: there is no watermark."""
         complete_s = self.journal_complete_s - CLOCK_SKEW * settings.minute_s
         return settings.minute_of(complete_s) - COMMIT_GRACE - 1 if self.journal_complete_s else -1
 
     def last_closed_minute(self, settings: Settings) -> int:
         """Returns the last minute that takes no more entries: it is judged, or is before the first minute to judge.
 
-        The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables it starts after
-        the time that they were restored to.
+        The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables the judge starts
+        after the minute of the backup.
         """
         began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began_s", "restored_s"))
         first = settings.minute_of(began_s)
@@ -80,13 +81,13 @@ class Watermark:
         return max(self.judged, max(first, after) - 1)
 
     def last_added(self, minute: int) -> list[str]:
-        """Returns the last tally, by counter and id, to which a judge has added this minute; empty: no tally."""
+        """If a judge stopped within this minute, returns the last tally that has it: counter and id; otherwise []."""
         noted, *after = json.loads(self.item["after"]["S"]) if "after" in self.item else (-1,)
         return after if noted == minute else []
 
     @property
     def warm_up_until(self) -> int:
-        """Up to this minute, the halves of a change from before the ledger may be booked on different minutes."""
+        """Until this minute is judged, no drift is confirmed: halves of an older change may be on different minutes."""
         return items.int_attribute(self.item, "warm_up_until", -1)
 
     @property
@@ -118,12 +119,12 @@ class Watermark:
         return None if self.judged < 0 else (self.judged + 1) * settings.minute_s
 
     def is_too_fresh(self, settings: Settings, now_s: float) -> bool:
-        """Returns whether the note is too new to use, because another sweep is at work."""
+        """Returns whether a sweep wrote this watermark so recently that what it proves may not be visible."""
         return abs(now_s - self.written_s) < VISIBILITY_DELAY * settings.minute_s
 
 
 def read(store: Store) -> Watermark:
-    """Returns the watermark. Raises ConfigurationError if a Tally of another format wrote the ledger."""
+    """Returns the watermark. Raises ConfigurationError if the ledger is in another format than this Tally reads."""
     item = queries.get(store.client, store.settings.ledger_table, WATERMARK_KEY)
     if (format_ := items.int_attribute(item, "format", keys.FORMAT)) != keys.FORMAT:
         why = f"The ledger is in format {format_}, and this Tally reads format {keys.FORMAT}."
@@ -138,10 +139,10 @@ def read(store: Store) -> Watermark:
 
 
 def ensure_begun(call: Call, made_s: float | None) -> Watermark:
-    """Returns the watermark, and begins the ledger with the first record. `made_s`: the record's time, or None.
+    """Returns the watermark. If the ledger has not begun, begins it at `made_s`, the time of a record (None: now).
 
-    If a consumer booked a record first, one half of a change might be on a minute that is never judged. Raises
-    StoreBusyError when conflicts, which do not show that the ledger has begun, outlast the retries.
+    A consumer calls this before it books the record. Otherwise the record's minute might be before the ledger's first
+    minute, which the judge never judges. Raises StoreBusyError if conflicts outlast the retries.
     """
     watermark_ = read(call.store)
     if "began_s" in watermark_.item:
@@ -150,7 +151,7 @@ def ensure_begun(call: Call, made_s: float | None) -> Watermark:
     began_s = int(now_s if made_s is None else min(now_s, max(made_s, now_s - STREAM_RETENTION_S)))
     values: items.Values = {"format": keys.FORMAT, "began_s": began_s}
     began = items.update_write(call.store.settings.ledger_table, WATERMARK_KEY, values, expected={"began_s": None})
-    with suppress(ConditionFailedError):  # another consumer, or the sweep, was first
+    with suppress(ConditionFailedError):  # another consumer, or the sweep, has begun the ledger
         commit_writes(call, [began])
     return read(call.store)
 
@@ -161,17 +162,14 @@ def last_judged_minute(store: Store) -> int:
 
 
 def pending_resume_minute(store: Store, watermark_: Watermark) -> int:
-    """Returns the first minute that is judged after the noted losses; 0: there was no loss.
-
-    It includes losses that no sweep has seen.
-    """
+    """Returns the first minute that is judged after every loss, also a loss that no sweep has seen; 0: no loss."""
     return max([watermark_.resume_minute, *(lost.resume_minute for lost in loss.list_losses(store))])
 
 
 def note_judged(store: Store, minute: int, judged_before: int, last_added: Sequence[str] = ()) -> None:
-    """Notes the last judged minute, unless another judge was faster. `judged_before`: the minute noted before.
+    """Notes `minute` as the last judged minute, if the watermark still has `judged_before`.
 
-    `last_added`: the last tally, by counter and id, to which the judge has added the next minute, too.
+    `last_added`: if the judge stopped within the minute after `minute`, the last tally whose drift row has that minute.
     """
     assert minute >= judged_before, "the last judged minute only increases"
     values: items.Values = {"judged": minute, "after": json.dumps([minute + 1, *last_added])}
@@ -195,22 +193,22 @@ _cached: tuple[str, float, int | None] | None = None
 def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float) -> StreamsSnapshot:
     """Reads how far the consumers have come, sends the heartbeats, and notes what is proven.
 
-    `before`: the watermark of an earlier sweep, not too fresh. The judge starts after the minute of the first sweep.
+    `before`: the watermark that an earlier sweep wrote, and that is not too fresh.
     """
     item, since_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
-    # The time at which the rollup's writes are visible.
+    # At this time, all that the rollup wrote before its checkpoints were read is visible.
     visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
     began_s = items.int_attribute(item, "began_s", int(now_s))
-    missing, gaps = _missing(store, before, now_s)
+    missing, gaps = _values_of_losses(store, before, now_s)
     values: dict[str, str | float] = {
         "format": keys.FORMAT,
-        **_passed(streams, before, visible_s),
+        **_values_of_progress(streams, before, visible_s),
         **missing,
         "written_s": now_s,
         "began_s": began_s,
-        "streams": _streams(store.settings),
+        "streams": _stream_arns(store.settings),
     }
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
     assert float(values["reads_complete_s"]) <= float(values["rollup_passed_s"])
@@ -218,17 +216,17 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
         past, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s
         values |= {"judged": past, "first_judged_s": (past + 1) * minute_s}
         values["warm_up_until"] = store.settings.minute_of(now_s) + 1
-    # If another sweep or the first record was faster, the sweep notes nothing.
+    # If another sweep has written the item since, or a consumer has begun the ledger, this sweep notes nothing.
     expected = {name: item.get(name) for name in ("written_s", "began_s")}
     noted = items.update_write(store.settings.ledger_table, WATERMARK_KEY, values, expected=expected)
     try_commit(store, [noted, *(gap.as_write(store.settings) for gap in gaps)])
     return streams
 
 
-def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> dict[str, float]:
-    """Returns the times that the consumers have passed, and the probe.
+def _values_of_progress(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> dict[str, float]:
+    """Returns the watermark's attributes about the consumers' progress: the times that they have passed, and the probe.
 
-    If the bookkeeper has passed the probe, stores the next probe. `visible_s`: when the rollup's writes are visible.
+    If the bookkeeper has passed the probe, returns the next probe. `visible_s`: when the rollup's writes are visible.
     """
     item, rolled_s, booked_s = before.item, *(int(streams.all_passed_s(name)) for name in (ROLLUP, BOOKKEEPER))
     names = ("probe_visible_s", "probe_rollup_s", "rollup_booked_s")
@@ -236,7 +234,7 @@ def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> di
     has_passed_probe = probe_visible_s <= streams.passed_s(BOOKKEEPER, COUNTS)
     if has_passed_probe:
         rollup_booked_s = max(rollup_booked_s, probe_rollup_s)
-    # A probe may also be too late, because the clock of the sweep that stored it was ahead.
+    # A probe that is later than a new probe is replaced, too: the clock of the sweep that stored it was ahead.
     if has_passed_probe or probe_visible_s > int(visible_s) + 1:
         probe_visible_s, probe_rollup_s = int(visible_s) + 1, rolled_s
     return {
@@ -247,16 +245,16 @@ def _passed(streams: StreamsSnapshot, before: Watermark, visible_s: float) -> di
     }
 
 
-def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, float], list[Loss]]:
-    """Returns what the watermark says of dead letters and losses, and the losses that are not noted yet."""
+def _values_of_losses(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, float], list[Loss]]:
+    """Returns the watermark's attributes about dead letters and losses, and the losses that the ledger lacks."""
     item = before.item
     is_waiting = bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
     oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if is_waiting else NOTHING_LOST_S
     known = loss.list_losses(store)  # read last, because a dead letter that is discarded now becomes a loss
     redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not is_waiting:  # each dead letter was redriven or discarded
+    if redriven_until == NOTHING_LOST_S and not is_waiting:  # the last dead letter was redriven or discarded since
         redriven_until = store.settings.minute_of(now_s) + 1
-    began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _streams(store.settings)
+    began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _stream_arns(store.settings)
     booked_s = items.int_attribute(item, "bookkeeper_passed_s")
     passed_s = {ROLLUP: max(before.rollup_passed_s, began_s), BOOKKEEPER: max(booked_s, began_s)}
     has_new_streams = item.get("streams", {"S": streams})["S"] != streams
@@ -265,7 +263,7 @@ def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, f
     )
     losses = [*known, *gaps]
     lost_s = min((lost.since_s for lost in losses), default=NOTHING_LOST_S)
-    # Also the time of the sweep before, because one read may miss a marker.
+    # The dead letter that the sweep before found counts, too, because one read may miss a marker.
     letter_s = min(oldest_letter_s, items.int_attribute(item, "oldest_dead_letter_s", oldest_letter_s))
     return {
         "reads_complete_s": min(before.rollup_passed_s, letter_s, lost_s),
@@ -276,7 +274,7 @@ def _missing(store: Store, before: Watermark, now_s: float) -> tuple[dict[str, f
     }, gaps
 
 
-def _streams(settings: Settings) -> str:
+def _stream_arns(settings: Settings) -> str:
     return f"{settings.counts_stream} {settings.receipts_stream}"
 
 
@@ -294,7 +292,7 @@ def oldest_dead_letter_s(store: Store, consumer: str, table: str = "") -> int:
 
 
 def lags_s(streams: StreamsSnapshot, before: Watermark, now_s: float) -> dict[str, int]:
-    """Returns the lag of each consumer in seconds; since the ledger began, if the consumer has not passed a record."""
+    """Returns the lag of each consumer in seconds. If a consumer has passed no record, its lag is the ledger's age."""
     began_s = items.int_attribute(before.item, "began_s", int(now_s))
     passed = {consumer: streams.all_passed_s(consumer) for consumer in (ROLLUP, BOOKKEEPER)}
     return {consumer: max(0, int(now_s - max(passed_s, began_s))) for consumer, passed_s in passed.items()}

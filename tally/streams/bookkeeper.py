@@ -1,10 +1,10 @@
-"""The bookkeeper, a consumer: it books on journal segments what is expected of each tally and what is observed.
+"""The bookkeeper, a consumer: it writes into journal segments what is expected of each tally and what is observed.
 
 Expected: accepted changes (receipts), and children that Tally or a person puts or deletes. Imports are expected, too,
-and their entries say so. Observed: every change of a tally item, except repairs. The minute of a half is a pure
-function of its record (`booking_minute`), so both halves of a change meet on one minute. The halves of a child's
-removal may fall on two minutes, so they share a pair name. If a minute is judged, or is before the tables' life, its
-entries are booked on the current minute: no minute is judged twice, and no entry is lost.
+and their entries say so. Observed: every change of a tally item, except repairs. Both halves of a change have the
+minute of their call, and are booked on this minute (`booking_minute`). The halves of a child's removal may fall on two
+minutes, so they share a pair name. If a minute is judged, or is before the ledger began, its entries are booked on the
+current minute: no minute is judged twice, and no entry is lost.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from .record import (
 from .segments import JournalEntry
 
 SEGMENTS_MAX = 40  # in a run, which nearly always has 1: a transaction takes 100 items, 25 of them dead letters
-EVENTS_MAX = 8  # of a run, before its last record: one record may cross every threshold
-SEGMENT_BYTES_MAX = 350_000  # of a run, before it is compressed: an item has 400 KB at most
+EVENTS_MAX = 8  # a run with more events takes no further record; the last record may have crossed every threshold
+SEGMENT_BYTES_MAX = 350_000  # of a run, before compression: an item has 400 KB at most
 ENTRY_BYTES = 60  # of an entry without its id
 _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later than the minute of its record
 
@@ -55,7 +55,7 @@ _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns what an accepted change expects. A receipt has no effect if it expires, or names no change.
 
-    If the counter is not declared, the record is a dead letter of the rollup, too: one redrive alone would make drift.
+    A spilled change of an undeclared counter becomes a dead letter, as for the rollup: one redrive would make drift.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):
@@ -87,7 +87,7 @@ def _import_day(image: Image, record: Record) -> int:
 
 
 def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
-    """Returns what a child expects that was put or deleted, or what was observed of a tally item that changed.
+    """Returns the expected amount of a child that was put or deleted, or the observed amount of a changed tally item.
 
     Any other item has no effect.
     """
@@ -107,7 +107,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     new, old = change.get("NewImage") or {}, change.get("OldImage") or {}
     if (name != REMOVE and not new) or (name != INSERT and not old):
         raise PoisonRecordError(f"a {name} without its image")
-    # Code of another declaration may have written the item. An item without a start and a nonce was put by hand.
+    # The item's start counts: another declaration may have written it. Only items put by hand lack start and nonce.
     start = items.int_attribute(dict(new), tallies.START_ATTRIBUTE, 0 if "nonce" in new else counter.start)
     moved = tallies.stored_number(counter, new, start) - tallies.stored_number(counter, old, start)
     effect = Effect(counter.name, id_, declared.minute_made(record))
@@ -142,7 +142,7 @@ def _tally_effects(effect: Effect, new: Image, old: Image) -> tuple[Effect, ...]
 def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Counter], id_: str) -> tuple[Effect, ...]:
     """Returns 1 for a new child, or -1 and the pair name for a removed child. A tombstone is not a child.
 
-    An imported child is booked as an import of the day in which it was made. Its removal is traffic.
+    An imported child is booked as an import of the day on which it was made. Its removal is traffic.
     """
     name, change, minute = event_name(record), record["dynamodb"], declared.minute_made(record)
     is_child = name != REMOVE and TOMBSTONE not in change["NewImage"]
@@ -162,7 +162,7 @@ def _child_effects(declared: CounterIndex, record: Record, counters: Sequence[Co
 class SegmentRun(Run):
     """A run that writes one segment for each minute. Entries of closed minutes go to the current minute."""
 
-    bytes: int = 0
+    bytes: int = 0  # of the entries, before compression
     minutes: set[int] = field(default_factory=set)
 
     def has_room_for(self, effects: Sequence[Effect]) -> bool:
@@ -195,11 +195,11 @@ class SegmentRun(Run):
             for minute, of_minute in entries.items()
         ]
         written += [event.as_write(settings) for event in self.events]
-        self.events += levels.raise_levels(call, declared, self.sums.values())  # levels have their own transactions
+        self.events += levels.raise_levels(call, declared, self.sums.values())  # committed before the run
         return written
 
     def segments(self) -> dict[int, list[JournalEntry]]:
-        """Returns the entries by minute, except entries of 0. Merges both halves of a removal into one entry."""
+        """Returns the entries by minute, without entries of 0. Merges both halves of a removal, if the run has both."""
         sums: dict[tuple[int, str, str, str, int], list[int]] = defaultdict(lambda: [0, 0])
         for counter, id_, minute, expected, observed, pair, day, _ in self.sums.values():
             sum_ = sums[minute, counter, id_, "" if expected == observed else pair, day]

@@ -33,7 +33,7 @@ from .lineage import Checkpoint
 from .record import CounterIndex, PoisonRecordError, Record, created_s
 
 CHECKPOINT_READS_MAX = 8  # each move of the checkpoint is progress of another invocation, so little is left to do
-RESERVE_S = 5.0  # a transaction takes 10 ms, and up to 3 s of retries under contention
+RESERVE_S = 5.0  # before the timeout no run begins: a transaction takes 10 ms, and up to 3 s of retries if it conflicts
 
 Answer = dict[str, Any]  # {"state": {}, "batchItemFailures": [{"itemIdentifier": the first record that is left}]}
 
@@ -107,7 +107,7 @@ class Batch:
         self.consumer = self.handler.consumer
 
     def apply(self, records: Sequence[Record]) -> str | None:
-        """Applies the records after the checkpoint. Returns the sequence number of the first that is left, or None."""
+        """Applies the records after the checkpoint. Returns the first sequence number that is left; None: none is."""
         store, numbered = self.call.store, fold.by_sequence(records)
         first, closed = next(iter(numbered.values())), -1  # -1: each minute takes entries
         failed: str = first["dynamodb"]["SequenceNumber"]
@@ -117,7 +117,7 @@ class Batch:
         try:
             all_counted = self.handler.fingerprints.all_counted(self.handler.declared)
             for _ in range(CHECKPOINT_READS_MAX):
-                # The order matters: a minute may close at any time, and `_prefetch` must follow the checkpoint.
+                # Each try reads in this order: minutes may have closed, and `_prefetch` must follow the checkpoint.
                 if self.consumer.needs_watermark:
                     closed = watermark.ensure_begun(self.call, made_s).last_closed_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
@@ -137,22 +137,22 @@ class Batch:
         return failed
 
     def _prefetch(self, records: Iterable[Record]) -> None:
-        """Reads what the effects of these records depend on. `apply` calls it after it has read the checkpoint, so no
-        record up to the checkpoint depends on anything newer."""
+        """Reads what the effects of these records depend on; by default nothing. `apply` first reads the checkpoint. If
+        the checkpoint has moved when the run commits, `apply` reads both a second time."""
 
     def _apply(
         self, records: Sequence[Record], all_counted: CounterIndex, place: BatchContext, checkpoint: Checkpoint
     ) -> str | None:
         """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
 
-        The bookkeeper also books counters that are not declared any more, because one half of a change may be booked.
-        If DynamoDB rejects a run or the run keeps meeting conflicts, the next run has half as many records, down to the
-        poison record. Raises ConditionFailedError, StoreRefusedError.
+        The bookkeeper also books counters that are not declared any more, because it may have booked one half of a
+        change. If DynamoDB rejects a run, or conflicts outlast the retries, the next run has half as many records, down
+        to the poison record alone. Raises ConditionFailedError, StoreRefusedError.
         """
-        consumer, most = self.consumer, len(records)
+        consumer, records_max = self.consumer, len(records)
         declared = all_counted if consumer.needs_watermark else self.handler.declared
         while records:
-            run = fold.next_run(consumer, declared, place, records[:most], self.rejected)
+            run = fold.next_run(consumer, declared, place, records[:records_max], self.rejected)
             if consumer.needs_watermark:
                 self.handler.fingerprints.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
             if self.call.deadline_s - time.monotonic() < RESERVE_S:
@@ -166,19 +166,19 @@ class Batch:
                     raise StoreRefusedError(f"The ledger rejects a checkpoint: {rejected.detail}") from rejected
                 if run.records == 1:
                     self.rejected[run.first] = f"refused: {rejected.detail}"
-                most = max(1, run.records // 2)
+                records_max = max(1, run.records // 2)
                 continue
             except StoreRefusedError:
                 raise
             except RetryableError as error:
                 if isinstance(error, StoreBusyError) and len(run.sums) > 1 and run.records > 1:
-                    most = run.records // 2
+                    records_max = run.records // 2
                     continue
                 return self._warn("stopped", run.first, error)
             run.on_commit()
             self.events += run.events
             self._report(run)
-            records, checkpoint, most = records[run.records :], after, 2 * most
+            records, checkpoint, records_max = records[run.records :], after, 2 * records_max
         return None
 
     @property
@@ -204,9 +204,9 @@ class Batch:
         for counter, changes in run.metered_changes.items():
             observe.count(observe.COUNTED, changes, counter=counter)
 
-    def _warn(self, what: str, first: str | None, error: Exception | None = None) -> str | None:
+    def _warn(self, message: str, first: str | None, error: Exception | None = None) -> str | None:
         """Logs why the records from `first` on are left, and returns `first`."""
-        observe.logger.warning(what, exc_info=error, extra={"from": first, "shard": self.shard})
+        observe.logger.warning(message, exc_info=error, extra={"from": first, "shard": self.shard})
         return first
 
 

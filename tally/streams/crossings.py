@@ -1,7 +1,7 @@
-"""The thresholds that a number crosses between two images of the one item that has the number.
+"""The thresholds that a number crosses between the old and the new image of the one item that has the number.
 
 Upwards, a number crosses a threshold when it reaches the threshold; downwards, when it falls below the threshold. A
-percentage is of the ceiling in each image, so a change of an override may cross a percentage, too.
+percentage is of the ceiling of its image. So if an override changes the ceiling, the number may cross a percentage.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EXAMPLE: Mapping[str, Any] = {
     "at": 1785542401, "sequence": f"{4421584500000000017450439092:040}.00",
 }  # fmt: skip
 """An example of an event's detail, for samples and documents."""
-_SEQUENCE_DIGITS = 40  # the most that a sequence number of DynamoDB has
+_SEQUENCE_DIGITS = 40  # the most digits that a sequence number of DynamoDB has
 
 
 class ImageNumber(NamedTuple):
-    """The number in an image. `start`: the number if the image has none."""
+    """An image of a tally item, and the `start` of its number: the number of an image without the attribute."""
 
     image: Image
     start: int
@@ -47,10 +47,10 @@ class Crossing(NamedTuple):
 def crossings_between(
     notify: Notify, old: int, new: int, ceilings: tuple[int | None, int | None] = (None, None)
 ) -> list[Crossing]:
-    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and once each
-    threshold that is not the threshold of a percentage.
+    """Returns what a move from `old` to `new` crosses, in the order of the move: each percentage, and each threshold
+    that is not the threshold of a percentage. A threshold that is declared in two ways is one crossing.
 
-    `ceilings`: the ceiling before and the ceiling after. No number reaches a percentage of a ceiling of 0 or less.
+    `ceilings`: the ceilings of `old` and of `new`. No number reaches a percentage of a ceiling of 0 or less.
     """
     found = {(one.threshold, one.declaration.get("percent")): one for one in _each_crossing(notify, old, new, ceilings)}
     of_percent = {threshold for threshold, percent in found if percent}
@@ -82,7 +82,7 @@ def events_of_record(
     assert counter.notify is not None
     assert counter.has_version, "the number has several items"
     before, value = old.value(counter), new.value(counter)
-    # If an image has no ceiling, the ceiling of the other image counts.
+    # If one image has no ceiling, the ceiling of the other image is used for both.
     known = [one for one in (_ceiling(counter, old.image), _ceiling(counter, new.image)) if one is not None]
     ceilings = (known[0], known[-1]) if known else (counter.ceiling, counter.ceiling)
     crossings = crossings_between(counter.notify, before, value, ceilings)
@@ -99,7 +99,7 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """Returns the event of a crossing. `sequence`: unique for each event of one number, and sorts these events."""
+    """Returns the event of a crossing. `sequence`: sorts the events of one number, each with its own sequence."""
     name = event_id(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
         "event": name, "counter": counter.name, **periods.answer_members(id_),
@@ -110,10 +110,10 @@ def crossing_event(
 
 
 def _ceiling(counter: Counter, image: Image) -> int | None:
-    """Returns the ceiling that an image is judged by; None if the image has none, as before a period's first number.
+    """Returns the ceiling of an image; None if the image has no ceiling, as before the first number of a period.
 
-    If an image has a number and no copy of an override, the declared ceiling counted: the counter had no
-    `limit_overrides`. If the copy is marked as stale, the ceiling in the copy still counts.
+    If an image has a number and no copy of an override, its ceiling is the declared one, because the counter had no
+    `limit_overrides`. If the copy is marked as stale, the ceiling in the copy is used.
     """
     if not counter.limit_overrides:
         return counter.ceiling

@@ -1,12 +1,12 @@
-"""Dead letters: records that a consumer could not apply. S3 keeps the record, and the ledger a marker.
+"""Dead letters: records that a consumer could not apply. A bucket in S3 has the record, and the ledger has a marker.
 
-The consumer puts the object first, then the marker in the transaction that moves the checkpoint past the record. So no
+The consumer first puts the object. The transaction that moves the checkpoint past the record puts the marker. So no
 record is lost, and a record that becomes a dead letter twice is one dead letter. A redrive deletes the marker and
 applies the effect in one transaction, on condition that the minute of the effect is not judged.
 
 If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost. A redrive then
-books expected and observed together, so that the series have the change and no drift appears. It moves the tally as a
-repair does.
+books expected and observed together, so that the series have the change and no drift appears. The rollup's redrive
+moves the tally with the nonce of a repair, so the bookkeeper does not book this move.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .fold import BatchContext, StreamConsumer
 from .lineage import ITEMS
 from .record import MALFORMED_ERRORS, CounterIndex, PoisonRecordError, Record, created_s
 
-REASON_CHARACTERS_MAX = 300
-REDRIVEN = "redrive"
-REDRIVES_MAX = 3  # a redrive fails only if its commit hangs until its minute is judged, minutes later
+REASON_CHARACTERS_MAX = 300  # of a reason, in the object and the marker
+REDRIVEN = "redrive"  # in place of a stream shard, in the name of a redrive's segment
+REDRIVES_MAX = 3  # tries: a try fails only if its commit hangs until its minute is judged, minutes later
 
 
 class DeadLetterExpiredError(PoisonRecordError):
@@ -45,7 +45,7 @@ class DeadLetterBucket:
     """The bucket. If S3 fails, each method raises StoreUnreachableError, and the caller tries again without a loss."""
 
     bucket: str
-    # S3 answers in 100 ms; if it takes longer, Lambda delivers the batch again.
+    # S3 answers in 100 ms. If S3 does not answer in time, the batch fails, and Lambda delivers the batch again.
     make_client: Callable[[], Any] = lambda: aws_client("s3", read_timeout_s=5, attempts=3)
 
     @cached_property
@@ -79,7 +79,7 @@ class DeadLetterBucket:
 
 class DeadLetterMarker(NamedTuple):
     """The marker of a dead letter. `sort_key`: consumer, time of the record, table, shard, sequence number. `object`:
-    its key in the bucket. `at_s`: when the record became a dead letter."""
+    the key of the object in the bucket. `at_s`: when the record became a dead letter, and `reason`: why."""
 
     sort_key: str
     object: str
@@ -128,16 +128,16 @@ def list_markers(call: Call) -> Iterator[DeadLetterMarker]:
 
 
 def any_waiting(store: Store) -> bool:
-    """Returns whether a dead letter waits for a redrive."""
+    """Returns whether there is a dead letter, which waits for a redrive."""
     return bool(queries.query(store, store.settings.ledger_table, keys.DEAD_LETTER_KEY, Limit=1))
 
 
 class RedriveOutcome(Enum):
     """The result of a redrive.
 
-    ALREADY_APPLIED: another redrive applied the record, or the answer of this redrive was lost. STILL_BLOCKED: the
-    record still cannot be applied. OBJECT_LOST: the object is not in the bucket, so the record can never be applied.
-    The marker stays until a person discards it.
+    ALREADY_APPLIED: another redrive applied the record, or this redrive did, and DynamoDB's answer was lost.
+    STILL_BLOCKED: the record cannot be applied. OBJECT_LOST: the object is not in the bucket, so the record can never
+    be applied. The marker stays until a person discards the dead letter.
     """
 
     APPLIED = "applied"

@@ -1,9 +1,9 @@
-"""Events of thresholds. The ledger keeps each event until the bus has it, and for KEPT_S more.
+"""Events of thresholds. The ledger keeps each event until the bus has the event, and for KEPT_S more.
 
     EVENT#partition, epoch ms#name -> detail                 not sent yet
     SENT#partition, epoch ms#name -> detail, expiration      the bus has it
 
-The bookkeeper writes an event with its checkpoint, and then sends the event. The sweep sends the events that are left.
+The bookkeeper writes an event with its checkpoint, then sends the event. The sweep sends what the bookkeeper did not.
 If a process dies between sending and noting an event, the sweep sends the event a second time, with the same id.
 """
 
@@ -32,12 +32,12 @@ UNSENT, SENT = "EVENT", "SENT"
 PARTITIONS = 4  # a partition takes 1,000 events a second
 PAGE_SIZE = 50  # events of each partition that `newest_events` reads at a time
 KEPT_S = 9 * 24 * 3600  # after an event was sent, as long as the journal
-ENTRIES_MAX = 10  # of one PutEvents: at most 40 KB, as an id has up to 1,024 bytes; a request takes 256 KB
+ENTRIES_MAX = 10  # EventBridge's limit for one PutEvents; with ids of 1,024 bytes, 10 events have 40 of its 256 KB
 SOURCE, DETAIL_TYPE = "tally", "Threshold crossed"
 
 
 class Event(NamedTuple):
-    """An event of a number. `id`: unique."""
+    """An event of a number. `id`: the same in each copy. `at_ms`: epoch ms. `detail`: what the bus gets."""
 
     id: str
     at_ms: int
@@ -111,7 +111,7 @@ def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dic
 
 
 def _mark_sent(store: Store, event: Event) -> None:
-    """Notes that the bus has an event, for 2 WCU. After a crash between the writes, the sweep sends the event again."""
+    """Notes that the bus has an event, in two writes. After a crash between the two, the sweep sends a second copy."""
     table = store.settings.ledger_table
     values: items.Values = {"detail": _as_json(event.detail), "expiration": int(clock.now_s()) + KEPT_S}
     if try_commit(store, [items.put_write(table, event.key(SENT), values)]):
@@ -130,7 +130,7 @@ def send_unsent(store: Store, bus: Bus, now_s: float, until_s: float) -> dict[st
 
 
 def _unsent(store: Store, high: str, **more: Any) -> Iterator[Event]:
-    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: the most of each partition."""
+    """Yields the unsent events up to the sort key `high`, the oldest first. `Limit`: at most so many of a partition."""
     read = queries.partition_items if "Limit" not in more else queries.query
     partitions = [read(store, store.settings.ledger_table, one, high=high, **more) for one in _partitions(UNSENT)]
     return map(_event, merge(*partitions, key=_sort_key))

@@ -1,13 +1,13 @@
 """The schema fingerprint of a counter: the part of its declaration that its stored items depend on.
 
-The bookkeeper notes a counter's fingerprint with the first change that it books. Before, each declaration fits. Under
-another fingerprint, Tally would read, limit or compare stored numbers wrongly. So a deploy refuses a declaration that
-has another fingerprint (`check`). A consumer that would book records wrongly waits, with the records in the streams,
-until the declaration fits.
+The bookkeeper notes a counter's fingerprint with the first change that it books. Until then each declaration fits. If
+a declaration had another fingerprint than the noted one, Tally would read, limit or compare stored numbers wrongly. A
+deploy refuses such a declaration (`check`). A consumer that would book records wrongly waits, while the records stay in
+the streams, until the declaration fits.
 
-While a declaration does not fit, callers' changes are accepted. To refuse them would be an outage, and each change has
-a receipt: an amount under other keys is drift of the old number. A number in several shards is still read as their sum,
-except in a read of many numbers. A limit then sees the first shard alone.
+While a declaration does not fit, Tally accepts callers' changes, because a refusal would be an outage. Each change has
+a receipt, so an amount that goes to other keys shows as drift. If a number in several shards is declared as one item,
+reads return the sum, except reads of many numbers, and limits see the first shard alone.
 
 The fingerprint of a counter of items is its table. A scan notes the fingerprint before it sets the first number,
 because no change explains that number. A fingerprint never changes, except that `keep_periods` may shrink: code from
@@ -29,10 +29,10 @@ from ..errors import ConfigurationError
 from .record import CounterIndex
 
 Fingerprint = dict[str, Any]
-ONE, MANY = "one", "many"  # shards
+ONE, MANY = "one", "many"  # `shards` in a fingerprint: how many items a tally has
 BOOKING_FIELDS = ("prefix", "sort_key", "attribute", "child", "period")
 """The fields that a record's effect depends on."""
-ITEMS = "items"
+ITEMS = "items"  # the table, in the fingerprint of a counter of items
 _FIELDS = (*BOOKING_FIELDS, "timezone", "keep_periods", "pages")
 # By the shards of the present declaration.
 _SHARDS_DIFFER = {
@@ -70,7 +70,7 @@ def read_all(store: Store) -> dict[str, Fingerprint]:
 
 
 def mismatches(stored: Mapping[str, Fingerprint], counters: Mapping[str, Counter]) -> list[Mismatch]:
-    """Returns what does not fit. A counter that is not declared any more keeps its items, so its keys stay taken."""
+    """Returns what does not fit. No counter may use the keys of a counter that has counted and is not declared now."""
     why = [one for name, old in stored.items() if name in counters for one in _mismatches_of(counters[name], old)]
     for name, undeclared in undeclared_counters(stored, counters).items():
         try:
@@ -144,7 +144,7 @@ def _try_note(store: Store, name: str, new: Fingerprint, old: Fingerprint | None
 
 
 class FingerprintCache:
-    """The cached fingerprints of one process, which reads them again each minute."""
+    """The fingerprints that one process has cached. The process reads the ledger once a minute."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -167,7 +167,7 @@ class FingerprintCache:
         return self._all_counted
 
     def note(self, present: CounterIndex, names: Iterable[str]) -> None:
-        """Notes the fingerprints of counters that count. Raises ConfigurationError if another process noted others."""
+        """Notes the fingerprints of counters that are booked. Raises ConfigurationError if an earlier note differs."""
         for name in sorted({*names} & present.by_name.keys()):
             old, new = self._stored.get(name), fingerprint_of(present.by_name[name])
             if old is not None and _periods_kept(new) >= _periods_kept(old):

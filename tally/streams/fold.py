@@ -1,4 +1,4 @@
-"""Folds stream records, without any input or output, into runs. A run is the effects of one transaction.
+"""Folds stream records, without any input or output, into runs. A run has the effects that one transaction commits.
 
 A run covers records without a gap, and ends when it is full. The checkpoint that commits with a run says exactly which
 records have taken effect. A run of the rollup writes tallies, a run of the bookkeeper writes segments.
@@ -24,11 +24,11 @@ BUCKETS = 16  # partitions of a minute of the journal: each takes the segments o
 
 
 class Effect(NamedTuple):
-    """The effect of a record, or of a run of records, on one tally in one minute. With `events` it has no amounts."""
+    """The effect of a record, or of a run of records, on one tally in one minute. With events it has no amounts."""
 
     counter: str
     id: str
-    minute: int
+    minute: int  # the booking minute
     expected: int = 0  # the rollup adds it, the bookkeeper expects it
     observed: int = 0  # by how much the tally moved
     pair: str = ""  # the name that both halves of a child's removal share
@@ -66,10 +66,10 @@ class BatchContext(NamedTuple):
 class Run(ABC):
     """The effects of consecutive records. `sums`: one effect for each key; each type of run has its own keys."""
 
-    first: str
+    first: str  # the sequence number of the first record
     place: BatchContext
-    last: str = ""
-    records: int = 0
+    last: str = ""  # the sequence number of the last record; empty: the run has no record
+    records: int = 0  # how many
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     newest_record_s: float | None = None  # when the last record was made; None: no record has a time
@@ -77,8 +77,8 @@ class Run(ABC):
     newest_for_rollup: str = ""  # the sequence number of the newest record that the rollup gets, too
     metered_changes: Multiset[str] = field(default_factory=Multiset)  # for the metric, by counter, without imports
     events: list[Event] = field(default_factory=list)
-    """Events of crossed thresholds. They commit with the run, or with their levels before the run. The consumer sends
-    them after the run has committed."""
+    """Events of crossed thresholds. An event commits with the run, or before the run with its level (levels.py). The
+    consumer sends all events after the run has committed."""
 
     @abstractmethod
     def has_room_for(self, effects: Sequence[Effect]) -> bool:

@@ -1,10 +1,10 @@
 """The thresholds of numbers that are spread over shards, or rolled up.
 
-No record shows such a sum. So the ledger has a level for each number: the highest threshold that the number has
-reached. If a run of records moves a number upwards, the bookkeeper reads the level, and then the sum. Each threshold
-between the level and the sum is an event. The events commit with the new level, on condition that the level has not
-changed. A level never falls, so each threshold is one event. The level rises before the checkpoint moves, so a run that
-is repeated makes no second event.
+No record shows the sum of several shards. So the ledger has a level for each number: the highest threshold that the
+number has reached. If a run of records moves a number upwards, the bookkeeper reads the level, and then the sum. Each
+threshold between the level and the sum is an event. The events commit with the new level, on condition that the level
+has not changed. A level never falls, so each threshold is one event. The level rises before the checkpoint moves, so a
+run that is repeated makes no second event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .fold import Effect
 from .record import MALFORMED_ERRORS, CounterIndex
 
 PERIOD_KEPT_S = 376 * 24 * 3600  # how long a level is kept: a year, which is the longest period, and 10 days more
-TURNS_MAX = 8  # a turn fails if another run has raised the level to the same sum or a larger sum
+TURNS_MAX = 8  # tries to raise a level; a try fails only if another run raises the level at the same time
 
 
 def raise_levels(call: Call, declared: CounterIndex, effects: Iterable[Effect]) -> list[Event]:
@@ -53,8 +53,8 @@ def _raise_level(call: Call, tally: tuple[Counter, str]) -> list[Event]:
         item = queries.get(call.store.client, settings.ledger_table, key)
         try:
             level = items.int_attribute(item, "level", counter.start)
-            value = tallies.read(call, counter, id_)  # after the level, so the sum includes what earlier runs saw
-        except MALFORMED_ERRORS:  # somebody edited an item of this sum, and other numbers must not wait
+            value = tallies.read(call, counter, id_)  # read after the level, so the sum is not older than the level
+        except MALFORMED_ERRORS:  # somebody broke an item of this sum by hand; the run goes on with other numbers
             observe.logger.exception("the sum was not read", extra={"tally": f"{counter.name}/{id_}"})
             return []
         crossed = crossings.crossings_between(counter.notify, level, value) if value > level else []

@@ -23,14 +23,14 @@ Image = Mapping[str, Any]
 
 INSERT, MODIFY, REMOVE = "INSERT", "MODIFY", "REMOVE"
 MALFORMED_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-SHOWN_CHARACTERS_MAX = 64
+SHOWN_CHARACTERS_MAX = 64  # of a wrong value, in the reason of a dead letter
 CREATED_S_MAX = keys.MINUTE_MAX
 TRUE_ATTRIBUTE = {"BOOL": True}
 AMOUNT_LIMIT = 10**38  # DynamoDB stores numbers of 38 digits
 CHANGES, SOON = "changes", "soon"  # of a batch's receipt: changes that committed with it, and changes to be rolled up
-# a receipt that names changes has one of these attributes
+# A receipt that names its changes has at least one of these attributes.
 CHANGE_ATTRIBUTES = frozenset({"counter", CHANGES, SOON})
-_NONE: Image = {"M": {}}
+_EMPTY_MAP: Image = {"M": {}}
 
 
 class PoisonRecordError(TallyError):
@@ -46,7 +46,7 @@ class CounterIndex:
         self.minute_s, self.by_name = minute_s, dict(counters)
         # By the prefix of the partition key: the start of the children's sort keys, and the counter.
         self.children: dict[str, list[tuple[str, Counter]]] = {}
-        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}
+        self._tallies: dict[str, list[tuple[str, str, Counter]]] = {}  # the first and last sort key of the shards
         for counter in counters.values():
             if counter.items is not None:
                 continue  # a recount judges its number (team/scan_state.py), not the journal
@@ -59,7 +59,7 @@ class CounterIndex:
         return int(created_s(record) // self.minute_s)
 
     def counter_of_item(self, prefix: str, sort_key: str) -> Counter | None:
-        """Returns the counter whose tally this item is a shard of, by the same rule as a read of the tally."""
+        """Returns the counter whose tally this item is a shard of; None: it is no shard, as reads of a tally see it."""
         for low, high, counter in self._tallies.get(prefix, ()):
             if low <= sort_key <= high and counter.shard_of(sort_key) is not None:
                 return counter
@@ -77,7 +77,7 @@ def event_name(record: Record) -> str:
 def accepted_receipt(record: Record) -> Image | None:
     """Returns the receipt of an accepted change; None for a receipt that was deleted, or edited by hand.
 
-    If a receipt replaces an expired receipt (MODIFY), it is new and has a nonce of its own. Raises PoisonRecordError.
+    A receipt that replaces an expired receipt (MODIFY) is a new one, with a new nonce. Raises PoisonRecordError.
     """
     name, change = event_name(record), record["dynamodb"]
     if name == REMOVE:
@@ -121,8 +121,8 @@ def heartbeat_key(record: Record) -> str | None:
 def goes_to_rollup(table: str, record: Record) -> bool:
     """Returns whether Lambda delivers a record to the rollup, by the filter of `READER` in operations/rollup.py.
 
-    The watermark depends on this function (lineage.py). If the rollup gets a record for which it returns False, the
-    watermark does not wait for that record.
+    The watermark waits only for records for which this function returns True (lineage.py), also if Lambda delivers
+    other records.
     """
     kinds, image = ((INSERT, MODIFY) if table == "receipts" else (INSERT,)), record["dynamodb"].get("NewImage")
     is_spilled = isinstance(image, dict) and image.get("rollup") == TRUE_ATTRIBUTE and record.get("eventName") in kinds
@@ -135,7 +135,7 @@ def goes_to_bookkeeper(table: str, record: Record) -> bool:
 
 
 def string_of(image: Image, name: str, kind: str = "S") -> str:
-    """Returns a string of an item. `kind`: with N, a number as DynamoDB spells it. Raises PoisonRecordError."""
+    """Returns a string of an item. `kind`: the type: S, or N for a number's digits. Raises PoisonRecordError."""
     value = image.get(name, "missing")
     text = value.get(kind) if isinstance(value, dict) else None
     if not isinstance(text, str):
@@ -153,7 +153,7 @@ def amounts_of(image: Image, *, only_spilled: bool = False) -> list[tuple[str, s
     changed = [
         (counter, id_, _amount(ids["M"], id_))
         for part in ((SOON,) if only_spilled else (CHANGES, SOON))
-        for counter, ids in image.get(part, _NONE)["M"].items()
+        for counter, ids in image.get(part, _EMPTY_MAP)["M"].items()
         for id_ in ids["M"]
     ]
     if not changed:
@@ -179,8 +179,8 @@ def booking_minute(stamped: int | None, made: int) -> int:
 def booking_minute_of(image: Image, minute: int) -> int:
     """Returns the booking minute of a receipt or a child. A spilled change has the minute of its record.
 
-    The clocks of writers differ, so their stamps alternate around the edge of a minute. The times of a stream shard's
-    records only increase, so the rollup adds the amounts of one minute in one write.
+    The clocks of writers differ, so the stamps of spilled changes alternate around the edge of a minute. The times of a
+    shard's records only increase. So by these times the rollup adds the amounts of one minute in one write.
     """
     is_spilled = image.get("rollup") == TRUE_ATTRIBUTE and CHANGES not in image
     return minute if is_spilled else booking_minute(keys.minute_of(image), minute)

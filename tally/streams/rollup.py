@@ -37,7 +37,7 @@ ITEMS_MAX = 99  # a transaction takes 100 items; one of them is the checkpoint
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns the amounts of a spilled receipt, on its booking minute.
 
-    A receipt in place of an expired receipt (MODIFY) is new. Raises PoisonRecordError if the declaration changed since.
+    Raises PoisonRecordError if the counter is not declared, or is now declared so that the rollup adds nothing to it.
     """
     image = accepted_receipt(record)
     if image is None or image.get("rollup") != TRUE_ATTRIBUTE:
@@ -108,9 +108,9 @@ def shard_of(counter: Counter, place: BatchContext) -> int:
 
 @dataclass
 class TallyRun(Run):
-    """A run that adds to tallies. It ends before one item would need two minutes, or days that are not neighbours.
+    """A run that adds to tallies. An item takes one minute, so the run ends before a tally would need a second one.
 
-    Around midnight an item has notes of two days, because the clocks of writers differ.
+    Around midnight a write has notes of two days, as writers' clocks differ. Days further apart need another run.
     """
 
     days: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))

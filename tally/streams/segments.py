@@ -1,7 +1,7 @@
 """The journal: for each run of stream records and each minute, one compressed segment has the entries of the tallies.
 
 The bookkeeper writes segments in the transaction that moves its checkpoint. A redrive writes one segment. A segment
-never changes, and takes 5 to 30 bytes for each tally that moved.
+never changes. It has 5 to 30 bytes for each tally that moved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..dynamo.transactions import Write
 from ..settings import Settings
 from . import fold
 
-ONLY_HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # of `read_segments`
-SEGMENT_KEPT_S = 9 * 24 * 3600  # at least: after a holiday without a sweep, the judge still finds the segments
+ONLY_HALVES = {"FilterExpression": "attribute_exists(pairs)", "ProjectionExpression": "pairs"}  # for read_segments
+SEGMENT_KEPT_S = 9 * 24 * 3600  # at least: after a week without a sweep, the judge still finds the segments
 
 
 class JournalEntry(NamedTuple):
@@ -26,7 +26,7 @@ class JournalEntry(NamedTuple):
 
     counter: str
     id: str
-    pair: str  # the name that both halves of a child's removal share, if they are in two entries; otherwise empty
+    pair: str  # the name that both halves of a child's removal share, if the two are in two entries; otherwise empty
     expected: int
     observed: int
     day: int = -1  # the day of an import, since 1970; -1: not imported
@@ -53,7 +53,7 @@ def segment_write(
             observed_amounts.append(observed)
     parts = {"body": columns, "pairs": halves, "imports": days}
     body = {name: items.compress(part) for name, part in parts.items() if part or name == "body"}
-    # The expiration has no seconds. If a batch is a single visit, the access log would show who made it in that second.
+    # The expiration has no seconds. If a batch is one visit, the access log would show whose visit came in that second.
     values: items.Values = {**body, "expiration": end_of_day_s(int(now_s) + SEGMENT_KEPT_S)}
     return items.put_write(settings.ledger_table, keys.key(f"SEGMENT#{minute}#{bucket}", name), values)
 
@@ -70,7 +70,7 @@ def partitions(minute: int) -> list[str]:
 
 
 def columns(segment: Item) -> Sums:
-    """Returns the entries of a segment that are not halves of a child's removal."""
+    """Returns by counter the entries of a segment that are not halves of a child's removal."""
     return dict(items.decompress(segment["body"]))
 
 
@@ -80,7 +80,7 @@ def removal_halves(segment: Item) -> list[JournalEntry]:
 
 
 def imported_amounts(segment: Item, sums: Sums) -> Iterator[tuple[str, str, int, int]]:
-    """Yields the imported amounts of the sums: counter, id, the day of the import, and the amount."""
+    """Yields the imported amounts of a segment: counter, id, day, and amount. `sums`: the segment's `columns`."""
     for counter, row, day in items.decompress(segment["imports"]) if "imports" in segment else ():
         ids, expected, _ = sums[counter]
         yield counter, ids[row], day, expected[row]

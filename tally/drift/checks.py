@@ -1,7 +1,7 @@
 """Health checks, and the answer of `GET /status`.
 
-`tally status` runs the same checks, and some that need a person's credentials. If there is no watermark yet, a check
-returns `unknown`, never `ok`.
+`tally status` runs the same checks, and some that need a person's credentials. While the ledger has no watermark, the
+checks of the watermark return `unknown`, never `ok`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..streams import dead_letters, fingerprints, watermark
 from ..streams.loss import NOTHING_LOST_S
 from . import rows
 
-WATERMARK_AGE_MAX = 10  # minutes without a new watermark, after which the alarm `watermark-age` goes off
-JUDGED_AGE_MAX = 20  # minutes: judging takes about 4 minutes, and the alarm `unjudged` waits for 15
-RELEASE_DELAY_MAX = 5  # minutes after a hold has expired, after which the alarm `holds` goes off
-READ_MAX = 1000  # drift rows, and dead letters, so that an answer takes seconds at most
+WATERMARK_AGE_MAX = 10  # minutes: as for the alarm `watermark-age`
+JUDGED_AGE_MAX = 20  # minutes: the judge is about 4 minutes behind, and the alarm `unjudged` waits for 15 more
+RELEASE_DELAY_MAX = 5  # minutes after a hold has expired: as for the alarm `holds`
+READ_MAX = 1000  # drift rows or dead letters that one check reads, so that an answer takes seconds at most
 DEV = "dev"  # the stage whose alarms need no subscriber
 STACK_PREFIX = "Tally-"  # the beginning of the name of a stage's stack
 LISTED_NAMES_MAX = 5  # names in a line; `tally check` and CloudWatch list all
@@ -43,7 +43,7 @@ SECTIONS = {
     "failed events": "runbook.md#failed-events",
 }  # fmt: skip
 """The section of docs/ that says what to do about each part. Only `tally status` has all parts."""
-_DECLARED = (
+_DECLARED = (  # the fields of `Declared` (operations/drift.py)
     "name", "visible", "changes", "public", "listed", "counts", "watched", "retired", "numbered", "notifies",
     "max_shards", "delta", "start", "floor", "ceiling", "debt", "limit_overrides", "period", "timezone",
 )  # fmt: skip
@@ -63,7 +63,7 @@ class Check(NamedTuple):
 
 
 def lag_check(store: Store) -> Check:
-    """Checks how old `as_of` of rolled-up numbers is, and the watermark of each consumer."""
+    """Checks how old the watermark of each consumer is, and shows how old `as_of` of rolled-up numbers is."""
     watermark_ = watermark.read(store)
     now_s, minute_s = clock.now_s(), store.settings.minute_s
     as_of = watermark_.as_of(store.settings)
@@ -80,7 +80,7 @@ def lag_check(store: Store) -> Check:
 
 
 def judged_check(store: Store) -> Check:
-    """Checks the end of the last judged minute."""
+    """Checks how long ago the last judged minute ended."""
     until_s = watermark.read(store).judged_up_to(store.settings)
     if until_s is None:
         return Check("nothing yet: a new stack needs some minutes", {"until": None}, None)
@@ -90,7 +90,7 @@ def judged_check(store: Store) -> Check:
 
 
 def drift_check(store: Store, most: int | None = None) -> Check:
-    """Checks the tallies that drift. Unconfirmed drift may come to 0 by itself. `most`: rows that it reads at most."""
+    """Checks for confirmed drift. `most`: reads at most so many drift rows (None: all)."""
     watermark_ = watermark.read(store)
     drifts = list(islice(rows.all_rows(store), most))
     confirmed = [f"{row.counter} {row.target} {row.drift:+d}" for row in drifts if row.confirmed_amount(watermark_)]
@@ -100,7 +100,7 @@ def drift_check(store: Store, most: int | None = None) -> Check:
 
 
 def dead_letters_check(store: Store, most: int | None = None) -> Check:
-    """Checks the dead letters. `most`: how many it reads at most."""
+    """Checks for dead letters. `most`: reads at most so many (None: all)."""
     markers = list(islice(dead_letters.list_markers(Call(store)), most))
     oldest_s = min((marker.at_s for marker in markers), default=None)
     since = f", the oldest since {format_time(oldest_s)}" if oldest_s is not None else ""
@@ -118,7 +118,7 @@ def lost_records_check(store: Store) -> Check:
 
 
 def holds_check(store: Store) -> Check:
-    """Checks the holds that expired some minutes ago and are not released."""
+    """Checks for unreleased holds that expired over RELEASE_DELAY_MAX minutes ago, or whose release has failed."""
     number, is_cut = hold_items.count_unreleased(store, clock.now_s() - RELEASE_DELAY_MAX * store.settings.minute_s)
     return _count_check(f"{number} expired and not released", {"not_released": number}, number, is_cut=is_cut)
 
@@ -137,7 +137,7 @@ def declarations_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 
 def alarms_check(states: Mapping[str, str]) -> Check:
-    """Checks the alarms of the stack. `states`: by name. Each stack has alarms; without one, the result is unknown."""
+    """Checks the stack's alarms. `states`: the state by the alarm's name; empty: unknown, as each stack has alarms."""
     if not states:
         return Check("CloudWatch lists no alarm of this stack", {"alarms": {}}, None)
     in_alarm = sorted(name for name, state in states.items() if state == "ALARM")
@@ -147,7 +147,7 @@ def alarms_check(states: Mapping[str, str]) -> Check:
 
 
 def subscribers_check(topic: Mapping[str, str], stage: str) -> Check:
-    """Checks who gets alarms, by the attributes of their topic. SNS sends nothing to an unconfirmed subscriber."""
+    """Checks who hears of alarms. `topic`: the attributes of the alarms' SNS topic. Pending subscribers get nothing."""
     confirmed, pending = (int(topic[f"Subscriptions{which}"]) for which in ("Confirmed", "Pending"))
     waiting = f"; waiting for confirmation: {pending}" if pending else ""
     line = f"confirmed subscribers: {confirmed}{waiting}" if confirmed else f"no confirmed subscriber{waiting}"
@@ -180,11 +180,9 @@ def _ago(age_s: int | None) -> str:
 def status(
     call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """`{"well","parts":[{"name","state","line","see"}],"at","as_of","judged_up_to","stack","stage","where","counters"}`.
+    """Runs the checks, and returns a `Status` (operations/drift.py).
 
-    `more`: checks of other subpackages, by the names of their parts. `well`: true if every part is ok, false if one is
-    wrong, otherwise null. `where`: the options with which the command `tally` finds this stack. Times are epoch
-    seconds, null if they are not known.
+    `more`: by the name of a part, the check of a subpackage that this subpackage cannot import.
     """
     settings, checks = call.store.settings, _run_checks(call, counters, more)
     failed = {check.failed for check in checks.values()}
@@ -207,7 +205,7 @@ def status(
 def _run_checks(
     call: Call, counters: Mapping[str, Counter], more: Mapping[str, Callable[[], Check]]
 ) -> dict[str, Check]:
-    """Runs every check. If the store does not answer, does not run the checks of the store, because each would wait."""
+    """Runs every check. If the store does not answer a ping, checks that read the store are unknown, and do not run."""
     store = call.store
     try:
         queries.ping(store)
@@ -256,10 +254,10 @@ def _run_topic_check(check: Callable[[Settings], Check], settings: Settings) -> 
 
 
 def _alarms(settings: Settings) -> Check:
-    """Checks the alarms that publish to the stack's topic. The role may list alarms that are named after the stack."""
+    """Checks the alarms that publish to the stack's topic. Lists by the stack's name, as the role may list no more."""
     pages = _client("cloudwatch").get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{settings.stack}-")
     of_name = [alarm for page in pages for alarm in page["MetricAlarms"]]
-    # The alarms of a stage `shop-2` begin with `Tally-shop-`, too.
+    # The topic decides, because the alarms of a stage `shop-2` begin with `Tally-shop-`, too.
     own = (alarm for alarm in of_name if settings.alarm_topic in alarm["AlarmActions"])
     return alarms_check({alarm["AlarmName"]: alarm["StateValue"] for alarm in own})
 

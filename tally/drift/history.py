@@ -14,8 +14,8 @@ from ..dynamo.keys import Item
 from ..dynamo.transactions import Write, put_alone, try_commit
 from ..streams.loss import Loss
 
-LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # how a repair is proven: drift row, children, receipts
-_REMOVED = ("posts", "children", "holds")
+LEDGER, RECOUNT, REBUILD = "ledger", "recount", "rebuild"  # what proves a repair: drift row, children, receipts
+_REMOVED = ("posts", "children", "holds")  # what a forget run removes
 
 
 def repair_entry_write(
@@ -23,7 +23,7 @@ def repair_entry_write(
 ) -> Write:
     """Returns the write that records one repair of a tally.
 
-    `numbers`: `before`, `amount`, and `added`: the part of the amount that no series has. `texts`: `by`, `why`, `how`.
+    `numbers`: the number `before`, the `amount`, and its part `added` that no series has. `texts`: `by`, `why`, `how`.
     """
     values: items.Values = {"at": int(now_s), **texts, **numbers, "after": numbers["before"] + numbers["amount"]}
     key = keys.key(keys.history_key(counter, target), _entry_name(now_s))
@@ -85,13 +85,13 @@ class ForgetRun:
     by: str
     why: str
     at_s: int
-    found: int
+    found: int  # how many posts, children and holds the run has found
     removed: Multiset[str] = field(default_factory=Multiset)
     """How many `posts`, `children` and `holds` the run has removed."""
     name: str = field(default_factory=lambda: secrets.token_urlsafe(6))
 
     def note(self, *, finished: bool) -> None:
-        """Writes how far the run has come, in place of the run's older entry. Raises what botocore's errors map to."""
+        """Writes how far the run has come, in place of its older entry. Raises what botocore's errors map to."""
         numbers = {"at": self.at_s, "found": self.found, **{kind: self.removed[kind] for kind in _REMOVED}}
         values: items.Values = {"by": self.by, "why": self.why, "finished": {"BOOL": finished}, **numbers}
         key = keys.key(keys.forgotten_key(self.user), f"{self.at_s * 1000:015d}#{self.name}")
@@ -100,7 +100,7 @@ class ForgetRun:
 
 @dataclass(frozen=True)
 class ImportRun:
-    """One run of an import, as the history keeps it. `digest`: the SHA-256 of its rows."""
+    """One run of an import, as the history keeps it. `run`: its name. `digest`: the SHA-256 of its rows."""
 
     store: Store
     counter: str

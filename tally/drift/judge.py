@@ -22,7 +22,7 @@ from ..streams.watermark import Watermark
 from . import restarted_ledger, rows
 
 ROWS_READ_MAX = 100  # DynamoDB's limit for one BatchGetItem
-TRANSACTION_ROWS_MIN = 10  # a transaction takes twice the write units; for 100 rows, a tenth of the CPU time
+TRANSACTION_ROWS_MIN = 10  # fewer rows are single writes, at half the write units, but at ten times the CPU time
 TRIES_MAX = 5  # to write a row, which another judge or a repair may change at the same time
 
 Net = dict[str, dict[str, int]]  # observed less expected, by counter and id; without zeros
@@ -31,9 +31,9 @@ Halves = dict[tuple[str, str, str], int]  # observed less expected, by counter, 
 
 @dataclass
 class SegmentCache:
-    """Segments that a run has read.
+    """What a run keeps of the segments that it has read.
 
-    `halves`: of removals, by minute. `segments`, `bytes`: how many of the newest minute, and their compressed bytes.
+    `halves`: of removals, by minute. `segments`, `bytes`: the newest minute's number of segments, and compressed bytes.
     """
 
     halves: dict[int, Halves] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
     """
     if 0 <= watermark_.judged < min(watermark_.resume_minute - 1, watermark_.last_complete_minute(store.settings)):
         watermark_ = restarted_ledger.restart(store, watermark_, now_s, until_s)
-        if not watermark_.journal_complete_s:
+        if not watermark_.journal_complete_s:  # the restart has not finished
             return JudgeRun(last=watermark_.judged, finished=False)
     result, cache = JudgeRun(last=watermark_.judged), SegmentCache()
     last_complete = watermark_.last_complete_minute(store.settings)
@@ -72,7 +72,7 @@ def judge(store: Store, watermark_: Watermark, now_s: float, *, until_s: float) 
         assert minute <= last_complete, "the minute is not closed"
         net, after = differences(store, minute, cache), watermark_.last_added(minute)
         tallies = ((counter, id_, amount) for counter in sorted(net) for id_, amount in sorted(net[counter].items()))
-        changes = (change for change in tallies if list(change[:2]) > after)
+        changes = (change for change in tallies if list(change[:2]) > after)  # rows up to `after` have the minute
         while chunk := list(islice(changes, ROWS_READ_MAX)):
             if store.clock() >= until_s:
                 watermark.note_judged(store, minute - 1, minute - 1, after)
@@ -117,7 +117,7 @@ def differences(store: Store, minute: int, cache: SegmentCache | None = None) ->
 
 def _unpaired_amount(store: Store, half: tuple[str, str, str], minute: int, cache: SegmentCache) -> int:
     """Returns the part of a half that no half of a neighbouring minute cancels out. Begins at the first of the
-    neighbouring minutes with this half: a like that a user puts and deletes in turn has halves in many minutes."""
+    neighbouring minutes with this half, because a like that a user puts and deletes in turn has halves in many."""
 
     def halves_of(near_minute: int) -> Halves:
         if near_minute not in cache.halves:
@@ -143,7 +143,7 @@ def _sum_halves(halves: Iterable[JournalEntry]) -> Halves:
 
 
 def _sum_up(sums: dict[str, int], ids: Sequence[str], expected: Sequence[int], observed: Sequence[int]) -> None:
-    """Adds the differences, and drops zeros, because of a million tallies few differ at a time."""
+    """Adds observed less expected to `sums`, and drops zeros, because of a million tallies few differ at a time."""
     for id_, expected_amount, observed_amount in zip(ids, expected, observed, strict=True):
         amount = sums.pop(id_, 0) + observed_amount - expected_amount
         if amount:

@@ -1,4 +1,4 @@
-"""Compares a tally with the children that it counts, while both change."""
+"""Compares a tally with the children that it counts, while callers may change both."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..streams import watermark
 from . import history
 
 Family = tuple[Counter, str, int, int]  # from a scan, so not exact: counter, id, stored number, number of children
-TURNS_MAX = 10  # counts of the children; a count fails only if the tally changes at the same time
+TURNS_MAX = 10  # tries to count the children; a try fails only if the tally changes at the same time
 TALLY_MOVED = "it moved while its children were counted"
 ROLLUP_PENDING = "as_of is older than the newest child that is rolled up"
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks.
+    """A tally and its children. `low`, `high`: the bounds of the amount that the tally lacks; equal if exact.
 
     `unproven_reason`: why the recount is not exact; empty if it is exact. `shards`: the tally's items after the count.
-    `minute`: the minute in which the recount began. `newest_repair`: the name of the newest repair in that minute.
+    `minute`: the minute in which the recount began, or an earlier one. `newest_repair`: the last earlier repair's name.
     """
 
     tally: int
@@ -40,9 +40,9 @@ class Recount:
 
 
 def recount(store: Store, counter: Counter, id_: str, now_s: float) -> Recount:
-    """Counts the children of a tally between two reads of the tally, and starts over if the tally moved.
+    """Counts the children of a tally between two reads of the tally. If the tally moved, counts up to TURNS_MAX times.
 
-    The result is exact if the tally did not move, and the rollup has provably added every child that it adds.
+    The result is exact if the tally did not move, and the rollup has provably added every spilled child.
     """
     watermark_, settings = watermark.read(store), store.settings  # before the first read of the tally
     as_of_s, newest_repair = watermark_.as_of(settings), history.newest_repair(store, counter.name, id_)
@@ -63,7 +63,7 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
     partition = counter.partition_start + id_
     for item in queries.partition_items(store, store.settings.counts_table, partition, *counter.child_range, **read):
         children += TOMBSTONE not in item
-        if item.get("rollup", {}).get("BOOL"):  # perhaps the rollup has not added this child
+        if item.get("rollup", {}).get("BOOL"):  # a spilled child, which the rollup may not have added yet
             minute = minute_of(item)
             pending += added_s is None or minute is None or (minute + 1) * store.settings.minute_s > added_s
     after = tallies.read_numbered_shards(Call(store), counter, id_)
@@ -75,8 +75,8 @@ def count_children(store: Store, counter: Counter, id_: str, added_s: float | No
 
 
 def stored_sum(counter: Counter, shards: Mapping[int, Item]) -> int:
-    """Returns the stored number: the sum of the shards, even below zero; `start` if no shard has a number, because a
-    shard may have only an override."""
+    """Returns the stored number: the sum of the shards, also below 0; `start` if no shard has a number, as a shard
+    with only an override has none."""
     numbers = [tallies.stored_number(counter, item, 0) for item in shards.values() if counter.attribute in item]
     return sum(numbers) if numbers else counter.start
 

@@ -3,8 +3,8 @@
 If a record is lost, one half of its change is missing from the journal. So differences in the minutes of the loss prove
 nothing, and the judge skips these minutes once they are closed. Drift that was unconfirmed before the loss is deleted,
 because it may be one half of a lost change. Confirmed drift is older than the loss, and stays. But if a dead letter
-waits, was discarded, or was redriven on skipped minutes, confirmed drift is deleted, too, because it may be half of
-that dead letter. Segments stay, so the series sum them up.
+waits, was discarded, or was redriven on a skipped minute, confirmed drift is deleted, too. It may be the other half of
+that letter's change. The segments stay, so the series sum up their amounts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 from . import rows
 
-ROWS_AT_ONCE = 100  # between two checks of the time
+ROWS_AT_ONCE = 100  # rows that are written between two checks of the time
 
 
 def restart(store: Store, watermark_: Watermark, now_s: float, until_s: float) -> Watermark:
     """Deletes the drift that proves nothing, and skips the closed minutes before `resume_minute`.
 
-    If the time runs out (`until_s`, on the store's clock) or another writer changes a row, the returned watermark has
-    no closed minute, and the next sweep continues. If another sweep has judged more, its result stays.
+    Returns the watermark, with the last skipped minute as judged. If the time runs out (`until_s`, on the store's
+    clock) or another writer changes a row, returns `journal_complete_s` 0, and the next sweep continues.
     """
-    # A discarded letter, too: while the letter waited, sweeps judged minutes that lack one half of its change.
+    # `has_unjudged_redrive` covers discarded letters: sweeps have judged minutes that lack one half of their changes.
     may_lack_letter = watermark_.has_unjudged_redrive or dead_letters.any_waiting(store)
     drifts = (
         (row, 0 if may_lack_letter else row.confirmed_amount(watermark_))

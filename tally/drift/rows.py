@@ -25,7 +25,7 @@ from ..streams import segments, watermark
 from ..streams.watermark import Watermark
 
 LOGGED_MAX = 20  # rows that one sweep logs; GET /drift lists all
-_FIRST, _LAST = "0", "g"  # digests are hexadecimal
+_FIRST, _LAST = "0", "g"  # before and after every digest, which is hexadecimal
 _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeValues": {":zero": {"N": "0"}}}
 
 
@@ -46,8 +46,8 @@ class DriftRow(NamedTuple):
     def confirmed_amount(self, watermark_: Watermark) -> int:
         """Returns the part of the drift that has stood for CONFIRM_AFTER judged minutes.
 
-        That is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Until the end of the warm-up,
-        drift of the warm-up is not confirmed.
+        This part is the drift's value nearest to 0 in these minutes; 0 if the drift crossed 0. Drift that began in
+        this ledger is confirmed only after the ledger's warm-up (`Watermark.warm_up_until`).
         """
         if watermark_.judged < watermark_.warm_up_until and self.since >= watermark_.first_judged_s:
             return 0
@@ -90,7 +90,7 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
     if upto is not None:
         values |= {"counter": row.counter, "target": row.target, "upto": upto}
     if drift == 0:
-        values["expiration"] = int(now_s) + segments.SEGMENT_KEPT_S  # as long as the segments of its minutes
+        values["expiration"] = int(now_s) + segments.SEGMENT_KEPT_S  # as long as segments live
     elif upto is not None:
         recent = [change for change in row.changes if change[0] > upto - watermark.CONFIRM_AFTER]
         values["changes"] = json.dumps([*recent, (upto, drift - row.drift)])
@@ -101,7 +101,7 @@ def drift_write(store: Store, row: DriftRow, drift: int, now_s: float, upto: int
 
 
 def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Write:
-    """Returns the write that sets a row to the drift that a recount found, as confirmed. The write may make the row."""
+    """Returns the write that sets a row to the drift that a recount proved, confirmed at once. May make the row."""
     if drift == 0:
         return drift_write(store, row, 0, now_s)
     minute = store.settings.minute_of(now_s)
@@ -114,7 +114,7 @@ def recount_write(store: Store, row: DriftRow, drift: int, now_s: float) -> Writ
 
 
 def forget_write(store: Store, row: DriftRow, remaining: int, now_s: float) -> Write:
-    """Returns the write that sets a drift to its part `remaining`, as confirmed. The rest proves nothing."""
+    """Returns the write that keeps the part `remaining` of a drift, as confirmed, and deletes the part that is not."""
     assert min(row.drift, 0) <= remaining <= max(row.drift, 0), "a part of the drift is kept"
     values = {"drift": remaining} if remaining else {"drift": 0, "expiration": int(now_s) + segments.SEGMENT_KEPT_S}
     table, name = store.settings.ledger_table, row_key(row.counter, row.target)
@@ -155,12 +155,12 @@ def all_rows(store: Store, after: str = _FIRST) -> Iterator[DriftRow]:
 
 
 def list_drift(call: Call, limit: int, after: str | None) -> dict[str, Any]:
-    """A page of the tallies that drift: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
+    """Returns a page of the drifting tallies: `{"drift": [{"counter","id","drift","since","confirmed"}], "cursor"}`.
 
     `after`: the digest of the last tally of the page before; None: the first page. `cursor` is null on the last page.
     """
     watermark_ = watermark.read(call.store)
-    start = _FIRST if after is None else min(f"{after} ", _LAST)  # a cursor from outside may be any text
+    start = _FIRST if after is None else min(f"{after} ", _LAST)  # the space: after this digest; any text may come
     drifting = list(islice(all_rows(call.store, start), limit + 1))
     cursor = encode_cursor(keys.tally_digest(*drifting[limit - 1][:2])) if len(drifting) > limit else None
     return {"drift": [drift.body(watermark_) for drift in drifting[:limit]], "cursor": cursor}
@@ -171,7 +171,7 @@ def summary(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Logs the drifts. Returns the stack's metrics, and the number of tallies with confirmed drift by counter.
 
-    If the time runs out (`until_s`, on the store's clock), each number is a minimum, and a counter at 0 is left out.
+    If the time runs out (`until_s`, on the store's clock), each number is a minimum. A counter at 0 is then left out.
     """
     totals = dict.fromkeys((observe.DRIFTING_TALLIES, observe.DRIFT_ABSOLUTE, observe.OLDEST_DRIFT), 0)
     confirmed = dict.fromkeys(counters, 0)

@@ -1,15 +1,15 @@
 """Repairs tallies by a proven amount, never by an overwrite, while other changes go on.
 
 The drift row of a tally says by how much the tally is wrong. A repair takes back the confirmed part in one transaction,
-on condition that the row is as the repair read it. The bookkeeper knows the repair by its nonce, and does not book it.
-Changes that are under way reach the row later, with or without the repair. So nothing has to stop.
+on condition that the row is unchanged. The bookkeeper knows the repair by its nonce, and does not book the repair. A
+change that is on its way to the row reaches the row later, with or without the repair. So nothing has to stop.
 
-A count of the children shows more: also what was wrong before the streams. But a repair must not add what the ledger
-will know a minute later. So if a count differs from the ledger, three exact counts must have the same result, the
-ledger must have judged the minutes of the first two, and there must be no edit or repair after the first count.
+A count of the children also shows what was wrong before the ledger began. But the ledger may find the same difference a
+minute later, and a second repair would add the same. So if a count differs from the ledger, three exact counts must
+agree, the minutes of the first two must be judged, and no edit or repair may follow the first count.
 
-A repair is refused until the judge has judged the minute of its request. From then on the row has each edit that was
-undone, and each record that was redriven. While there is a dead letter, a repair is refused, too.
+A repair is refused until the judge has judged the minute of its request. When that minute is judged, the row has every
+edit and every redrive from before the request. While there is a dead letter, a repair is refused, too.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ..streams import dead_letters, watermark
 from ..streams.watermark import Watermark
 
 REPAIRS_MAX = 20  # tries to commit a repair: a try fails if the drift row changes, or the tally has a conflict
-PAUSE_S_MAX = 0.2  # between two tries; a conflicting transaction is over in 30 ms
+PAUSE_S_MAX = 0.2  # seconds between two tries; a conflicting transaction is over in 30 ms
 WAIT_MAX = 20  # minutes for the judge, which is six to eight minutes behind if no consumer stalls
 WAITS_PER_MINUTE = 12  # reads of the watermark in a minute
-COUNTS_BEFORE = 2  # judged counts of the children before a count that the ledger does not explain
-SHARDS_HELD_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
+COUNTS_BEFORE = 2  # counts in judged minutes that must agree with the last count, if that count differs from the ledger
+SHARDS_CHECKED_MAX = 90  # shards that a repair checks, because a transaction takes 100 items
 
 
 class RepairNotReadyError(TallyError):
-    """The watermark does not allow a repair yet. The message says what is missing."""
+    """Nothing proves yet by how much the tally is wrong. The message says what is missing."""
 
 
 class RepairContentionError(TallyError):
@@ -50,12 +50,12 @@ class RepairContentionError(TallyError):
 
 
 class OutOfBoundsError(TallyError):
-    """The repair would bring a tally below its floor or above its ceiling, or further beyond. Tally refuses this,
-    because nobody can take back what was given out."""
+    """The repair would bring a tally beyond its floor or ceiling, or further from a limit that the tally is beyond.
+    Tally refuses this, because nobody can take back what was given out."""
 
 
 class DayReceipts(NamedTuple):
-    """The sum of a day's receipts. `down`: the sum of the negative amounts."""
+    """The receipts of one tally and one day. `amount`: their sum. `down`: the sum of the negative amounts."""
 
     amount: int = 0
     down: int = 0
@@ -63,17 +63,17 @@ class DayReceipts(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """A tally that is wrong. `difference`: the amount that repairs it. `how`: what proves it (history.py)."""
+    """What is wrong with a tally. `difference`: the amount that repairs the tally. `how`: its proof (history.py)."""
 
     counter: Counter
-    target: str
+    target: str  # the id of the tally
     shards: Mapping[int, Item]  # the tally's items
     drift: DriftRow
     difference: int
     how: str = history.LEDGER
     confirmed: int = 0  # the confirmed part of the drift
-    days: Mapping[int, int] = field(default_factory=dict)  # amounts of lost receipts, by day
-    accepted: Mapping[int, DayReceipts] = field(default_factory=dict)  # all receipts of the days that were read
+    days: Mapping[int, int] = field(default_factory=dict)  # by day since 1970, the amount of the lost receipts
+    accepted: Mapping[int, DayReceipts] = field(default_factory=dict)  # by day since 1970, all receipts
     unproven_reason: str = ""  # why the difference is not proven; empty if it is
 
     @property
@@ -91,14 +91,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Finds and repairs wrong tallies in a store. `clock`, `sleep`: wall time."""
+    """Finds and repairs wrong tallies in a store. `clock`: returns epoch seconds. `sleep`: waits some seconds."""
 
     store: Store
     clock: Callable[[], float] = field(default=clock.now_s)
     sleep: Callable[[float], None] = time.sleep
 
     def find(self, counter: Counter, target: str, watermark_: Watermark | None = None) -> Finding:
-        """Returns the finding of the ledger for one tally."""
+        """Returns what the ledger proves of one tally. `watermark_`: None: reads the watermark."""
         drift = rows.read_row(self.store, counter.name, target)
         confirmed = drift.confirmed_amount(watermark_ or watermark.read(self.store))
         difference = -confirmed if periods.is_kept(counter, target, self.clock()) else 0
@@ -112,13 +112,13 @@ class Reconciler:
 
     def minute_to_judge(self) -> int:
         """Returns the minute that must be judged for a repair that is requested now. Raises RepairNotReadyError."""
-        minute, noted_s = self.store.settings.minute_of, self._require_settled().written_s
-        return max(minute(self.clock()), minute(noted_s) + 1)  # a laptop's clock may be behind the sweep's
+        minute, noted_s = self.store.settings.minute_of, self._require_complete_ledger().written_s
+        return max(minute(self.clock()), minute(noted_s) + 1)  # this machine's clock may be slower than the sweep's
 
     def wait_until_judged(self, required_minute: int, tell: Callable[[int], object] = lambda left: None) -> None:
-        """Waits until the ledger has judged this minute.
+        """Waits until the judge has judged a minute.
 
-        Calls `tell` with the number of minutes that are left. Raises RepairNotReadyError.
+        Calls `tell` with the number of minutes that are not judged. Raises RepairNotReadyError after WAIT_MAX minutes.
         """
         for _ in range(WAIT_MAX * WAITS_PER_MINUTE):
             left = required_minute - watermark.read(self.store).judged
@@ -129,8 +129,8 @@ class Reconciler:
         self._require_judged(required_minute)
 
     def count_again(self, counter: Counter, target: str, first: Recount | None) -> Sequence[Recount]:
-        """Returns the counts that a repair needs, after the minute of `first` is judged. If there are two, the minute
-        of the second count must be judged, too."""
+        """Returns the counts for `repair`: `first`, and a second count if `first` differs from the ledger. The minute
+        of `first` (None: no count) must be judged. `repair` needs the minute of the second count judged, too."""
         if first is None or first.unproven_reason:
             return ()
         if first.low == self.find(counter, target).difference:
@@ -149,8 +149,8 @@ class Reconciler:
     ) -> Finding | None:
         """Repairs one tally. Returns the finding with the amount; None if there is nothing to repair.
 
-        `counted`: the counts that count_again returned. `required_minute`: the minute that must be judged. Raises
-        RepairNotReadyError, OutOfBoundsError, RepairContentionError.
+        `by`, `why`: who repairs, and the reason, for the history. `required_minute`: must be judged. `counted`: from
+        `count_again`. Raises RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
         def proven(watermark_: Watermark) -> Finding | None:
@@ -162,8 +162,8 @@ class Reconciler:
             if finding.has_drift and not finding.confirmed:
                 why = "the drift is not confirmed yet, and may come to 0 by itself"
                 raise RepairNotReadyError(f"{name}: {why}: try again.")
-            within = limits.read_limits(Call(self.store), counter, target).with_debt(counter.debt)
-            if not within.allows(finding.tally, finding.difference):
+            bounds = limits.read_limits(Call(self.store), counter, target).with_debt(counter.debt)
+            if not bounds.allows(finding.tally, finding.difference):
                 why = "it would go below its floor or above its ceiling"
                 raise OutOfBoundsError(f"{name} at {finding.tally} cannot move by {finding.difference:+d}: {why}.")
             return finding
@@ -193,9 +193,9 @@ class Reconciler:
         """Counts once more, and returns the finding by the counts; or `finding` itself if the ledger explains the
         counts, or no exact count is possible.
 
-        An edit that is undone within its minute leaves no trace in the ledger. So one count proves nothing: somebody
-        may have undone the edit that it found, and the edit that the next count finds may not be judged yet. If a part
-        of the drift is unconfirmed, only the ledger counts. Raises RepairNotReadyError.
+        An edit that is undone within its minute leaves no trace in the ledger. So one count proves nothing, because it
+        may have found such an edit. Two counts prove nothing, because the second may have found an edit that is not
+        judged. If a part of the drift is unconfirmed, the ledger decides alone. Raises RepairNotReadyError.
         """
         if finding.confirmed != finding.drift.drift:
             return finding
@@ -216,8 +216,8 @@ class Reconciler:
         return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
 
     def _require_judged(self, required_minute: int) -> Watermark:
-        """Returns the watermark. Raises RepairNotReadyError if this minute is not judged, or as `_require_settled`."""
-        watermark_ = self._require_settled()
+        """Returns the watermark. Raises RepairNotReadyError if the minute is not judged, or the ledger not complete."""
+        watermark_ = self._require_complete_ledger()
         if watermark_.judged < max(0, required_minute):
             minutes_ago = self.store.settings.minute_of(self.clock()) - watermark_.judged
             until = f"judged up to {minutes_ago} minutes ago" if watermark_.judged >= 0 else "not judged yet"
@@ -225,9 +225,9 @@ class Reconciler:
             raise RepairNotReadyError(f"The ledger is {until}, and {need}. {order}, and run the repair again.")
         return watermark_
 
-    def _require_settled(self) -> Watermark:
-        """Returns the watermark. While there is a dead letter, which a redrive would add once more, or while the ledger
-        must restart, raises RepairNotReadyError."""
+    def _require_complete_ledger(self) -> Watermark:
+        """Returns the watermark. Raises RepairNotReadyError while there is a dead letter, because a redrive would add
+        what the repair has added, and while a loss waits for the restart of the ledger."""
         if dead_letters.any_waiting(self.store):
             why = "There are dead letters, which may be the cause of drift."
             raise RepairNotReadyError(f"{why} Apply them first: run `tally repair` without an id.")
@@ -247,7 +247,7 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     counter, target, amount = finding.counter, finding.target, finding.difference
     expected, transaction = _expectations(finding), list[Write]()
     if amount:
-        shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # not shard 0: that would create a post
+        shard = min(finding.shards, default=min(1, counter.max_shards - 1))  # not shard 0, because its item is the post
         move = Call(store), counter, target, shard, amount, store.settings.minute_of(now_s)
         add = tallies.add_write(*move, nonce_prefix=tallies.REPAIR_NONCE_PREFIX, debt=counter.debt)
         add = tallies.with_day_notes(add, finding.days) if finding.days else add
@@ -264,21 +264,21 @@ def repair_writes(store: Store, finding: Finding, by: str, why: str, now_s: floa
     assert min(drift, 0) <= left <= max(drift, 0), "a repair makes drift smaller"
     assert finding.how != history.LEDGER or amount in (0, -finding.confirmed)
     transaction.append(rows.drift_write(store, finding.drift, left, now_s))
-    numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}
+    numbers = {"before": finding.tally, "amount": amount, "added": amount + drift - left}  # added: in no series
     texts = {"by": by, "why": why, "how": finding.how}
     return [*transaction, history.repair_entry_write(store, counter.name, target, now_s, numbers, **texts)]
 
 
 def _expectations(finding: Finding) -> dict[int, Expected]:
-    """Returns what a repair expects of each shard: after a count its number and nonce, for lost receipts the day notes.
+    """Returns what a repair expects of each shard: by a count, the number and nonce; by lost receipts, the day notes.
 
-    As far as the transaction has room, it expects that missing shards stay missing. Beyond, a new shard is harmless,
-    because one transaction makes the shard and its child."""
+    A repair also expects that missing shards stay missing, as many as fit into the transaction. A new shard among the
+    others does no harm, because the transaction that makes the shard also makes its child."""
     counted = [finding.counter.attribute, "nonce"] if finding.how == history.RECOUNT else []
     names = counted or [tallies.day_note(day) for day in finding.days]
-    if counted and len(finding.shards) > SHARDS_HELD_MAX:
+    if counted and len(finding.shards) > SHARDS_CHECKED_MAX:
         raise RepairContentionError(f"{finding.name} has too many shards for one repair.")
     missing = [shard for shard in range(finding.counter.max_shards) if shard not in finding.shards]
-    shards = [*sorted(finding.shards), *missing][:SHARDS_HELD_MAX] if names else []
+    shards = [*sorted(finding.shards), *missing][:SHARDS_CHECKED_MAX] if names else []
     assert not counted or finding.shards.keys() <= set(shards), "a count needs each shard"
     return {shard: {name: finding.shards.get(shard, {}).get(name) for name in names} for shard in shards}

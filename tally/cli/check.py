@@ -113,7 +113,7 @@ def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None
     if RECEIPTS not in args.parts:
         return None
     for counter, _ in args.named:
-        if not rebuild.rebuildable(counter):
+        if not rebuild.is_rebuildable(counter):
             hint = "a repair counts its children" if counter.child else "its changes are never rolled up"
             raise CommandError(f"{counter.name} has no receipts to rebuild it from: {hint}")
     store, accepted = stack.store, Accepted()

@@ -1,9 +1,9 @@
 """Finds and removes a user's posts, children and holds. Each removal is a change that moves its tally.
 
-A child, such as a like, is a user's if its counter says so (`MEMBER#USER#`) and the child has the user's name. A hold
-names its caller. No key begins with a user, so a scan of the counts table finds children and posts. An index of likes
-by user would cost a write with every like, $0.63 a million. A scan of a million likes costs 40,000 reads, or half a
-cent. So an index would pay from 125 runs over the life of a table.
+A child, such as a like, is a user's if its counter counts users (`MEMBER#USER#`) and its key ends with the user's name.
+A hold names its caller. No key begins with a user, so a scan of the counts table finds children and posts. An index of
+likes by user would cost a write with every like, $0.63 a million. A scan of a million likes costs 40,000 reads, or half
+a cent. So an index would be cheaper only with more than 125 runs over the life of a table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TraceKind(Enum):
 class Trace(NamedTuple):
     """One thing that a user left.
 
-    `id`: of the post, the child's parent, or the hold. `item`: the hold as it was read. `counter`: None for a hold.
+    `id`: of the post, the parent of the child, or the hold. `item`: a hold as it was read. `counter`: None for a hold.
     """
 
     kind: TraceKind
@@ -52,7 +52,7 @@ class Trace(NamedTuple):
 
 
 def find_traces(store: Store, counters: Mapping[str, Counter], user: str) -> Iterator[list[Trace]]:
-    """Yields a user's traces, a list for each page that it reads. `user`: percent-encoded. `counters`: all declared.
+    """Yields a user's traces, a list for each page that is read. `user`: percent-encoded. `counters`: all declared.
 
     Raises what botocore's errors map to.
     """
@@ -102,7 +102,7 @@ def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> N
         with suppress(HoldSettledError):  # a settled hold does not name its caller
             settle(call, counters[name], owner, trace.item["hold_id"]["S"], RELEASED)
     elif trace.kind is TraceKind.POST:
-        with suppress(NotFoundError):  # another run was first
+        with suppress(NotFoundError):  # another run has deleted the post
             posts.delete_post(call, trace.counter, trace.id)
     else:
         try:

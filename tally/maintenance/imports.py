@@ -1,9 +1,9 @@
 """Imports numbers and children that were counted elsewhere. A run counts each chunk of rows once.
 
-The chunks depend only on the rows. So if a run was killed and starts again, it makes the same chunks, and finds the
-receipts of the chunks that it committed. A receipt also has the digest of its chunk's content: other content under the
-same name is refused. An import is an accepted change, so the journal expects it. But an import is not traffic: receipts
-and children have a mark, so that series list imports apart, and top lists leave them out.
+The chunks depend only on the rows. So if a run was killed and is started a second time, the run makes the same chunks,
+and finds the receipts of the chunks that were committed. A receipt has a digest of the chunk's rows, so other rows
+under the same name are refused. An import is an accepted change, so the journal expects it. But an import is not
+traffic. Imported receipts and children have a mark, so series list imports apart, and top lists leave imports out.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ..dynamo.transactions import (
 from ..errors import AlreadyCountedError, LimitReachedError, PreconditionFailedError
 
 KEPT_DAYS = 30
-"""The life of an import's receipts. The options of the counter and of the deployment do not change it."""
+"""The life of an import's receipts. The options of the counter and of the deployment do not change this life."""
 RESTART_S = (KEPT_DAYS - 1) * 24 * 3600
-"""The time after its beginning in which a run may be started again: all of its receipts still exist."""
-VALUE_MAX = 10**37  # of one row, so the sum of ten rows has 38 digits, as many as DynamoDB stores
-ROWS_MAX = 1000  # of a chunk, because a file may have any number of rows for one tally
+"""For how long a run that was killed may be started a second time: all of its receipts still exist."""
+VALUE_MAX = 10**37  # of one row: a tally has at most 38 digits, so it takes nine such rows
+ROWS_MAX = 1000  # of a chunk, even if all rows are of one tally
 PARENTS_MAX = 100  # DynamoDB's limit of a BatchGetItem
 
 
@@ -53,7 +53,7 @@ class NumberRow(NamedTuple):
 
 
 class ChildRow(NamedTuple):
-    """A row of a file: a child that a tally counts. `child`: the end of its sort key. `at_s`: epoch seconds."""
+    """A row of a file: a child of the parent `id`. `child`: the child's encoded name. `at_s`: when it was put."""
 
     line: int
     id: str
@@ -72,7 +72,7 @@ class RefusedRow(NamedTuple):
 
 
 class Chunk(NamedTuple, Generic[Row]):
-    """Rows that are imported together. `number`: the chunk's place in its run."""
+    """Rows that one receipt is for. `number`: the chunk's place in its run, from 0."""
 
     number: int
     rows: list[Row]
@@ -97,7 +97,7 @@ def refusal_of_import(counter: Counter, *, children: bool) -> str:
 
 
 def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk[NumberRow]]:
-    """Yields the rows in chunks, each of one day. A row of a conditional counter is a chunk, so it is refused alone."""
+    """Yields chunks, each of one day. Of a conditional counter, each row is a chunk, so it is refused alone."""
     rows_max = 1 if counter.is_conditional else ROWS_MAX
     number = 0
     for _, of_day in groupby(rows, attrgetter("day")):
@@ -107,7 +107,7 @@ def number_chunks(counter: Counter, rows: Iterable[NumberRow]) -> Iterator[Chunk
 
 
 def child_chunks(rows: Iterable[ChildRow]) -> Iterator[Chunk[ChildRow]]:
-    """Yields the children in chunks, in order. A receipt, the children and their tallies are one transaction."""
+    """Yields chunks, in order. A chunk's receipt, its children and their tallies fit into one transaction."""
     return _chunked(rows, lambda number, ids: 1 + number + ids <= TRANSACTION_ITEMS_MAX)
 
 
@@ -125,9 +125,9 @@ def _chunked(rows: Iterable[Row], fits: Callable[[int, int], bool]) -> Iterator[
 
 
 def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRow]) -> list[RefusedRow]:
-    """Counts a chunk once. Returns the rows that a limit refused.
+    """Counts a chunk once. Returns the rows that a limit refused. `run`: the name of the run.
 
-    If the run has counted other content under this number, raises KeyReusedError. Raises the errors of batch.count.
+    If the run has counted other rows as the chunk of this number, raises KeyReusedError. Raises as batch.count does.
     """
     name = f"{run}/{chunk.number}"
     own_day = chunk.rows[0].day
@@ -148,7 +148,7 @@ def import_numbers(call: Call, counter: Counter, run: str, chunk: Chunk[NumberRo
         key_ = f"{counter.name}/{name}"
         batch.count(call, changes, operation=IMPORT, key=key_, soon=False, days=KEPT_DAYS, imported_day=own_day)
     except (LimitReachedError, PreconditionFailedError) as error:
-        # The line number names the row, and other rows may be counted.
+        # Keeps only the reason, because the command prints the line number, and other rows may be counted.
         why = error.detail.rpartition(": ")[2].removesuffix(" Nothing was counted.")
         return [RefusedRow(row.line, why) for row in chunk.rows]
     return []
@@ -169,7 +169,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
     """Puts the children of a chunk once, and moves their tallies: `{"imported","already","missing"}`.
 
     `already`: how many children existed before. `missing`: the lines of children whose parents do not exist. If the run
-    has put other content under this number, raises KeyReusedError. Raises StoreBusyError.
+    has put other children as the chunk of this number, raises KeyReusedError. Raises StoreBusyError.
     """
     chunk = chunk._replace(rows=[row._replace(at_s=anonymous.since_s(row.child, row.at_s)) for row in chunk.rows])
     payload = {"children": [[row.id, row.child, row.at_s] for row in chunk.rows]}
@@ -178,7 +178,7 @@ def import_children(call: Call, counter: Counter, run: str, chunk: Chunk[ChildRo
 
 
 def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: ReceiptDraft) -> Body:
-    """Tries until a transaction commits. Each try leaves out the children that exist, and children without a parent."""
+    """Tries until a transaction commits. Each try leaves out children that exist, and children without a parent."""
     rows = {(row.id, row.child): row for row in reversed(chunk.rows)}  # the first row of a child wins
     missing: set[str] = set()
     retries = call.retries()
@@ -195,10 +195,10 @@ def _import_chunk(call: Call, counter: Counter, chunk: Chunk[ChildRow], draft: R
         sent = send(call.store.client, [receipt, *_import_writes(call, counter, todo, parents)], retries=call.retries)
         if sent.committed:
             return body
-        if sent.codes[0] == CONDITION_FAILED:
+        if sent.codes[0] == CONDITION_FAILED:  # the receipt exists
             raise AlreadyCountedError(sent.reasons[0].item or {})
         if sent.condition_failed and not sent.is_busy:
-            codes = sent.codes[1:]
+            codes = sent.codes[1:]  # of the children, then of the parents
             for row, code in zip(todo, codes, strict=False):
                 if code == CONDITION_FAILED:
                     del rows[row.id, row.child]

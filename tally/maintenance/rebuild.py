@@ -1,15 +1,15 @@
 """Rebuilds tallies from receipts that the rollup lost.
 
-A stream keeps its records for a day. If the rollup is stalled for longer, it loses receipts that were written alone.
-Receipts live for 8 days. Each tally notes by how much the rollup moved it for the receipts of each day. If the sum of a
-day's receipts is larger, the rest was lost. Receipts and notes use the day of the receipt, so late commits and redrives
-make no difference.
+A stream keeps its records for a day. If the rollup is stalled for longer, it loses spilled receipts, which live for
+8 days. Each tally notes by how much the rollup moved the tally for the receipts of each day. If the sum of a day's
+receipts is larger than the note, the difference was lost. Receipts and notes use the day of the receipt, so late
+commits and redrives make no difference.
 
 A rebuild reads a day when the day after it is judged, too, because no stream delivers the day's receipts after that.
-The rebuild adds and notes what is missing, on condition that the notes are as it read them, so a second rebuild finds
-nothing. Drift is repaired first, and not added again. If the ledger may have lost records of the same days, a past
-repair may already have added the receipts, and the rebuild adds nothing. Lost children are found by a recount
-(recount.py).
+The rebuild adds and notes what is missing, on condition that the notes are unchanged, so a second rebuild finds
+nothing. Drift must be repaired first, and the rebuild subtracts what repairs have added. If the ledger may have lost
+records of those days, too, nobody knows which receipts a repair has added, so the rebuild adds nothing. A recount finds
+lost children (drift/recount.py).
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from ..streams.watermark import Watermark
 from .reconcile import DayReceipts, Finding, Reconciler, RepairNotReadyError
 
 RECEIPT_DAYS = PENDING_KEPT_S // (24 * 3600) - 1  # whole days that receipts live
-EXPIRY_MARGIN_S = 3600
+EXPIRY_MARGIN_S = 3600  # so long before its TTL, a tally of a period counts as complete (missing_of)
 DELIVERY_DAYS = 1  # days after the receipt's day in which a stream may still deliver it
 
 Accepted = dict[tuple[str, str], dict[int, DayReceipts]]  # by counter and id, then by day
 
 
 class Window(NamedTuple):
-    """The days that a rebuild can read, both included: whole days since 1970 by the ledger's minutes."""
+    """The days that a rebuild can read, from `first` to `last`: whole days since 1970 by the ledger's minutes."""
 
     first: int
     last: int
 
 
-def rebuildable(counter: Counter) -> bool:
-    """Returns whether a counter has receipts that are rolled up. Counters of children do not."""
+def is_rebuildable(counter: Counter) -> bool:
+    """Returns whether the rollup adds receipts to a counter. For a counter of children, it adds the children."""
     return counter.may_roll_up and counter.child is None
 
 
@@ -71,7 +71,7 @@ def rebuild_window(store: Store, watermark_: Watermark, now_s: float) -> Window:
 
 
 def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, sums: Accepted) -> Iterator[int]:
-    """Adds the receipts that were written alone to `sums`. Yields the number of receipts of each page of the scan."""
+    """Adds the spilled receipts of these days to `sums`. Yields the number of receipts of each page of the scan."""
     attributes = ("rollup", "at", "counter", "target", "amount", record.SOON)
     first, last = days.first * tallies.MINUTES_PER_DAY, (days.last + 1) * tallies.MINUTES_PER_DAY - 1
     pages = queries.scan_pages(
@@ -89,7 +89,7 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
                 amounts = record.amounts_of(receipt, only_spilled=True)
             for name, target, amount in amounts:
                 counter = counters.get(name)
-                if counter is not None and rebuildable(counter):
+                if counter is not None and is_rebuildable(counter):
                     of_tally = sums.setdefault((name, target), defaultdict(DayReceipts))
                     day = int(receipt["at"]["N"]) // tallies.MINUTES_PER_DAY
                     before = of_tally[day]
@@ -123,8 +123,8 @@ def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, D
 
 
 def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
-    """Returns whether receipts may be lost. `amount`: a day's receipts less the day's note. If the counter's step
-    has the other sign, somebody removed a receipt, or voids are lost: then `amount` is at most the day's voids."""
+    """Returns whether receipts may be lost. `amount`: a day's receipts less the day's note. If `amount` and the
+    counter's step differ in sign, voids may be lost, at most all voids of the day. Otherwise a receipt was removed."""
     if counter.delta is None or amount * counter.delta > 0:
         return amount != 0
     voided = of_day.down if counter.delta > 0 else of_day.amount - of_day.down
@@ -132,7 +132,7 @@ def _may_be_lost(counter: Counter, amount: int, of_day: DayReceipts) -> bool:
 
 
 def _ledger_lost(store: Store, days: Mapping[int, int]) -> bool:
-    """Returns whether the ledger may have lost records of these days. If not, the ledger knows what the rollup lost."""
+    """Returns whether the ledger may have lost records of these days. If not, what the rollup lost was drift."""
     known = [(lost.consumer, lost.since_s, lost.until_s) for lost in loss.list_losses(store)]
     known += [(entry["consumer"], entry["since"], entry["until"]) for entry in history.acknowledged_losses(store)]
     minute = store.settings.minute_of

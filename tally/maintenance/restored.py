@@ -1,26 +1,26 @@
 """Repairs tables that were restored from a backup, before a stack adopts them.
 
 Three tables that were restored to one second are not a snapshot of one moment. Restored tables get new streams, so the
-records that the old streams had not delivered never arrive. But nobody writes to the restored tables, and no stream is
-on. So no watermark is needed. Each receipt and each child is in its tally, or is added here.
+records that the old streams had not delivered never arrive. But nothing writes to the restored tables. So a comparison
+needs no watermark: if a receipt or a child is not in its tally, it is missing, and the repair adds it.
 
-What the ledger knows of the old streams is deleted: checkpoints, and segments that were not judged. The ledger begins
-as in a new stack. Minutes that the series have not summed up stay for the first sweep. The history and confirmed drift
-stay. Unconfirmed drift is deleted: it may be half of a late change whose other half is in a deleted segment. Half of
-confirmed drift may be a dead letter or a recent redrive. So if there was a dead letter or a recent redrive, all drift
-is deleted.
+The repair deletes what the ledger has of the old streams: checkpoints, and segments that were not judged. The ledger
+begins as in a new stack. Minutes that the series have not summed up stay for the first sweep. The history and confirmed
+drift stay. Unconfirmed drift is deleted, because it may be half of a late change whose other half is in a deleted
+segment. If there was a dead letter or a recent redrive, confirmed drift is deleted, too, because it may be the other
+half of that record's change.
 
 Receipts show what a tally lacks: the tally notes what the rollup added for the receipts of each day. If the sum of the
-receipts is larger, the rest is added, and noted. On the first day of a stack these notes are not complete, so receipts
-that were on their way to the rollup are not added. Children are counted, parent by parent, while nobody changes them.
-The series lack what the old streams had not delivered: traffic of some seconds.
+receipts is larger, the repair adds and notes the difference. On the first day of a stack these notes are not complete,
+so the repair adds no receipts of that day. The repair counts the children of each parent. The series lack what the old
+streams had not delivered: traffic of some seconds.
 
-If a counter counts at once, a change in that very second may be halved: either its receipt or its count is missing. A
-hold or a repair may be halved, too. AWS puts the skew at much less than a second, and the tables do not show it.
+If a counter has `visible="now"`, a change in the restored second may be halved: its receipt or its count is missing.
+Holds and repairs may be halved, too. AWS puts the skew at much less than a second. The tables do not show the halves.
 
-Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and receipts that were
-written alone are added. Of the ledger only the history and the holds stay, because between the moments of the ledger
-and of `counts`, drift may have appeared, or may have been repaired.
+Copies of a vault are of three moments, which may be minutes apart. Tallies are as in `counts`, and spilled receipts
+are added. Of the ledger only the history and the holds stay, because drift may have appeared, or may have been
+repaired, between the moment of the ledger and the moment of `counts`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .rebuild import Accepted, Window
 from .reconcile import Finding, RepairNotReadyError, repair_writes
 
 DELETED_AT_ONCE = 100  # items in a transaction
-ALL_TIME = float("inf")
+ALL_TIME = float("inf")  # the rollup has added every child that it will ever add
 
 Tell = Callable[[int], object]
 """A function that gets the number of items that were read."""
@@ -58,16 +58,16 @@ class TablesInUseError(TallyError):
 
 
 class AuditNote(NamedTuple):
-    """Who restores, and why: the history keeps it with each repaired tally."""
+    """Who restores, and why. The history keeps both with each repaired tally."""
 
     by: str
     why: str
 
 
 def table_moments(store: Store) -> dict[str, int]:
-    """Returns up to when each table was written, epoch seconds, to the minute, by its newest heartbeat; 0: none.
+    """Returns the time of each table's newest heartbeat, epoch seconds: the table's moment, to the minute; 0: none.
 
-    Call it before `repair_restored`.
+    Call it before `repair_restored`, which deletes the ledger's time.
     """
 
     def newest(table: str, key: str, start: str) -> int:
@@ -92,7 +92,7 @@ def known_drift(store: Store) -> list[DriftRow]:
 
 
 def is_repaired(store: Store, restored_s: float) -> bool:
-    """Returns whether `repair_restored` has finished for this moment."""
+    """Returns whether `repair_restored` has finished for tables that were restored to `restored_s`."""
     return items.int_attribute(watermark.read(store).item, "restored_s") == int(restored_s)
 
 
@@ -107,7 +107,7 @@ def repair_restored(
     without_dead_letters: bool = False,
     tell: Tell = lambda scanned: None,
 ) -> Iterator[Finding]:
-    """Repairs every tally and restarts the ledger. Yields the repairs. A second run continues an interrupted run.
+    """Repairs every tally and restarts the ledger. Yields each repair. A second run continues an interrupted run.
 
     `restored_s`: the moment that the tables were restored to. `moments_differ`: the tables are of different moments, so
     all drift is deleted. `without_dead_letters`: deletes the dead letters. Otherwise, if there are dead letters, raises
@@ -137,7 +137,7 @@ def repair_restored(
 
 
 def _keep_unsummed_minutes(store: Store, restored_s: float) -> None:
-    """Removes the expiration of minutes that the series have not summed up, because that moment may be long ago."""
+    """Removes the expiration of segments that the series have not summed up: in an old backup they have expired."""
     table, minute = store.settings.ledger_table, store.settings.minute_of
     progress = queries.get(store.client, table, keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY))
     through = items.int_attribute(progress, "through", minute(restored_s))
@@ -168,11 +168,11 @@ def window(store: Store, restored_s: float) -> Window | None:
         return None
     today = minute(restored_s) // tallies.MINUTES_PER_DAY
     first = max(today - rebuild.RECEIPT_DAYS, minute(began_s) // tallies.MINUTES_PER_DAY + 1)
-    return Window(first, today + 1)  # the minute of a receipt may be ahead
+    return Window(first, today + 1)  # the clock of a receipt's writer may be fast
 
 
 def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) -> Iterator[Finding]:
-    """Yields what tallies lack of their children. Yields tallies that drift, too: their drift comes to 0."""
+    """Yields tallies that differ from the number of their children, and tallies that drift, whose drift comes to 0."""
     drifting = {(row.counter, row.target) for row in rows.all_rows(store)}
     for counter, target, tally, children in recount.scan_parents(store, counters):
         tell(1 + children)
@@ -186,7 +186,7 @@ def _wrong_parents(store: Store, counters: Mapping[str, Counter], tell: Tell) ->
 
 
 def _restart_ledger(store: Store, restored_s: float) -> None:
-    """Deletes what the ledger knows of the old streams. The day notes of the tallies stay complete."""
+    """Deletes what the ledger has of the old streams. Keeps when the day notes began, as the notes stay."""
     for consumer in (ROLLUP, BOOKKEEPER):
         for table in (COUNTS, RECEIPTS):
             _delete_partition(store, keys.checkpoint_key(consumer, table, "")[0])

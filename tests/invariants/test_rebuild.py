@@ -294,6 +294,6 @@ def test_the_next_write_removes_the_notes_of_old_days(world: Deployment) -> None
 
 
 def test_only_counters_whose_receipts_the_rollup_adds_are_rebuilt() -> None:
-    assert {name for name, counter in counters.COUNTERS.items() if rebuild.rebuildable(counter)} == {
+    assert {name for name, counter in counters.COUNTERS.items() if rebuild.is_rebuildable(counter)} == {
         "plays", "usage", "visits", "bot_visits", "readers",
     }  # fmt: skip

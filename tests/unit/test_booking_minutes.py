@@ -20,40 +20,42 @@ from tests.delivery import passes_filters
 
 NOW = 29_916_666  # the current minute, counted from 1970
 DECLARED = CounterIndex(counters.COUNTERS)
-Keys = dict[str, Any]
-PLAYS: Keys = tallies.key(counters.PLAYS, "v", 3)
-CHILD: Keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
+Item = dict[str, Any]
+PLAYS: Item = tallies.key(counters.PLAYS, "v", 3)
+CHILD: Item = {"PK": {"S": "POST#p"}, "SK": {"S": f"{counters.LIKES.child}ann"}}
+# The minute of a change, and the minute that the change is booked on.
 STAMPS = [(NOW, NOW), (NOW - 1, NOW - 1), (NOW + 1, NOW + 1), (NOW - 2, NOW), (NOW + 2, NOW), (NOW - 300, NOW)]
-FLAGS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
+ROLLUPS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}, {"NULL": True}, {"M": {}}, True, None]
 UNUSABLE_STAMPS: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
 
 
-def record(name: str, keys: Keys, new: Any = None, old: Any = None, made_s: float = NOW * 60 + 59.9) -> Record:
+def record(name: str, keys: Item, new: Any = None, old: Any = None) -> Record:
+    """Returns a record with these images, made at the end of the current minute; None: without the image."""
     images = {which: image for which, image in (("NewImage", new), ("OldImage", old)) if image is not None}
-    return {"eventName": name, "dynamodb": {"Keys": keys, "ApproximateCreationDateTime": made_s, **images}}
+    return {"eventName": name, "dynamodb": {"Keys": keys, "ApproximateCreationDateTime": NOW * 60 + 59.9, **images}}
 
 
-def plays(number: int, nonce: str | None, at: Any = NOW) -> Keys:
-    """Returns the image of a tally item. `at`: its minute."""
+def plays(number: int, nonce: str | None, at: Any = NOW) -> Item:
+    """Returns the image of a tally item. `at`: the minute of its last change, or an attribute; None: no attribute."""
     stamp = {"N": str(at)} if isinstance(at, int) else at
     fields = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
     return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in fields.items() if value}
 
 
-def tally_effects(new: Keys | None, old: Keys | None) -> list[Effect]:
+def tally_effects(new: Item | None, old: Item | None) -> list[Effect]:
     """Returns the effects of a changed tally item. `new` and `old`: its images. None: the item is removed, or new."""
     name = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
     return list(bookkeeper.read_count(DECLARED, record(name, PLAYS, new, old)))
 
 
-def receipt(at: Any = NOW, counter: str = "plays", **more: Any) -> Record:
-    image = {"counter": {"S": counter}, "target": {"S": "v"}, "amount": {"N": "3"}, "at": {"N": str(at)}} | more
+def receipt(at: int = NOW, **attributes: Any) -> Record:
+    image = {"counter": {"S": "plays"}, "target": {"S": "v"}, "amount": {"N": "3"}, "at": {"N": str(at)}} | attributes
     return record("INSERT", {"id": {"S": "tally#1"}}, image)
 
 
-def child(at: Any = NOW, name: str = "INSERT", **more: Any) -> Record:
+def child(at: Any = NOW, name: str = "INSERT", **attributes: Any) -> Record:
     stamp = {"N": str(at)} if isinstance(at, int) else at
-    image = {**CHILD, "likedAt": {"N": "1"}, "nonce": {"S": "n"}} | ({"at": stamp} if stamp else {}) | more
+    image = {**CHILD, "likedAt": {"N": "1"}, "nonce": {"S": "n"}} | ({"at": stamp} if stamp else {}) | attributes
     return record(name, CHILD, *((None, image) if name == "REMOVE" else (image, None)))
 
 
@@ -85,7 +87,9 @@ def test_a_change_without_a_usable_minute_is_booked_on_the_minute_of_its_record(
 
 
 @pytest.mark.parametrize(("at", "booked"), [(NOW, NOW), (NOW - 300, NOW - 300), (NOW + 2, NOW + 2), (NOW + 3, NOW)])
-def test_an_addition_of_the_rollup_is_booked_on_the_minute_that_it_names_however_late(at: int, booked: int) -> None:
+def test_an_addition_of_the_rollup_is_booked_on_the_minute_that_it_names_unless_that_is_over_two_minutes_ahead(
+    at: int, booked: int
+) -> None:
     assert tally_effects(plays(9, "+a", at), plays(5, "b")) == [Effect("plays", "v", booked, observed=4)]
 
 
@@ -118,6 +122,7 @@ IMPORTED = {"imported": {"BOOL": True}}
 
 
 def test_an_import_is_expected_on_its_minute_and_belongs_to_the_day_of_the_child() -> None:
+    """If the time of the child (`likedAt`) is unusable or in the future, the import belongs to today."""
     today, day_s = 60 * NOW // 86_400, 86_400
     with_receipt = receipt(NOW, **IMPORTED)
     [effect] = bookkeeper.read_receipt(DECLARED, with_receipt)
@@ -133,32 +138,33 @@ def test_an_import_is_expected_on_its_minute_and_belongs_to_the_day_of_the_child
         insert, removal = record("INSERT", CHILD, image), record("REMOVE", CHILD, None, image)
         assert bookkeeper.read_count(DECLARED, insert) == (Effect("likes", "p", NOW, 1, day=day),)
         [effect] = bookkeeper.read_count(DECLARED, removal)
-        assert (effect.expected, effect.day) == (-1, -1), "a removal belongs to today"
+        assert (effect.expected, effect.day) == (-1, -1), "the removal is traffic, and belongs to no day of an import"
 
 
 def test_changes_and_imports_of_one_minute_are_separate_entries_even_if_they_come_late() -> None:
     play, imported = Effect("plays", "v", NOW, 1), Effect("plays", "v", NOW, 30, day=5)
     addition = Effect("plays", "v", NOW, observed=61)
     segments = entries(play, imported, addition, imported)
-    assert sorted(segments[NOW]) == [JournalEntry("plays", "v", "", 1, 61), JournalEntry("plays", "v", "", 60, 0, 5)]
+    both_imports = JournalEntry("plays", "v", "", 30 + 30, 0, 5)
+    assert sorted(segments[NOW]) == [JournalEntry("plays", "v", "", 1, 61), both_imports]
     assert entries(imported, judged=NOW) == {NOW + 2: [JournalEntry("plays", "v", "", 30, 0, 5)]}
 
 
-EDITS: dict[str, tuple[Keys | None, Keys | None]] = {
+EDITS: dict[str, tuple[Item | None, Item | None]] = {
     "same nonce": (plays(7, "a", NOW - 500), plays(5, "a", NOW - 500)),
     "the rollup's nonce": (plays(7, "+a", NOW - 500), plays(5, "+a", NOW - 500)),
     "a repair's nonce": (plays(7, "~2.a", NOW - 500), plays(5, "~2.a", NOW - 500)),
     "nonce removed": (plays(7, None, NOW - 500), plays(5, "a", NOW - 500)),
-    "put": (plays(2, None, NOW - 500), None),
+    "put without a nonce": (plays(2, None, NOW - 500), None),
     "removed": (None, plays(-2, "a", NOW - 500)),
     "removed repair": (None, plays(-2, "~2.a", NOW - 500)),
-    "an old image of a repair": (plays(7, "~4.a", NOW - 500), plays(5, "b", NOW)),
+    "an old item with a repair's nonce, restored": (plays(7, "~4.a", NOW - 500), plays(5, "b", NOW)),
     "a nonce that is not of a repair": (plays(7, "~a", NOW - 500), plays(5, "b", NOW)),
 }
 
 
 @pytest.mark.parametrize(("new", "old"), EDITS.values(), ids=EDITS)
-def test_an_edit_by_hand_is_booked_on_the_minute_of_its_record(new: Keys | None, old: Keys | None) -> None:
+def test_an_edit_by_hand_is_booked_on_the_minute_of_its_record(new: Item | None, old: Item | None) -> None:
     assert tally_effects(new, old) == [Effect("plays", "v", NOW, observed=2)]
 
 
@@ -174,14 +180,11 @@ def test_a_new_item_moves_its_tally_from_the_start_and_a_removed_item_back_to_th
     for name, images, amount in (("INSERT", (image, None), 5), ("REMOVE", (None, image), -5)):
         effects = bookkeeper.read_count(DECLARED, record(name, key, *images))
         assert list(effects) == [Effect("contest", "c", NOW, observed=amount)]
-    assert contest.start
-
-
-# Segments of a run
+    assert contest.start, "not 0"
 
 
 def entries(*effects: Effect, judged: int = -1) -> dict[int, list[JournalEntry]]:
-    """Returns the segments of a run with these effects, each from its own record."""
+    """Returns the segments of a run with these effects, each of its own record. `judged`: the last judged minute."""
     run = SegmentRun("1", BatchContext("counts", "s", NOW, judged))
     for effect in effects:
         run.add([effect])
@@ -229,9 +232,9 @@ def test_an_entry_of_a_judged_minute_is_booked_on_the_current_minute_without_its
         ("receipts", {"id": {"S": "heartbeat#7"}}),
     ],
 )
-@pytest.mark.parametrize("image", [None, {}, *({"rollup": flag} for flag in FLAGS)])
+@pytest.mark.parametrize("image", [None, {}, *({"rollup": value} for value in ROLLUPS)])
 def test_a_record_is_for_a_consumer_if_and_only_if_its_filter_lets_it_through(
-    name: str, table: str, keys: Keys, image: Keys | None
+    name: str, table: str, keys: Item, image: Item | None
 ) -> None:
     change = record(name, keys, image, {})
     assert goes_to_rollup(table, change) == passes_filters(ROLLUP, table, change)

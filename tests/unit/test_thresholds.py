@@ -25,7 +25,7 @@ CALLS = Counter(
 STOCK = Counter("stock", prefix="ITEM", sort_key="STOCK", attribute="qty", start=20, notify=Notify(at=(10, 20)))
 GROUPS = Counter("groups", prefix="G", sort_key="N", attribute="n", child="M#", max_shards=1, notify=Notify(at=(3,)))
 DECLARED = CounterIndex({counter.name: counter for counter in (CALLS, STOCK, GROUPS)})
-MADE_S = 1_795_000_000.25  # on 2026-11-18
+MADE_S = 1_795_000_000.25  # when DynamoDB made the records: on 2026-11-18
 
 
 def crossed(notify: Notify, old: int, new: int, *ceilings: int) -> list[tuple[int, bool]]:
@@ -42,6 +42,7 @@ def test_a_move_crosses_the_thresholds_that_single_steps_cross(at: set[int], eve
     for number in range(old, new, -1):
         stepped += [(number, False)] * (number in at)
     multiples = [(number, up) for number, up in stepped if up and number % every == 0]
+    # Of the multiples of `every`, a move makes events for the last MULTIPLES_MAX only.
     dropped = {(number, up) for number, up in multiples[:-MULTIPLES_MAX] if number not in at}
     assert crossed(Notify(at=tuple(at), every=every), old, new) == [step for step in stepped if step not in dropped]
 
@@ -54,7 +55,7 @@ def test_a_number_crosses_a_threshold_when_it_reaches_it_and_when_it_falls_below
 
 def test_a_percentage_is_crossed_at_the_least_number_that_has_reached_it() -> None:
     third = Notify(percent=(33,))
-    assert crossed(third, 3, 4, 10, 10) == [(4, True)]
+    assert crossed(third, 3, 4, 10, 10) == [(4, True)]  # 33 % of 10 are 3.3
     assert crossed(third, 4, 3, 10, 10) == [(4, False)]
     assert crossed(Notify(percent=(80, 100), at=(8,)), 0, 10, 10, 10) == [(8, True), (10, True)], (
         "two thresholds at one number make one event"
@@ -109,6 +110,7 @@ def test_invalid_thresholds_are_refused(notify: Any, why: str) -> None:
     assert why in str(refused.value)
 
 
+# From 5, a delta of 3 makes 5 and 8, and a delta of -3 makes 5 and 2. A debt moves the one limit.
 LIMITED = Counter("x", prefix="X", sort_key="N", attribute="n", start=5, floor=0, ceiling=10)
 
 
@@ -173,14 +175,17 @@ def test_a_counter_with_thresholds_has_one_shard_or_only_counts_up() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("threshold", [0, -5])
-def test_a_threshold_that_a_new_tally_has_reached_already_is_refused(fields: dict[str, Any], threshold: int) -> None:
+def test_a_threshold_that_every_new_tally_has_reached_is_refused(fields: dict[str, Any], threshold: int) -> None:
     sums = Counter("usage", prefix="USER", sort_key="U", attribute="u", notify=Notify(at=(1,)), **fields)
     with pytest.raises(Exception, match="because 0 is the least: give 1 or more"):
         replace(sums, notify=Notify(at=(1, threshold)))
 
 
 def record(counter: Counter, id_: str, old: int | None, new: int | None, sequence: int = 111, **more: Any) -> Record:
-    """Returns the record of a tally item whose images have these numbers. `more`: attributes of the new image."""
+    """Returns the record of a tally item whose images have these numbers. None: there is no such image.
+
+    `more`: attributes of the new image. Its nonce is b unless given; a, the nonce of the old image: an edit by hand.
+    """
     images = {
         name: {**tallies.key(counter, id_, 0), counter.attribute: {"N": str(number)}, "nonce": {"S": nonce}}
         for name, number, nonce in (("OldImage", old, "a"), ("NewImage", new, more.pop("nonce", "b")))
@@ -209,14 +214,14 @@ def test_an_event_names_the_counter_the_threshold_the_number_and_the_time() -> N
     assert {**event.detail, "event": ""} == {
         "event": "", "counter": "calls", "id": "7c20", "period": "2026-11-18", "threshold": 800, "percent": 80,
         "limit": 1_000, "direction": "up", "value": 812, "before": 790, "by": "change", "at": 1_795_000_000,
-        "sequence": f"{111:040}.00",
+        "sequence": f"{111:040}.00",  # 40 digits, so that sequences sort as texts; .00: the first event of the record
     }  # fmt: skip
     assert event == bookkeeper.read_count(DECLARED, change)[-1].events[0], (
-        "each time the record is read, the event has the same name"
+        "each time the record is read, the event has the same id"
     )
 
 
-def test_each_event_has_its_own_name_and_sequences_sort_the_events() -> None:
+def test_each_event_has_its_own_id_and_a_sequence_by_which_the_events_sort() -> None:
     first = details_of(record(STOCK, "x", 25, 5, sequence=9))
     later = details_of(record(STOCK, "x", 5, 25, sequence=10)) + details_of(record(STOCK, "y", 5, 25, sequence=10))
     assert [detail["threshold"] for detail in first] == [20, 10]
@@ -229,8 +234,8 @@ def test_each_event_has_its_own_name_and_sequences_sort_the_events() -> None:
     ("change", "by", "value"),
     [
         (record(STOCK, "x", 25, 5, nonce="a"), "edit", 5),
-        (record(STOCK, "x", 5, None), "edit", 20),
-        (record(STOCK, "x", 25, 5, nonce="~-20.z"), "repair", 5),
+        (record(STOCK, "x", 5, None), "edit", 20),  # without an item, the number is the start
+        (record(STOCK, "x", 25, 5, nonce="~-20.z"), "repair", 5),  # the nonce of a repair has its amount
         (record(STOCK, "x", None, 25), "change", 25),
         (record(GROUPS, "x", 7, 7, nonce="a", gone={"N": "1"}), "removal", 0),
     ],
@@ -242,10 +247,10 @@ def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: s
 
 
 def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> None:
-    """The new limit reaches an ended period up to a minute later. A hold may still move the number of that period."""
+    """A new limit is also copied into the tally of an ended period. If a hold moves that tally, events are made."""
     limited = replace(CALLS, limit_overrides=True)
     override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
-    for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):
+    for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):  # the day of the records is 18
         change = record(limited, f"7c20#2026-11-{day}", old, 85, **override)
         change["dynamodb"]["OldImage"]["override#name"] = {"S": "-"}
         effects = bookkeeper.read_count(CounterIndex({"calls": limited}), change)
@@ -257,8 +262,8 @@ def test_a_percentage_is_of_the_ceiling_in_each_image(period: str | None) -> Non
     limited = replace(CALLS, limit_overrides=True, period=period)
     id_ = f"7c20{'#2026-11-18' if period else ''}"
     override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
-    stale_mark = {"override#name": {"S": "?x"}}
-    no_override = {"override#name": {"S": "-"}}
+    stale_mark = {"override#name": {"S": "?x"}}  # limits.STALE_COPY_PREFIX
+    no_override = {"override#name": {"S": "-"}}  # limits.NO_OVERRIDE
 
     def events_of(old: int, new: int, before: dict[str, Any], after: dict[str, Any], nonce: str = "b") -> list[Any]:
         change = record(limited, id_, old, new, nonce=nonce, **after)
@@ -303,7 +308,7 @@ def test_a_period_that_ttl_removes_crosses_no_threshold() -> None:
 
 
 def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_threshold() -> None:
-    """The released amount makes a new item, which would look like a number that fell from the start."""
+    """The released amount makes a new item, as if the number had fallen from the start. Days 16 to 18 are kept."""
     index = CounterIndex({"calls": replace(CALLS, keep_periods=2, notify=Notify(at=(-5,)))})
     for day, events_made in ((15, 0), (16, 1)):
         effects = bookkeeper.read_count(index, record(CALLS, f"7c20#2026-11-{day}", None, -400))
@@ -311,7 +316,7 @@ def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_thres
 
 
 def test_a_run_always_fits_into_a_transaction() -> None:
-    """The last record of a run may cross every threshold, of which one may be `every`."""
+    """A run has room while it has EVENTS_MAX events. Its last record may cross every threshold, one of them `every`."""
     events_of_a_record, checkpoint_writes = THRESHOLDS_MAX - 1 + MULTIPLES_MAX, 1
     assert SEGMENTS_MAX + DEAD_LETTERS_MAX + checkpoint_writes + EVENTS_MAX + events_of_a_record <= 100
     run = SegmentRun("1", BatchContext("counts", "s"))

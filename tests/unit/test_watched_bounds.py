@@ -1,7 +1,7 @@
 """The bounds of a team number's excess, in a model: each reported excess is real, and a wrong number is found.
 
-Items are written and removed, and the team's code moves its number after a lag, or before the item. Halfway the number
-loses three for good. Each minute Tally checks the number, up to the record that the consumer has passed.
+Items are written and removed, and the team's code moves its number after a lag, or before the item. Halfway a fault
+lowers the number by 3 for good. Each minute Tally checks the number, up to the record that the consumer has passed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tally.team import watch
 from tally.team.team_numbers import TeamNumberNote
 from tests.tiers import in_long
 
-SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3
+SPAN_S, FAULT_S, LOST = 4 * 3600, 2 * 3600, 3  # how long the model runs; when the fault comes; what the number loses
 START_S = 1_795_000_000
 RULE = "60 True"  # `within_s` and `same_transaction` of the declaration, as the ledger notes them
-NUMBER = {"team_number": {"N": "0"}, "items": {"N": "0"}}
+NUMBERS = {"team_number": {"N": "0"}, "items": {"N": "0"}}  # the team's number and the count
 
 
 def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
@@ -32,7 +32,7 @@ def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
         return min(within_s, rng.expovariate(5 / within_s))
     if kind == "slow":
         return within_s - 1
-    if kind == "flushed":
+    if kind == "flushed":  # the team's code writes its numbers every `within_s`
         return within_s - at_s % within_s
     assert kind == "early"
     return -min(within_s, rng.expovariate(5 / within_s))
@@ -41,7 +41,7 @@ def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
 def changes_of_group(
     rate_per_min: float, kind: str, within_s: int, rng: random.Random, fault_s: float
 ) -> list[tuple[float, str, int]]:
-    """Returns the changes of a group's items and of its number, by time."""
+    """Returns the changes of a group, by time: the time, what changes (`item` or `number`), and by how much."""
     at_s, changes, items = 0.0, list[tuple[float, str, int]](), 0
     while (at_s := at_s + rng.expovariate(rate_per_min / 60)) < SPAN_S:
         sign = -1 if items > 0 and rng.random() < 0.3 else 1
@@ -55,6 +55,7 @@ def counter(within_s: int) -> Counter:
 
 
 def noted_bounds(low: int, high: int, since: float) -> dict[str, Any]:
+    """Returns the attributes by which the ledger notes the bounds of a group."""
     bounds = {name: {"N": str(value)} for name, value in (("low", low), ("high", high), ("since", since))}
     return {**bounds, "rule": {"S": RULE}}
 
@@ -70,9 +71,9 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
         while pending and pending[0][0] <= read_s:
             at_s, subject, amount = pending.pop(0)
             count, number = (count + amount, number) if subject == "item" else (count, number + amount)
-            up = amount if subject == "item" else -amount  # how much too low the number may be for a while
+            too_low = amount if subject == "item" else -amount  # for a while; negative: too high
             note = TeamNumberNote()
-            note.move(watched, START_S + at_s, max(up, 0), max(-up, 0))
+            note.move(watched, START_S + at_s, max(too_low, 0), max(-too_low, 0))
             for stretch, moved in note.moves.items():
                 item[stretch] = {"N": str(int(item.get(stretch, {"N": "0"})["N"]) + moved)}
         item |= {"team_number": {"N": str(number)}, "items": {"N": str(count)}}
@@ -86,7 +87,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
 @pytest.mark.parametrize("kind", ["same moment", "late", "slow", "flushed", "early"])
 @pytest.mark.parametrize("rate_per_min", [0.05, 1, 10, *in_long([60])])
 def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
-    """Before the fault no excess is reported, and after it at most the lost amount. A check reads up to 5 s ahead."""
+    """Before the fault no excess is reported, and then at most the lost amount. A check may see the fault 5 s early."""
     for seed in range(2):
         for at_s, excess in checks(rate_per_min, kind, 60, seed, FAULT_S):
             assert excess == 0 if at_s < FAULT_S - 5 else -LOST <= excess <= 0, (seed, at_s)
@@ -96,7 +97,7 @@ def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
 def test_the_whole_excess_of_a_group_with_few_changes_is_found_within_minutes(
     rate_per_min: float, within_s: int, minutes: int
 ) -> None:
-    """The fewer changes are in flight, the sooner the excess is found."""
+    """The fewer changes a group has within `within_s`, which its number may lack, the sooner the excess is found."""
     for seed in range(3):
         found_at_s = [at_s for at_s, excess in checks(rate_per_min, "late", within_s, seed, FAULT_S) if excess == -LOST]
         assert found_at_s, seed
@@ -123,11 +124,11 @@ def test_the_noted_bounds_are_replaced_if_the_declaration_has_another_rule() -> 
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 3600), (3600, 60), (5, 60)])
-def test_changes_in_flight_stay_in_flight_if_within_s_changes(before: int, after: int) -> None:
-    """The second declaration reads the sums by stretch of time (team/team_numbers.py) that the first one wrote."""
+def test_changes_that_the_number_may_lack_keep_widening_the_bounds_if_within_s_changes(before: int, after: int) -> None:
+    """The second declaration reads the sums by stretch of time (team_numbers.py) that the first declaration wrote."""
     first, second = counter(before), counter(after)
     note = TeamNumberNote()
     note.move(first, START_S + 7, 1, 2)
     item = {name: {"N": str(amount)} for name, amount in note.moves.items()}
-    assert watch.excess_bounds(second, item | NUMBER, START_S + 7 + after) == (-2, 1)
-    assert watch.excess_bounds(second, item | NUMBER, START_S + 7 + before + after) == (0, 0)
+    assert watch.excess_bounds(second, item | NUMBERS, START_S + 7 + after) == (-2, 1)
+    assert watch.excess_bounds(second, item | NUMBERS, START_S + 7 + before + after) == (0, 0)

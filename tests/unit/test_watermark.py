@@ -1,4 +1,4 @@
-"""The watermark: shard trees, checkpoints, heartbeats, reads of quiet leaves, and the stored JUDGE item.
+"""How a sweep finds the watermark (shard trees, checkpoints, heartbeats, reads of quiet leaves), and stores it.
 
 A *leaf* is a stream shard that no other shard follows. A leaf is *quiet* if no record has come for two minutes.
 """
@@ -26,7 +26,7 @@ from tests.tiers import in_long
 
 
 class Shard(NamedTuple):
-    """A stream shard, and its parent shard."""
+    """A stream shard. `parent`: the shard that it follows; None: no shard."""
 
     id: str
     parent: str | None = None
@@ -36,14 +36,14 @@ NOW_S = 1_800_000_000.0
 MINUTE = int(NOW_S // 60)
 CONSUMERS, TABLES = ("rollup", "bookkeeper"), ("counts", "receipts")
 ONE_SHARD_EACH = {"counts": [Shard("c")], "receipts": [Shard("r")]}
-RECORD: dict[str, Any] = {}
+RECORD: dict[str, Any] = {}  # goes to the bookkeeper, as every record but the removal of a receipt does
 
 
 @dataclass
 class Streams:
-    """The streams. `trees`: the shards of each table. `answers`: the answers of GetRecords for a shard, call by call.
+    """Imitates the streams. `trees`: the shards of each table. `answers`: by shard, the answers of GetRecords in order.
 
-    `requested`: each shard whose records were read, and after which sequence number.
+    `requested`: each shard whose records were read, and after which sequence number. `failing`: each read fails.
     """
 
     trees: dict[str, list[Shard]] = field(default_factory=lambda: dict(ONE_SHARD_EACH))
@@ -82,9 +82,9 @@ class Stack:
     ) -> None:
         """Store a checkpoint in a shard, of one consumer or of both consumers.
 
-        `ago_s`: the age of the newest record that the consumer has passed. `note`: the sequence number of the newest
-        record for the rollup; 0: none came. `heartbeat`: the key of the newest heartbeat; empty: none came. `table`:
-        empty: the first letter of the shard decides.
+        `ago_s` and `sequence`: the age at NOW_S and the sequence number of the newest record that the consumer has
+        passed. `note`: the sequence number of the newest record for the rollup; 0: none came. `heartbeat`: the key of
+        the newest heartbeat; empty: none came. `table`: if empty, the first letter of the shard decides.
         """
         table = table or ("receipts" if shard[0] == "r" else "counts")
         for name in [consumer] if consumer else CONSUMERS:
@@ -136,16 +136,16 @@ def pass_everything(stack: Stack, after_s: float) -> None:
         stack.checkpoint(shard, -after_s)
 
 
-def ago_s(time_s: float) -> float:
+def seconds_ago(time_s: float) -> float:
     return NOW_S - time_s
 
 
-# Checkpoints
-
-
 def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
-    """Returns how far the rollup and the bookkeeper are behind NOW_S, in the shard where each has passed least."""
-    return ago_s(snapshot.all_passed_s("rollup")), ago_s(snapshot.all_passed_s("bookkeeper"))
+    """Returns how far the rollup and the bookkeeper are behind NOW_S, in the shard where each has passed least.
+
+    At least 60 s, because DynamoDB may list a new shard a minute late.
+    """
+    return seconds_ago(snapshot.all_passed_s("rollup")), seconds_ago(snapshot.all_passed_s("bookkeeper"))
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
@@ -153,7 +153,7 @@ def lags_s(snapshot: StreamsSnapshot) -> tuple[float, float]:
 def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
     stack: Stack, consumer: str, shard: str
 ) -> None:
-    """The consumer has passed the heartbeats in the other shards."""
+    """In this shard a record waits: an unread one for the bookkeeper, or one (9) after the rollup's checkpoint (8)."""
     stack.streams.trees = {table: [Shard(f"{table[0]}{number}") for number in range(3)] for table in TABLES}
     stack.streams.answers = {shard: [[RECORD]]}
     for number in range(3):
@@ -165,25 +165,26 @@ def test_a_consumer_has_passed_as_much_as_in_the_shard_where_it_lags_most(
     assert snapshot.most_lagging(consumer)[0].split()[1] == shard
 
 
-# The rollup, whose filter lets few records through: the bookkeeper notes the newest of these records
-
-
 @pytest.mark.parametrize(
     ("checkpoints", "lag_s"),
     [  # a checkpoint: shard, consumer, sequence number, and the noted sequence number of a record for the rollup
         ([("c1", "bookkeeper", 9, 0)], 70),  # no record for the rollup came to this leaf
         ([("c1", "bookkeeper", 9, 8)], 400),  # a record came, and the rollup has no checkpoint
-        ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),
-        ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 7, 7)], 300),
+        ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # the rollup has passed record 8
+        ([("c1", "bookkeeper", 9, 8), ("c1", "rollup", 7, 7)], 300),  # the rollup has not passed record 8
         ([("c1", "bookkeeper", 11, 9), ("c1", "rollup", 10, 10)], 70),  # sequence numbers are compared as numbers
         ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 0)], 400),  # the rollup has not finished c0
-        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # and begun c1
+        ([("c0", "bookkeeper", 9, 10), ("c1", "bookkeeper", 9, 8), ("c1", "rollup", 8, 8)], 70),  # it has finished c0
     ],
 )
 def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_record_for_it(
     stack: Stack, checkpoints: list[tuple[str, str, int, int]], lag_s: int
 ) -> None:
-    """If the rollup had to read every leaf, a leaf without records for it would stop `as_of` and judging."""
+    """The bookkeeper notes the newest record that the rollup's filter lets through.
+
+    If the rollup had to read every leaf, a leaf without records for it would stop `as_of` and judging. The lag is the
+    age of a checkpoint: 400 s in c0, and in c1 70 s for the bookkeeper and 300 s for the rollup.
+    """
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400)
@@ -193,29 +194,26 @@ def test_the_rollup_is_as_far_as_the_bookkeeper_if_it_has_passed_the_newest_reco
     assert lags_s(stack.snapshot())[0] == lag_s
 
 
-@pytest.mark.parametrize(("after_min", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
+@pytest.mark.parametrize(("expired_min", "lag_s"), [(5, 400), (7, 70)])  # lineage.RETENTION_MARGIN is 6 minutes
 def test_the_rollup_does_not_wait_for_records_that_the_stream_has_dropped(
-    stack: Stack, after_min: int, lag_s: int
+    stack: Stack, expired_min: int, lag_s: int
 ) -> None:
-    """If the rollup was off for more than a day, such a record can never be read, and judging would stop for ever."""
+    """If the rollup was off for more than a day, it can never read such a record, and judging would stop for ever."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 400, consumer="rollup", sequence=9)
-    stack.checkpoint("c0", lineage.STREAM_RETENTION_S + 60 * after_min, consumer="bookkeeper", sequence=12, note=10)
+    stack.checkpoint("c0", lineage.STREAM_RETENTION_S + 60 * expired_min, consumer="bookkeeper", sequence=12, note=10)
     stack.checkpoint("c1", 70, consumer="bookkeeper", note=0)
     assert lags_s(stack.snapshot())[0] == lag_s
-
-
-# Shard trees
 
 
 def test_a_stream_without_shards_proves_nothing(up_to_date_stack: Stack) -> None:
     for table in TABLES:
         up_to_date_stack.streams.trees = ONE_SHARD_EACH | {table: []}
-        assert lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S)
+        assert lags_s(up_to_date_stack.snapshot()) == (NOW_S, NOW_S), "both have passed nothing since 1970"
 
 
-def test_the_last_minute_is_not_passed_because_a_new_shard_may_not_be_listed(up_to_date_stack: Stack) -> None:
+def test_the_last_minute_does_not_count_as_passed_because_a_new_shard_may_be_unlisted(up_to_date_stack: Stack) -> None:
     assert lags_s(up_to_date_stack.snapshot()) == (60, 60)
     store = up_to_date_stack.store
     store_with_short_minutes = replace(store, settings=store.settings._replace(minute_s=4))
@@ -226,7 +224,7 @@ def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stac
     """Lambda finishes a parent shard before its children, so the parent's checkpoint holds for the children, too."""
     stack.checkpoint("r")
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0"), Shard("c3", "c2")]
-    stack.streams.answers = {"c3": [[RECORD]]}
+    stack.streams.answers = {"c3": [[RECORD]]}  # without an unread record, the quiet leaf would count as passed
     stack.checkpoint("c0", 300)
     stack.checkpoint("c1", 80)
     snapshot = stack.snapshot()
@@ -238,14 +236,11 @@ def test_a_shard_without_a_checkpoint_is_passed_as_far_as_its_parent(stack: Stac
     assert lags_s(stack.snapshot()) == (200, 200)
 
 
-def test_parents_in_a_circle_do_not_hang_the_walk(stack: Stack) -> None:
+def test_a_snapshot_of_shards_that_are_each_others_parents_ends(stack: Stack) -> None:
     stack.streams.trees["counts"] = [Shard("c0", "c1"), Shard("c1", "c0"), Shard("c2", "c1")]
     stack.checkpoint("r")
     stack.checkpoint("c0", 70)
     assert lags_s(stack.snapshot()) == (70, 70)
-
-
-# Heartbeats
 
 
 def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_when_it_is_quiet(stack: Stack) -> None:
@@ -254,7 +249,7 @@ def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_w
     stack.checkpoint("r", 100, heartbeat="")
     stack.sweep(NOW_S)
     assert (stack.heartbeats("counts"), stack.heartbeats("receipts")) == ({"old"}, set())
-    stack.sweep(NOW_S + 60)
+    stack.sweep(NOW_S + 60)  # from here on each leaf is quiet: its newest record is more than two minutes old
     stack.sweep(NOW_S + 120)
     counts = stack.heartbeats("counts")
     assert "old" in counts
@@ -264,8 +259,8 @@ def test_a_leaf_without_a_heartbeat_gets_the_key_of_its_parent_and_random_keys_w
     assert len(stack.heartbeats("receipts")) == 2 * heartbeats.RANDOM_HEARTBEATS
 
 
-def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shard ids differ within one stream only. In an emulator both streams had the same id, and judging stopped."""
+def test_two_shards_with_one_id_in_two_streams_are_two_shards(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are unique within one stream only. In an emulator, shards of both streams had one id, and judging stopped."""
     stack.streams.trees = {table: [Shard("same")] for table in TABLES}
     stack.checkpoint("same", table="counts")
     stack.checkpoint("same", 200, table="receipts", heartbeat="")
@@ -275,7 +270,7 @@ def test_two_shards_of_one_name_in_two_streams_are_two_shards(stack: Stack, monk
     stack.checkpoint("same", 200, table="counts", heartbeat="")
     monkeypatch.setattr(stack.streams, "records_after", lambda table, *_: [[RECORD] * (table == "counts")])
     snapshot = stack.snapshot()
-    assert [ago_s(snapshot.passed_s("bookkeeper", table)) for table in TABLES] == [200, 60]
+    assert [seconds_ago(snapshot.passed_s("bookkeeper", table)) for table in TABLES] == [200, 60]
 
 
 @pytest.mark.parametrize("is_quiet", [False, True])
@@ -306,12 +301,9 @@ def test_a_failed_heartbeat_stops_no_other_heartbeat_and_its_leaf_counts_as_a_le
     assert stack.judge_item()["rollup_passed_s"] == str(int(NOW_S) - 60)
 
 
-# Leaves that no heartbeat reaches
-
-
 @pytest.fixture
 def quiet_stack(stack: Stack) -> Stack:
-    """A stack with a leaf `c2` that no heartbeat reaches and no record comes to. `c0` is the parent of `c1`, too."""
+    """A stack whose leaf `c2` gets no heartbeat and no record. The checkpoint of its parent `c0` is 400 s old."""
     stack.streams.trees["counts"] = [Shard("c0"), Shard("c1", "c0"), Shard("c2", "c0")]
     stack.checkpoint("c0", 400)
     for shard in ("c1", "r"):
@@ -327,26 +319,26 @@ def test_records_of_expired_receipts_do_not_count_as_unread(
 ) -> None:
     """Lambda filters the removals of receipts, and delivers every record of counts to the bookkeeper.
 
-    A sweep reads lineage.PEEKED_MAX (20) answers. If all 20 have records, the leaf may have more, and is not passed.
+    If 20 answers (lineage.PEEKED_MAX) do not show that a leaf has no unread record, it does not count as passed.
     """
     stack.checkpoint("r", 200, heartbeat="")
     stack.checkpoint("c", 200, heartbeat="")
     answers = [*[[{"eventName": "REMOVE"}]] * removals, last_answer]
-    stack.streams.answers = {"r": answers, "c": [[]] * 5}
-    assert ago_s(stack.snapshot().passed_s("bookkeeper", "receipts")) == (200 if is_unread else 60)
+    stack.streams.answers = {"r": answers}
+    assert seconds_ago(stack.snapshot().passed_s("bookkeeper", "receipts")) == (200 if is_unread else 60)
     stack.streams.answers = {"c": answers}
-    assert ago_s(stack.snapshot().passed_s("bookkeeper", "counts")) == 200
+    assert seconds_ago(stack.snapshot().passed_s("bookkeeper", "counts")) == 200
 
 
-@pytest.mark.parametrize(("ago_s", "is_peeked"), [(119, False), (120, False), (121, True)])
-@pytest.mark.parametrize("key", ["", "k"])
-def test_a_leaf_is_peeked_at_if_it_is_quiet_and_no_heartbeat_reaches_it(
-    stack: Stack, ago_s: int, is_peeked: bool, key: str
+@pytest.mark.parametrize(("ago_s", "is_quiet"), [(119, False), (120, False), (121, True)])
+@pytest.mark.parametrize("heartbeat", ["", "k"])
+def test_a_sweep_reads_a_leaf_itself_if_the_leaf_is_quiet_and_no_heartbeat_reaches_it(
+    stack: Stack, ago_s: int, is_quiet: bool, heartbeat: str
 ) -> None:
-    stack.checkpoint("c", ago_s, heartbeat=key)
+    stack.checkpoint("c", ago_s, heartbeat=heartbeat)
     stack.checkpoint("r", 1)
     stack.sweep(NOW_S)
-    assert bool(stack.streams.requested) == (is_peeked and not key)
+    assert bool(stack.streams.requested) == (is_quiet and not heartbeat)
 
 
 def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> None:
@@ -365,11 +357,12 @@ def test_a_quiet_leaf_without_unread_records_is_passed(quiet_stack: Stack) -> No
     ],
     ids=["in the leaf", "in the parent", "in a shard between them", "parent not listed", "five empty answers"],
 )
-def test_an_unread_record_in_a_leaf_or_before_it_delays_both_consumers(
+def test_an_unread_record_in_a_leaf_or_in_a_shard_before_the_leaf_delays_both_consumers(
     quiet_stack: Stack, tree: dict[str, str], unread: dict[str, list[list[Any]]], lag_s: int
 ) -> None:
-    first = [] if tree == {"c2": "c9"} else [Shard("c0")]
-    quiet_stack.streams.trees["counts"] = [*first, Shard("c1", "c0"), *itertools.starmap(Shard, tree.items())]
+    """A shard that is not listed is not read. After five empty answers, a shard counts as read to its end."""
+    listed_parent = [] if tree == {"c2": "c9"} else [Shard("c0")]
+    quiet_stack.streams.trees["counts"] = [*listed_parent, Shard("c1", "c0"), *itertools.starmap(Shard, tree.items())]
     quiet_stack.streams.answers |= unread
     assert lags_s(quiet_stack.snapshot()) == (lag_s, lag_s)
 
@@ -386,18 +379,15 @@ def test_a_shard_that_cannot_be_read_is_not_passed(quiet_stack: Stack) -> None:
     assert lags_s(quiet_stack.snapshot()) == (400, 400)
 
 
-# The JUDGE item
-
-
 def test_a_ledger_of_another_format_is_neither_read_nor_written(up_to_date_stack: Stack) -> None:
     up_to_date_stack.sweep(NOW_S)
     assert up_to_date_stack.judge_item()["format"] == str(keys.FORMAT)
     other_format = watermark.WATERMARK_KEY | {"format": {"N": str(keys.FORMAT + 1)}}
     up_to_date_stack.store.client.put_item(TableName=up_to_date_stack.store.settings.ledger_table, Item=other_format)
     message = f"in format {keys.FORMAT + 1}, and this Tally reads format {keys.FORMAT}"
-    for read in (partial(up_to_date_stack.sweep, NOW_S + 60), partial(watermark.as_of, Call(up_to_date_stack.store))):
+    for use in (partial(up_to_date_stack.sweep, NOW_S + 60), partial(watermark.as_of, Call(up_to_date_stack.store))):
         with pytest.raises(ConfigurationError, match=message):
-            read()
+            use()
     assert "written_s" not in up_to_date_stack.judge_item()
 
 
@@ -411,7 +401,8 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
         "warm_up_until", "first_judged_s", "oldest_loss_s",
     )  # fmt: skip
     assert {name: float(stored[name]) for name in names} == {name: getattr(watermark_, name) for name in names}
-    assert min(watermark_.journal_complete_s, watermark_.reads_complete_s, watermark_.warm_up_until) > MINUTE
+    assert min(watermark_.journal_complete_s, watermark_.reads_complete_s) > NOW_S, "8 sweeps give each field a value"
+    assert watermark_.warm_up_until > MINUTE
 
 
 @pytest.mark.parametrize("stalled_minutes", [10, *in_long([0])])
@@ -419,32 +410,36 @@ def test_the_ledger_stores_the_watermark_under_the_names_of_its_fields(up_to_dat
 def test_the_judge_starts_when_the_minute_of_the_first_sweep_is_closed(
     stack: Stack, stalled_minutes: int, restored_minutes_ago: int | None
 ) -> None:
-    """Judging begins with the first minute of the tables, so an early edit is found. A stall only delays the start.
+    """The first judged minute is the minute of the first sweep, so that an early edit is found.
 
-    In restored tables, judging begins two minutes after the time that they were restored to, or later.
+    If the consumers then stall (`stalled_minutes`), judging only begins later. Of tables that were restored, the first
+    judged minute is at least two minutes after the minute that they were restored to.
     """
     if restored_minutes_ago is not None:
         restored = watermark.WATERMARK_KEY | {"restored_s": {"N": str(60 * (MINUTE - restored_minutes_ago) + 59)}}
         stack.store.client.put_item(TableName=stack.store.settings.ledger_table, Item=restored)
     stack.streams.answers = {"c": [[RECORD]], "r": [[RECORD]]}
-    first = None
+    first_sweep = None  # the first sweep that says which minutes are judged
     for minute in range(20):
         if minute == 0 or minute > stalled_minutes:
             pass_everything(stack, 60 * minute)
         closed = watermark.read(stack.store).last_complete_minute(stack.store.settings)
         stack.sweep(NOW_S + 60 * minute)
-        assert ("judged" in stack.judge_item()) == (first is not None or closed >= MINUTE)
-        first = minute if first is None and "judged" in stack.judge_item() else first
-    after = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
-    assert watermark.last_judged_minute(stack.store) == MINUTE + after - 1, "only the judge advances this minute"
-    assert first is not None
-    assert first <= stalled_minutes + 8, "the first probes and the end of the minute take a few sweeps"
+        assert ("judged" in stack.judge_item()) == (first_sweep is not None or closed >= MINUTE)
+        first_sweep = minute if first_sweep is None and "judged" in stack.judge_item() else first_sweep
+    skipped = 0 if restored_minutes_ago is None else max(0, 2 - restored_minutes_ago)
+    assert watermark.last_judged_minute(stack.store) == MINUTE + skipped - 1, "only the judge advances this minute"
+    assert first_sweep is not None
+    assert first_sweep <= stalled_minutes + 8, "the first probes and the end of the minute take a few sweeps"
 
 
 def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_the_rollup(
     up_to_date_stack: Stack,
 ) -> None:
-    """In shard c1 the bookkeeper lags until minute 5. Then it passes the first probe, and in minute 7 the second."""
+    """In shard c1 the bookkeeper lags until minute 5. Then it passes the probe that the sweep of minute 0 stored.
+
+    In minute 7 it passes the probe of minute 5. A probe has the rollup's time, which is 60 s before the sweep.
+    """
     up_to_date_stack.streams.trees["counts"] = [Shard("c"), Shard("c1")]
     complete_s = []
     for minute in range(8):
@@ -453,7 +448,7 @@ def test_the_journal_is_complete_when_the_bookkeeper_has_passed_the_writes_of_th
         up_to_date_stack.streams.answers["c1"] = [[RECORD]]
         up_to_date_stack.sweep(NOW_S + 60 * minute)
         complete_s.append(int(up_to_date_stack.judge_item()["journal_complete_s"]) - NOW_S)
-    assert complete_s == [-NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60]
+    assert complete_s == [0 - NOW_S] * 5 + [-60] * 2 + [60 * 5 - 60]
 
 
 def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_fresh_for_10_s(
@@ -468,7 +463,7 @@ def test_of_two_sweeps_at_once_one_stores_the_watermark_and_a_watermark_is_too_f
     assert float(up_to_date_stack.judge_item()["written_s"]) == NOW_S + 60
     before = watermark.read(up_to_date_stack.store)
     assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0, 9.9, 10)] == [True, True, False]
-    settings = settings._replace(minute_s=6)  # a tenth of a minute, so 1 s
+    settings = settings._replace(minute_s=6)  # 10 s are a sixth of a minute, so 1 s of a minute of 6 s
     assert [before.is_too_fresh(settings, NOW_S + 60 + after_s) for after_s in (0.9, 1)] == [True, False]
 
 
@@ -495,30 +490,33 @@ def test_the_first_record_begins_the_ledger_and_a_sweep_at_the_same_time_writes_
 def test_as_of_stays_before_a_dead_letter_of_the_rollup_until_one_sweep_after_its_redrive(
     up_to_date_stack: Stack, made_ago_s: int
 ) -> None:
-    """A sweep may see the redrive before the rollup's addition, so the next sweep still uses the deleted marker."""
+    """A sweep may see that the dead letter is gone before it sees what the redrive added.
+
+    A younger dead letter, and an older dead letter of the bookkeeper, make no difference.
+    """
     settings, table = up_to_date_stack.store.settings, up_to_date_stack.store.settings.ledger_table
     made_s = int(NOW_S) - made_ago_s
-    marker = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s:010}#r#7")
+    oldest = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s:010}#r#7")
     younger = keys.key(keys.DEAD_LETTER_KEY, f"rollup#{made_s + 5:010}#a#7")
-    bookkeepers = keys.key(keys.DEAD_LETTER_KEY, f"bookkeeper#{made_s - 100:010}#r#7")
+    of_bookkeeper = keys.key(keys.DEAD_LETTER_KEY, f"bookkeeper#{made_s - 100:010}#r#7")
     shown_s = []
     for minute in range(6):
         pass_everything(up_to_date_stack, 60 * minute)
         if minute == 1:
-            for key in (younger, bookkeepers, marker):
+            for key in (younger, of_bookkeeper, oldest):
                 up_to_date_stack.store.client.put_item(TableName=table, Item=key)
         if minute == 3:
-            up_to_date_stack.store.client.delete_item(TableName=table, Key=marker)
+            up_to_date_stack.store.client.delete_item(TableName=table, Key=oldest)
             up_to_date_stack.store.client.delete_item(TableName=table, Key=younger)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
         shown_s.append(watermark.read(up_to_date_stack.store).as_of(settings))
-    rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]
+    rolled_up_s = [int(NOW_S) + 60 * minute - 60 for minute in range(6)]  # found by a sweep, used by the next sweep
     expected_s = [min(rolled_up_s[0], made_s), min(rolled_up_s[1], made_s), made_s, rolled_up_s[3], rolled_up_s[4]]
     assert shown_s == [None, *(time_s - 5 for time_s in expected_s)]  # 5 s: lineage.CLOCK_SKEW
 
 
-def test_the_watermark_never_goes_back(up_to_date_stack: Stack) -> None:
-    """Checkpoints expire, and a new shard in the list has no checkpoint."""
+def test_the_times_of_the_watermark_never_decrease(up_to_date_stack: Stack) -> None:
+    """A sweep may find less than an earlier sweep: checkpoints expire, and a new shard has no checkpoint."""
     for minute in range(6):
         pass_everything(up_to_date_stack, 60 * minute)
         up_to_date_stack.sweep(NOW_S + 60 * minute)
@@ -545,10 +543,8 @@ def test_a_sweep_keeps_the_minute_that_a_judge_judged_during_the_sweep(up_to_dat
     assert watermark.last_judged_minute(up_to_date_stack.store) == before.judged + 1 > 1
 
 
-# Closed minutes, as_of and lags
-
-
 def test_a_minute_is_closed_two_minutes_and_the_clock_skew_after_it_began(store: Store) -> None:
+    """The clock skew is a twelfth of a minute: 5 s, or 1 s of a minute of 12 s."""
     for complete_s, minute_s, closed in (
         (0, 60, -1), (60 * MINUTE + 4, 60, MINUTE - 3), (60 * MINUTE + 5, 60, MINUTE - 2),
         (60 * MINUTE + 64, 60, MINUTE - 2), (12 * MINUTE, 12, MINUTE - 3), (12 * MINUTE + 1, 12, MINUTE - 2),
@@ -570,7 +566,7 @@ def test_as_of_is_read_once_a_second_at_most_and_is_none_before_there_is_a_water
     clock[0] += watermark.CACHE_S / 2
     assert watermark.as_of(call) is None
     clock[0] += watermark.CACHE_S / 2
-    assert watermark.as_of(call) == NOW_S - 120 - 5  # 5 s: lineage.CLOCK_SKEW
+    assert watermark.as_of(call) == NOW_S - 60 - 60 - 5  # a minute and lineage.CLOCK_SKEW before the first sweep
     store = up_to_date_stack.store
     without_ledger = replace(store, settings=store.settings._replace(ledger_table="tally-none"))
     with pytest.raises(Exception, match="refused"):

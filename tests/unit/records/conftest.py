@@ -16,7 +16,7 @@ LOST = ReadTimeoutError(endpoint_url="http://lost")
 
 @record
 class Customer:
-    """The test record of the Java client: counters with defaults, with a start and step, and downwards."""
+    """The test record of the Java client: counters with defaults, with a start and a step, and with a negative step."""
 
     id: str = partition_key()
     name: str | None = None

@@ -27,6 +27,8 @@ from tests.unit.records.conftest import Customer, Note, numbers_of
 
 @record
 class Everything:
+    """A record class with an attribute of each type."""
+
     id: str = partition_key()
     text: str | None = None
     whole: int | None = None
@@ -114,7 +116,7 @@ def test_an_error_names_a_value_that_cannot_be_stored_exactly(
     assert recording_client.sent == []
 
 
-def test_attribute_names_may_be_reserved_words_have_dots_or_be_no_python_identifiers(
+def test_attribute_names_may_be_reserved_words_and_may_contain_dots_spaces_and_signs(
     recording_client: Any, table: str
 ) -> None:
     @record
@@ -169,10 +171,10 @@ def test_an_item_that_does_not_fit_the_class_raises_an_error_with_the_attribute(
         Records(recording_client, table, cls).get_item("1")
 
 
-def test_a_missing_or_null_attribute_is_none_or_the_default(recording_client: Any, table: str) -> None:
+def test_a_missing_or_null_attribute_is_none_if_allowed_and_else_the_default(recording_client: Any, table: str) -> None:
     item: Any = {"id": {"S": "1"}, "name": {"S": "n"}, "unknown": {"S": "x"}}
-    for more in ({}, {"maybe": {"NULL": True}}):
-        recording_client.put_item(TableName=table, Item=item | more)
+    for maybe in ({}, {"maybe": {"NULL": True}}):
+        recording_client.put_item(TableName=table, Item=item | maybe)
         read = Records(recording_client, table, Strict).get_item("1")
         assert read == Strict(id="1", name="n", maybe=None, always="default")
 
@@ -187,13 +189,14 @@ def test_a_record_or_a_key_of_another_class_is_refused(recording_client: Any, cu
 
 
 def declare(**attributes: tuple[Any, ...]) -> Callable[[], type]:
-    """Returns a function that makes a record class. Each attribute has an annotation, and may have a default."""
+    """Returns a function that makes a record class. `attributes`: each one's annotation, and its default if any."""
     members = {name: declared[1] for name, declared in attributes.items() if len(declared) > 1}
     annotations = {name: declared[0] for name, declared in attributes.items()}
     return lambda: record(type("Bad", (), {"__annotations__": annotations, **members}))
 
 
 def declare_with_key(annotation: Any, *default: Any) -> Callable[[], type]:
+    """Declares a class with a key and an attribute `x`."""
     return declare(id=(str, partition_key()), x=(annotation, *default))
 
 

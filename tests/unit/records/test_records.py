@@ -37,14 +37,12 @@ from tests.unit.records.conftest import LOST, Customer, Note, RecordingClient, n
 DOCUMENT = File(__file__).resolve().parents[3] / "docs" / "records.md"
 BUSY = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException", "Message": ""}}, "GetItem")
 
-# Counters
-
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_first_write_writes_the_start_and_each_update_adds_delta(
     recording_client: Any, table: str, exact: bool
 ) -> None:
-    """Many threads update at once. Without `exact` each update answers with another number."""
+    """Many threads update at once. Without `exact`, no two updates answer with the same number."""
     customers = Records(recording_client, table, Customer, exact=exact)
     assert numbers_of(customers.update_item(Customer(id="1"))) == numbers_of(customers.get_item("1")) == (0, 10, -20)
     assert numbers_of(customers.put_item(Customer(id="2"))) == numbers_of(customers.get_item("2")) == (0, 10, -20)
@@ -91,7 +89,7 @@ def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
     """The Java client refused such a write until aws-sdk-java-v2 pull request 4314."""
     customers.update_item(Customer(id="1", name="Ada"))
     read: Any = customers.get_item("1")
-    customers.update_item(Customer(id="1", name="Bob"))  # another program
+    customers.update_item(Customer(id="1", name="Bob"))  # as another program would
     read.name = "Eva"
     assert customers.update_item(read) == Customer(id="1", name="Eva", visits=2, points=20, left=-22)
     assert numbers_of(customers.update_item(pickle.loads(pickle.dumps(read)))) == (3, 25, -23)
@@ -102,17 +100,14 @@ def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
         customers.update_item(read)
 
 
-# put_item resets counters only if reset_counters is True
-
-
 def test_put_resets_counters_only_with_reset_counters(customers: Records[Customer], notes: Records[Note]) -> None:
-    """A record that was read is refused, too. A record without counters is overwritten."""
+    """This also holds for a record that was read. A record of a class without counters is overwritten."""
     customers.update_item(Customer(id="1"))
     read = customers.update_item(Customer(id="1", name="Ada"))
-    either = Attr("id").exists() | Attr("id").not_exists()  # always holds: put_item's own condition still refuses
+    always_true = Attr("id").exists() | Attr("id").not_exists()  # so put_item's own condition refuses
     for overwriting in (Customer(id="1", name="Eva"), read):
         with pytest.raises(RecordExistsError, match=r"id='1'.*visits, points, left.*reset_counters=True") as refused:
-            customers.put_item(overwriting, condition=either)
+            customers.put_item(overwriting, condition=always_true)
         assert refused.value.status == 409
         unchanged = Customer(id="1", name="Ada", visits=1, points=15, left=-21)
         assert customers.from_item(refused.value.item) == customers.get_item("1") == unchanged
@@ -125,7 +120,7 @@ def test_put_resets_counters_only_with_reset_counters(customers: Records[Custome
 
 
 def test_the_check_of_put_is_a_condition_of_the_write(recording_client: Any, customers: Records[Customer]) -> None:
-    """A condition also holds in a transaction, and if another write comes first."""
+    """So put_write refuses in a transaction, too, and if another write makes the record just before."""
     writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
     for write in writes:
         recording_client.transact_write_items(TransactItems=[write])
@@ -134,9 +129,6 @@ def test_the_check_of_put_is_a_condition_of_the_write(recording_client: Any, cus
     (reason,) = cancelled.value.response["CancellationReasons"]  # type: ignore[typeddict-item]
     assert reason["Code"] == "ConditionalCheckFailed"
     assert numbers_of(customers.from_item(reason["Item"])) == numbers_of(customers.get_item("1")) == (1, 15, -21)
-
-
-# Unset attributes
 
 
 def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
@@ -153,19 +145,14 @@ def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_an_update_makes_a_missing_record_unless_it_only_removes(
+def test_an_update_makes_a_missing_record_unless_it_only_removes_attributes(
     store: Store, notes: Records[Note], table: str, exact: bool
 ) -> None:
-    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761). The embedded engine does, so its answer is faked."""
+    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761), but the engine does. So `dynamodb` imitates it."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
-    unanswered: Any = RecordingClient(
-        store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}]
-    )
+    dynamodb: Any = RecordingClient(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
     with pytest.raises(NotFoundError, match=r"Note id='2'.*only removes"):
-        Records(unanswered, table, Note, exact=exact).update_item(Note(id="2"))
-
-
-# Conditions and actions
+        Records(dynamodb, table, Note, exact=exact).update_item(Note(id="2"))
 
 
 def test_a_condition_that_does_not_hold_writes_nothing(customers: Records[Customer]) -> None:
@@ -193,11 +180,11 @@ def test_actions_change_parts_of_a_record_and_no_update_removes_these_parts(
     changed = Note(id="1", steps=["z", "b"], tags={"y"}, number=-2, text="u", address={"b": "2", "c.d": "t"})
     assert after == changed
     for number, operand in enumerate((if_not_exists("none", 3) + 4, Path("number") - 1, 9 - Path("number")), 7):
-        more = list_append(if_not_exists("steps", []), [str(number)])
-        actions = [Action.set("number", operand), Action.set("steps", more)]
+        longer_steps = list_append(if_not_exists("steps", []), [str(number)])
+        actions = [Action.set("number", operand), Action.set("steps", longer_steps)]
         after = notes.update_item(Note(id="1"), actions=actions, ignore_nulls=True)
         assert after.steps is not None
-        assert (after.number, after.steps[-1]) == ({7: 7, 8: 6, 9: 3}[number], str(number))
+        assert (after.number, after.steps[-1]) == ({7: 3 + 4, 8: 7 - 1, 9: 9 - 6}[number], str(number))
 
 
 def test_an_invalid_path_is_refused() -> None:
@@ -209,24 +196,21 @@ def test_an_invalid_path_is_refused() -> None:
 def test_overlapping_paths_are_refused_as_the_engine_refuses_them(
     recording_client: Any, table: str, notes: Records[Note]
 ) -> None:
-    """The local check refuses the same paths as the store."""
+    """`Records` refuses overlapping paths before it sends a write. This check must agree with the engine."""
     item: Any = {"id": {"S": "1"}, "l": {"L": [{"N": "1"}, {"N": "2"}]}, "a": {"M": {}}}
     for first, second in itertools.product(["a", "a.b", "a.c", "l", "l[0]", "l[1]"], repeat=2):
         actions = [Action.set(first, {"x": 1}), Action.set(second, {"x": 1})]
         refusal, overlaps = "", actions[0].overlaps(actions[1])
         recording_client.put_item(TableName=table, Item=item)
-        texts = {"UpdateExpression": f"SET {first} = :v, {second} = :v", "ExpressionAttributeValues": {":v": {"M": {}}}}
+        set_ = {"UpdateExpression": f"SET {first} = :v, {second} = :v", "ExpressionAttributeValues": {":v": {"M": {}}}}
         try:
-            recording_client.update_item(TableName=table, Key={"id": {"S": "1"}}, **texts)
+            recording_client.update_item(TableName=table, Key={"id": {"S": "1"}}, **set_)
         except ClientError as error:
             refusal = str(error)
         assert ("overlap" in refusal) == overlaps, (first, second)
         if overlaps:
             with pytest.raises(ExpressionError, match="overlap"):
                 notes.update_item(Note(id="1"), actions=actions)
-
-
-# Extensions
 
 
 class Extension:
@@ -252,12 +236,12 @@ def test_changes_of_extensions_are_merged_and_no_update_removes_them(
     for number in (10, 15):
         after = notes.update_item(Note(id="1", text="a"), ignore_nulls=ignore_nulls)
         assert after == Note(id="1", text="a", address={"city": "Paris", "zip": "1"}, number=number)
-    with pytest.raises(RecordChangedError):
+    with pytest.raises(RecordChangedError):  # because of `below_12`: the number is 15
         notes.update_item(Note(id="1"), ignore_nulls=ignore_nulls, condition=Attr("number").exists())
 
 
-def test_an_error_names_a_change_that_a_write_cannot_have(recording_client: Any, table: str) -> None:
-    """The Java client drops the actions of a put silently. A key cannot change."""
+def test_an_error_names_what_an_extension_may_not_change(recording_client: Any, table: str) -> None:
+    """The Java client drops an extension's actions in a put, and reports no error."""
     setter = extension_of(Action.set("number", 1))
     without_key = Extension(lambda _: WriteModification(item={"text": "a"}))
     refusals: list[tuple[list[Any], str, Note, str]] = [
@@ -280,7 +264,7 @@ def test_an_error_names_a_change_that_a_write_cannot_have(recording_client: Any,
     assert recording_client.sent == []
 
 
-def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_place(
+def test_extensions_run_in_order_and_counters_move_first_unless_the_list_names_their_extension(
     recording_client: Any, table: str
 ) -> None:
     """In the Java client a list of extensions replaces the default list, so that counters stand still."""
@@ -301,11 +285,8 @@ def test_extensions_run_in_order_and_counters_first_unless_the_list_names_their_
     assert (numbers_of(last.put_item(Customer(id="2"))), visits_seen[-1]) == ((0, 10, -20), "nothing")
 
 
-# Lost answers, a busy store, and the examples of the page
-
-
 def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once(store: Store, table: str) -> None:
-    """docs/records.md says so, and how a condition makes a retry safe."""
+    """docs/records.md says so. The record's version here is its number of visits."""
 
     def records_that_lose_an_answer() -> Records[Customer]:
         losing_client: Any = RecordingClient(store, transact_write_items=[LOST])
@@ -326,7 +307,7 @@ def test_a_repeated_update_counts_twice_and_with_a_condition_on_the_version_once
 def test_a_read_waits_for_a_busy_store_and_an_answer_that_was_cut_is_an_error(
     store: Store, customers: Records[Customer], table: str
 ) -> None:
-    """If an answer was cut, botocore returns an empty answer."""
+    """botocore returns `{}` for an answer that was cut."""
     customers.put_item(Customer(id="1"))
     busy: Any = RecordingClient(store, get_item=[BUSY, BUSY, None, {}, {}], update_item=[{}])
     faulty = Records(busy, table, Customer)

@@ -1,4 +1,4 @@
-"""A declaration is checked when it is made. The error names the counter and the field, and says why."""
+"""A declaration is checked when it is made, and the keys of its items follow from it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tally.errors import ConfigurationError
 from tally.items import Items
 from tally.notify import Notify
 
-MINIMAL: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
+MINIMAL: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}  # no default
 
 
 def declare(**fields: Any) -> Counter:
     return Counter(**(MINIMAL | fields))
 
 
-INVALID_VALUES: list[tuple[str, list[Any], str]] = [
+INVALID_VALUES: list[tuple[str, list[Any], str]] = [  # a field, invalid values, a part of the message
     ("name", ["", "Stock", "stock#1", "s" * 33, "stock\n", 7], "must have the form"),
     ("prefix", ["item", "ITEM#", "1TEM", "", "I" * 17], "must have the form"),
     ("prefix", ["HEARTBEAT"], "prefix of Tally itself"),
@@ -77,7 +77,7 @@ INVALID_VALUES: list[tuple[str, list[Any], str]] = [
 ]  # fmt: skip
 UNIQUE = {"unique": True, "period": "day"}
 CONDITIONAL: list[dict[str, Any]] = [{"floor": 0}, {"ceiling": 9}, {"start": 9}, {"numbered": True, "delta": 1}]
-INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
+INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [  # the wrong field, all fields, a part of the message
     (
         "limit_overrides",
         {"limit_overrides": True, "floor": 0, "delta": -1, "numbered": True},
@@ -123,16 +123,13 @@ INVALID_TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ),
 ]
 SHOP_ITEMS = Items("shop")
-FIELDS_WITHOUT_ITEMS = [
+NOT_WITH_ITEMS = [
     ("delta", 1), ("start", 3), ("floor", 0), ("ceiling", 9), ("numbered", True), ("child", "A#"), ("period", "day"),
     ("pages", True), ("receipt_days", 2), ("changes", "anyone"), ("retired", True), ("notify", Notify(every=5)),
 ]  # fmt: skip
 INVALID_TOGETHER += [
     ("items", {"items": "shop"}, "must be Items(…)"),
-    *(
-        (field, {"items": SHOP_ITEMS, field: value}, "it counts the items of shop")
-        for field, value in FIELDS_WITHOUT_ITEMS
-    ),
+    *((field, {"items": SHOP_ITEMS, field: value}, "it counts the items of shop") for field, value in NOT_WITH_ITEMS),
 ]
 INVALID = [
     *((field, {field: value}, why) for field, values, why in INVALID_VALUES for value in values),
@@ -155,17 +152,17 @@ def test_an_invalid_declaration_raises_an_error_with_counter_field_and_reason(
 def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
     seats = declare(**UNIQUE, ceiling=25)
     assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
-    assert dataclasses.replace(seats) == seats, "functions declare the counter from the deployment's values"
+    assert dataclasses.replace(seats) == seats, "a function declares the counter from all fields of the deployed one"
 
 
 def test_the_number_of_a_period_cannot_be_set() -> None:
-    """The version of today's tally says nothing about tomorrow's tally."""
+    """A caller who sets a number names its version. The version of today's tally could set tomorrow's tally."""
     plain, daily = declare(floor=0), declare(floor=0, period="day")
     assert (plain.may_be_set, plain.takes_holds) == (True, True)
     assert (daily.may_be_set, daily.takes_holds, daily.has_version) == (False, True, True)
 
 
-def test_only_its_items_move_a_counter_of_items() -> None:
+def test_only_items_move_a_counter_of_items() -> None:
     of_items = declare(items=SHOP_ITEMS)
     assert of_items.visible == "soon"
     assert (of_items.is_batchable, of_items.may_roll_up, of_items.takes_holds, of_items.may_be_set) == (False,) * 4
@@ -191,7 +188,7 @@ def test_every_field_of_a_declaration_is_checked() -> None:
 
 
 @pytest.mark.parametrize("fields", [*CONDITIONAL, {"max_shards": 1}])
-def test_a_conditional_counter_has_one_shard_and_a_version(fields: dict[str, Any]) -> None:
+def test_a_conditional_counter_has_one_shard_and_a_counter_with_one_shard_has_a_version(fields: dict[str, Any]) -> None:
     counter = declare(**fields)
     assert counter.max_shards == 1
     assert counter.has_version
@@ -218,7 +215,7 @@ def test_a_counter_takes_holds_if_it_has_one_limit_and_no_delta(fields: dict[str
 
 def test_holds_can_be_settled_after_the_counter_got_a_second_limit_or_a_delta() -> None:
     for fields in ({"floor": 0, "ceiling": 10}, {"floor": 0, "delta": -1}, {"max_shards": 1}, {**UNIQUE, "ceiling": 9}):
-        assert declare(**fields).may_settle_holds
+        assert declare(**fields).may_settle_holds, "such a counter may have had one limit and no delta"
     for fields in ({}, {"child": "LIKE#USER#", "max_shards": 1}, {"delta": 1, "numbered": True}):
         assert not declare(**fields).may_settle_holds, "such a counter never had a hold"
 
@@ -234,7 +231,7 @@ def test_a_tally_has_a_partition_key_and_a_sort_key_for_each_shard(shard: int, k
 
 @pytest.mark.parametrize("neighbour", ["META.BODY", "METAL", "META.", "LIKE#USER#7c20", "MET", "META#A", "META#:0"])
 def test_a_read_of_a_tally_reads_none_of_the_items_beside_its_shards(neighbour: str) -> None:
-    """The text of a post may have 10 KB, and a read of the tally must not pay for it."""
+    """The text of a post, at META.BODY, may have 10 KB, and a read of the tally must not pay for the text."""
     low, high = counters.LIKES.shard_range
     assert not low <= neighbour <= high
 
@@ -294,12 +291,13 @@ def test_counters_that_would_count_one_item_twice_are_refused(first_child: str, 
 
 
 _PART = st.sampled_from(["A", "B", "A.A"])
+# The parts of a counter's sort key, and of its `child` or None.
 _KEYS = st.tuples(st.lists(_PART, min_size=1, max_size=2), st.none() | st.lists(_PART, min_size=1, max_size=2))
 
 
 @given(st.lists(_KEYS, min_size=2, max_size=4, unique_by=lambda keys: tuple(keys[0])))
 def test_counters_are_refused_if_and_only_if_the_keys_of_two_counters_overlap(keys: list[Any]) -> None:
-    """The test computes the rule for a pair of counters in another way."""
+    """`declared` looks up the starts of each counter's keys. This test compares the keys of each pair of counters."""
     family = [
         declare(name=f"c{number}", sort_key="#".join(sort_parts), child=child_parts and "#".join([*child_parts, ""]))
         for number, (sort_parts, child_parts) in enumerate(keys)
@@ -320,7 +318,7 @@ def test_counters_are_refused_if_and_only_if_the_keys_of_two_counters_overlap(ke
 
 @pytest.mark.parametrize("children", [False, True])
 def test_twice_as_many_counters_take_twice_the_work(children: bool) -> None:
-    """Each cold start declares all counters. The work is measured in function calls, which are the same everywhere."""
+    """Each cold start declares all counters. The test counts function calls, which are the same on every machine."""
     family = [
         declare(name=f"c{i}", sort_key=f"S{i:03}", child=f"K{i:03}#USER#" if children else None) for i in range(200)
     ]
@@ -344,7 +342,7 @@ def count_calls(work: Callable[[], object]) -> int:
     return calls
 
 
-def test_a_table_has_at_most_as_many_counters_as_one_transaction_moves() -> None:
+def test_a_table_has_at_most_as_many_counters_as_one_transaction_can_move() -> None:
     too_many = [
         Counter(f"c{number}", prefix=f"P{number}", sort_key="N", attribute="n", items=Items("shop", group_by="queue"))
         for number in range(COUNTERS_PER_TABLE_MAX + 1)
@@ -358,7 +356,7 @@ def test_a_table_has_at_most_as_many_counters_as_one_transaction_moves() -> None
 
 
 def test_team_numbers_may_have_names_that_begin_alike() -> None:
-    """Watched makes the key of such a counter, and a declaration cannot choose another key."""
+    """`Watched` makes the prefix of the first 15 letters and digits of the name, so the sort key tells these apart."""
     like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
     assert (

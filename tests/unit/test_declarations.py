@@ -28,7 +28,7 @@ COUNTERS = declared([PLAYS, LIKES, VISITS, BOT_VISITS, TESTED])
 
 def write_counters(folder: Path, text: str) -> Path:
     path = folder / "counters.py"
-    path.write_bytes(text.encode(errors="surrogateescape"))
+    path.write_bytes(text.encode(errors="surrogateescape"))  # `\udce9` becomes a byte that is not UTF-8
     return path
 
 
@@ -36,7 +36,7 @@ def test_the_file_of_a_team_is_loaded_and_nothing_is_written_beside_it(tmp_path:
     loaded = Declarations.load(write_counters(tmp_path, IMPORTS + TESTED_COUNTER))
     assert list(loaded.counters) == ["plays", "likes", "visits", "bot_visits", "tested"]
     assert Need("UpdateItem", Table.COUNTS, "SHOW#") in loaded.needs["holds"]
-    assert Need("UpdateItem", Table.COUNTS, "ITEM#") not in loaded.needs["holds"]
+    assert Need("UpdateItem", Table.COUNTS, "ITEM#") not in loaded.needs["holds"], "a counter of this repository"
     assert Need("Query", Table.COUNTS, "SHOW#") in operator_needs(loaded.counters)
     assert [path.name for path in tmp_path.iterdir()] == ["counters.py"]
     assert "tested" not in counters.COUNTERS
@@ -101,7 +101,7 @@ def test_every_function_declares_its_needs_and_has_a_handler() -> None:
     assert set(loaded.needs) == set(loaded.routes_by_function) | background == {*SERVING, *CONSUMERS, *SCHEDULES, *OPEN}
     for name in loaded.needs:
         assert callable(getattr(handlers, name))
-    for name in ("posts_open", "nothing", "drift_open"):
+    for name in ("posts_open", "nothing", "drift_open"):  # no function has such a name
         with pytest.raises(AttributeError):
             getattr(handlers, name)
 
@@ -138,11 +138,12 @@ COUNTERS = declared([ORDERS, CRATES])
 """
 
 
-def test_a_file_that_counts_items_gets_a_consumer_and_no_function_that_callers_change_numbers_with(
+def test_a_file_that_counts_items_gets_a_consumer_and_no_function_by_which_callers_change_numbers(
     tmp_path: Path,
 ) -> None:
     loaded = Declarations.load(write_counters(tmp_path, ORDERS))
     assert (loaded.readers[-1].function, loaded.readers[-1].team_tables) == (ITEMS_CONSUMER, ("shop", "store"))
+    # The keys of each table, and whether its counter needs the records' images.
     assert loaded.team_tables == {"shop": {"orders": ("PK", "SK", True)}, "store": {"crates": ("dock", None, False)}}
     updated = {
         name: {need.prefix for need in needs if (need.action, need.table) == ("UpdateItem", Table.COUNTS)}
@@ -160,10 +161,10 @@ def test_the_counter_of_the_readme_works_as_it_is_printed(tmp_path: Path) -> Non
     assert (loaded.counters["seats"].start, loaded.warnings) == (180, [])
 
 
-def test_a_counter_that_counters_does_not_list_gives_a_warning(tmp_path: Path) -> None:
+def test_a_file_with_a_counter_that_is_not_in_its_list_gives_a_warning(tmp_path: Path) -> None:
     text = VOTES + "from dataclasses import replace\nfrom tally.builtin import PLAYS\n_BASE = replace(VOTES, delta=2)\n"
     path = write_counters(tmp_path, text)
-    assert Declarations.load(path).warnings == []
+    assert Declarations.load(path).warnings == [], "built-in counters, and names that begin with _, need not be listed"
     path.write_text(f'{text}SEATS = Counter("seats", prefix="FLIGHT", sort_key="SEATS", attribute="free")\n')
     assert Declarations.load(path).warnings == [
         f"{path}: SEATS is not a counter of this deployment, because COUNTERS does not list it"

@@ -1,7 +1,4 @@
-"""Tests which changes of a declaration fit the stored items.
-
-tests/invariants/test_fingerprints.py counts after each fitting change.
-"""
+"""Which changes of a declaration fit the stored items. tests/invariants/test_fingerprints.py counts on after each."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ DAILY = replace(PLAIN, period="day", keep_periods=9)
 DAILY_FOR_EVER = replace(PLAIN, period="day")
 CHILDREN = replace(PLAIN, child="LIKE#USER#")
 ITEMS = replace(PLAIN, items=Items("shop"), visible="soon")
-Change = tuple[Counter, dict[str, Any]]
+Change = tuple[Counter, dict[str, Any]]  # a counter that has counted, and the fields that change
 
-FITTING: dict[str, list[Change]] = {
+FITTING: dict[str, list[Change]] = {  # by the field that changes
     "visible": [(PLAIN, {"visible": "soon"}), (replace(PLAIN, visible="soon"), {"visible": "now"})],
     "delta": [(PLAIN, {"delta": 1}), (replace(PLAIN, delta=1), {"delta": None})],
     "start": [
@@ -77,6 +74,7 @@ REFUSED: dict[str, list[Change]] = {
 
 
 def refusals(before: Counter, *after: Counter) -> list[str]:
+    """Returns why a deployment with the counters `after` is refused, if `before` has counted."""
     return [
         str(refusal)
         for refusal in fingerprints.mismatches({before.name: fingerprints.fingerprint_of(before)}, declared(after))
@@ -88,8 +86,7 @@ def cases(changes: dict[str, list[Change]]) -> list[Any]:
 
 
 def test_each_field_of_a_counter_is_in_a_list_of_this_test() -> None:
-    """A new field must be listed above. A scan notes what a counter of items counts (team/scan_state.py)."""
-    assert {field.name for field in fields(Counter)} == FITTING.keys() | REFUSED.keys() | {"items"}
+    assert {field.name for field in fields(Counter)} == FITTING.keys() | REFUSED.keys()
 
 
 @pytest.mark.parametrize(("before", "change"), cases(FITTING))
@@ -109,7 +106,7 @@ def test_a_change_of_the_fingerprint_is_refused_with_the_counter_and_what_to_do(
         fingerprints.check({before.name: fingerprints.fingerprint_of(before)}, declared([after]))
 
 
-def test_a_counter_of_items_may_change_the_fields_that_a_scan_recounts_by() -> None:
+def test_a_counter_of_items_may_change_or_become_undeclared_because_a_scan_counts_its_items() -> None:
     for change in ({"items": Items("crates")}, {"prefix": "D"}, {"name": "d"}):
         assert refusals(ITEMS, replace(ITEMS, **change)) == []
     assert refusals(ITEMS, Counter("d", prefix="D", sort_key="N", attribute="n")) == []
@@ -119,7 +116,8 @@ def test_two_counters_that_swap_their_keys_are_both_refused() -> None:
     counter_d = Counter("d", prefix="D", sort_key="N", attribute="n")
     stored = {counter.name: fingerprints.fingerprint_of(counter) for counter in (PLAIN, counter_d)}
     refused = fingerprints.mismatches(stored, declared([replace(PLAIN, prefix="D"), replace(counter_d, prefix="C")]))
-    assert {refusal.counter for refusal in refused if refusal.misbooks} == {"c", "d"}
+    misbooked = {refusal.counter for refusal in refused if refusal.misbooks}
+    assert misbooked == {"c", "d"}, "the records of each would be booked on the other"
 
 
 def test_no_other_counter_may_use_the_keys_of_a_counter_that_is_not_declared_any_more() -> None:

@@ -22,7 +22,7 @@ from tally.items import (
 
 ORDERS = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#")
 TOTALS = Items("shop", amount="total", scale=2)
-WATCH = Watch("kept", at="PROFILE")
+WATCH = Watch("orders", at="PROFILE")
 
 
 def order(**attributes: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_only_items_that_the_declaration_selects_count(where: Any, image: Any, i
     ("stored", "amount"),
     [("12.5", 1250), ("12.50", 1250), ("-0.05", -5), ("1E+2", 10_000), ("1000000000000", 10**14), ("0", None)],
 )
-def test_an_amount_is_multiplied_by_the_scale(stored: str, amount: int | None) -> None:
+def test_an_amount_is_counted_in_units_of_its_scale_and_0_is_not_counted(stored: str, amount: int | None) -> None:
     image = {"PK": {"S": "a"}, "total": {"N": stored}}
     assert TOTALS.contribution(image) == (Contribution("a", amount) if amount else None)
 
@@ -111,10 +111,10 @@ def test_an_amount_that_cannot_be_added_is_a_fault(total: Any, kind: str, why: s
         ({"group_by": "queue"}, order(queue={"NULL": True}), None),
         ({}, order(PK={"S": "CUSTOMER#" + "x" * 129}), "group"),
         ({}, order(PK={"S": "CUSTOMER#"}), "group"),
-        ({"watch": WATCH}, order(SK={"S": "PROFILE"}, kept={"N": "1.5"}), "unreadable"),
+        ({"watch": WATCH}, order(SK={"S": "PROFILE"}, orders={"N": "1.5"}), "unreadable"),
         ({"watch": WATCH}, order(SK={"S": "PROFILE"}), None),
-        ({"watch": WATCH}, order(SK={"S": "OTHER"}, kept={"N": "1.5"}), None),
-        ({"watch": WATCH}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "kept": {"N": "1.5"}}, None),
+        ({"watch": WATCH}, order(SK={"S": "OTHER"}, orders={"N": "1.5"}), None),
+        ({"watch": WATCH}, {"PK": {"S": "B#1"}, "SK": {"S": "PROFILE"}, "orders": {"N": "1.5"}}, None),
     ],
 )
 def test_a_fault_has_a_kind_and_a_missing_attribute_is_not_a_fault(fields: Any, image: Any, kind: str | None) -> None:
@@ -150,13 +150,14 @@ def test_the_group_is_a_text_number_or_boolean_attribute() -> None:
 @pytest.mark.parametrize("character", ["x", "é", "返", "😀"])
 def test_the_length_limit_of_a_group_is_in_characters_before_encoding(character: str) -> None:
     items = Items("shop", partition_prefix="TICKET#", group_by="queue")
+    group_fault = Contribution(f"{RESERVED_GROUP_PREFIX}group", 1)
     for length in (128, 129):
         value = items.contribution({"PK": {"S": "TICKET#1"}, "queue": {"S": character * length}})
-        assert value == (Contribution(encode_id(character * 128), 1) if length == 128 else Contribution("~-group", 1))
+        assert value == (Contribution(encode_id(character * 128), 1) if length == 128 else group_fault)
     assert len(encode_id(character * 128)) <= GROUP_ID_CHARACTERS_MAX
 
 
-def test_the_item_with_the_team_number_does_not_count() -> None:
+def test_the_item_with_the_team_number_counts_only_in_the_group_of_team_numbers() -> None:
     items = Items(
         "shop", partition_prefix="CUSTOMER#", sort_key="SK", amount="total", watch=Watch("total", at="PROFILE")
     )
@@ -184,7 +185,7 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
         ({"watch": Watch("n", "META", within_s=120)}, True),
         ({"watch": Watch("n", "META", same_transaction=True)}, True),
         ({"heartbeats": True}, True),
-        ({"heartbeats": True, "partition_prefix": ""}, False),
+        ({"heartbeats": True, "partition_prefix": ""}, False),  # the count then leaves out items `HEARTBEAT#…`
         ({"heartbeats": True, "partition_prefix": "HEART"}, False),
         ({"heartbeats": True, "partition_prefix": "HEARTBEAT#1"}, False),
         ({"watch": Watch("m", "META")}, False),
@@ -195,6 +196,7 @@ def test_a_watch_without_the_sort_key_of_its_item_is_invalid() -> None:
 )
 def test_the_fingerprint_depends_only_on_what_can_change_the_count(fields: Any, keeps_fingerprint: bool) -> None:
     items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#", watch=Watch("n", "META"))
+    # The prefix alone changes the fingerprint, too, so `before` has the new prefix.
     before = replace(items, **{name: value for name, value in fields.items() if name == "partition_prefix"})
     assert (replace(items, **fields).fingerprint_fields == before.fingerprint_fields) is keeps_fingerprint
 

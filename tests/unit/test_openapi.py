@@ -36,6 +36,7 @@ def documented_routes() -> Iterator[tuple[Route, dict[str, Any]]]:
 
 
 def resolve(part: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the `$ref` of a part refers to; without a `$ref`, the part."""
     target: Any = DOCUMENT
     for name in part.get("$ref", "#/").removeprefix("#/").split("/"):
         target = target[name] if name else part
@@ -77,9 +78,9 @@ def test_each_documented_operation_says_who_may_call_it() -> None:
 def test_an_operation_documents_exactly_the_inputs_that_it_declares() -> None:
     for route, described in documented_routes():
         parameters = {(parameter["in"], parameter["name"]) for parameter in described.get("parameters", [])}
-        elsewhere = (Source.BODY, Source.ADDRESS)
+        not_parameters = (Source.BODY, Source.ADDRESS)
         declared_inputs = {
-            (field.source.value, field.http_name) for field in route.fields if field.source not in elsewhere
+            (field.source.value, field.http_name) for field in route.fields if field.source not in not_parameters
         }
         if route.operation.has_counter_in_path and not any(
             counter.period for counter in route.served_counters(COUNTERS)
@@ -105,17 +106,12 @@ def fields_with_exact_schemas() -> list[tuple[str, Route, Field]]:
     """Returns each kind of field whose schema says all that is checked, on a signed-in and on an anonymous route."""
     fields: dict[tuple[int, bool], tuple[str, Route, Field]] = {}
     with_looser_schemas = {
-        kinds.PAGE,
-        kinds.PAGE_OF_LISTED_HOST,
-        kinds.CURSOR,
-        kinds.USER_AGENT,
-        kinds.TIME,
-        kinds.UNTIL,
-        kinds.CHANGES,
-    }
+        kinds.PAGE, kinds.PAGE_OF_LISTED_HOST, kinds.CURSOR, kinds.USER_AGENT, kinds.TIME, kinds.UNTIL, kinds.CHANGES,
+        kinds.CHILD_NAME, kinds.CALLER, kinds.ZONE,
+    }  # fmt: skip
     for route in ROUTES:
         for field in route.fields:
-            if field.kind not in with_looser_schemas | {kinds.CHILD_NAME, kinds.CALLER, kinds.ZONE}:
+            if field.kind not in with_looser_schemas:
                 name = f"{route.id}-{field.name}"
                 fields.setdefault((id(field.kind), route.needs_caller), (name, route, field))
     return list(fields.values())
@@ -136,7 +132,7 @@ def schema_of(route: Route, field: Field) -> dict[str, Any]:
 
 
 def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
-    """Returns ASCII values within a schema, on its bounds and just beyond. So a character is a byte."""
+    """Returns values within a schema, on its bounds and just beyond. In ASCII, because the checks count bytes."""
     if schema["type"] == "array":
         least, most = schema["minItems"], schema["maxItems"]
         lists = st.lists(values_near(schema["items"]), min_size=least - 1, max_size=3)
@@ -166,7 +162,7 @@ def test_a_schema_takes_the_values_that_the_check_takes(name: str, route: Route,
     schema = schema_of(route, field)
     value = data.draw(values_near(schema))
     if any(isinstance(text, str) and text.endswith("\n") for text in (value if isinstance(value, list) else [value])):
-        return  # Python's `$` matches before a line break; the `$` of ECMA 262, for which the pattern is, does not
+        return  # patterns are for ECMA 262, whose `$` does not match before a line break, as Python's `$` does
     is_taken = passes_check(route, field, value) and not _is_refused_by_operation(route, field, value)
     assert validator(schema).is_valid(value) == is_taken, value
 

@@ -21,7 +21,7 @@ ORDER = [("stock", "mug", -1), ("plays", "mug"), ("usage", "ann", 1)]
 KEY_A = {"PK": {"S": "a"}}
 CIRCLE: dict[str, Any] = {"M": {}}
 CIRCLE["M"]["x"] = CIRCLE
-GRANT = {
+GRANT = {  # what `grant_transact` writes into the variable of a function
     "format": FORMAT,
     "version": "0.1.0",
     "counters": [{"name": "usage", "prefix": "USER", "sort_key": "USAGE", "attribute": "usage"}],
@@ -74,7 +74,7 @@ def transactions() -> Iterator[Transactions]:
         ({"writes": [{"Put": {"TableName": "t", "Item": CIRCLE["M"]}}]}, "writes[0]", "cannot be sent"),
     ],
 )  # fmt: skip
-def test_an_invalid_argument_is_refused_with_its_place(
+def test_an_invalid_argument_is_refused_with_the_name_of_the_wrong_part(
     transactions: Transactions, arguments: dict[str, Any], field: str, why: str
 ) -> None:
     all_arguments: dict[str, Any] = {"key": "k", "changes": ORDER, **arguments}
@@ -102,7 +102,7 @@ def test_an_argument_that_is_too_large_is_refused_with_its_size_and_the_limit(
 
 
 @pytest.mark.parametrize("table", ["c", "r", "arn:aws:dynamodb:eu-west-1:1:table/l"])
-def test_a_write_of_the_caller_to_a_table_of_tally_is_refused(transactions: Transactions, table: str) -> None:
+def test_a_team_write_to_a_table_of_tally_is_refused(transactions: Transactions, table: str) -> None:
     writes = [{"Delete": {"TableName": name, "Key": KEY_A}} for name in ("shop", table)]
     with pytest.raises(InvalidInputError, match=r"writes\[1\] is of a table of Tally's"):
         transactions.commit("k", ORDER, writes)

@@ -36,7 +36,7 @@ from tally.errors import (
 )
 
 ROOT = Path(errors.__file__).parents[1]
-BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")
+BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")  # what another Lambda needs of `tally`
 CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
 ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}
 
@@ -48,9 +48,9 @@ def with_subclasses(root: type[TallyError]) -> list[type[TallyError]]:
 BUNDLE_ERRORS = [kind for kind in with_subclasses(TallyError) if kind.__module__ == errors.__name__]
 ANSWERED_ERRORS = [kind for kind in BUNDLE_ERRORS if kind not in {CallerError, *ERRORS_IN_NO_ANSWER}]
 BODY = {"counter": "plays", "id": "9f3a", "counted": True, "visible": "now"}
-PLAYED = {"status": 200, "replayed": False, "body": BODY}
-PLAY = ("plays", "9f3a")
-COUNTED = {**BODY, "replayed": False}
+PLAYED = {"status": 200, "replayed": False, "body": BODY}  # a function's answer
+PLAY = ("plays", "9f3a")  # the arguments of `increment`
+COUNTED = {**BODY, "replayed": False}  # what `increment` returns
 
 
 class FakeLambda:
@@ -83,7 +83,7 @@ class FakeLambda:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the client makes. Only pauses move the client's clock."""
+    """The client's pauses, in seconds. The client's clock shows their sum."""
     pauses_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses_s), sleep=pauses_s.append)
     monkeypatch.setattr(client, "time", clock)
@@ -106,7 +106,7 @@ def lambda_error(code: str, status: int = 400) -> ClientError:
     return ClientError(response, "Invoke")
 
 
-def problem(error: TallyError) -> dict[str, Any]:
+def error_answer(error: TallyError) -> dict[str, Any]:
     return {"status": error.status, "replayed": False, "body": errors.problem_document(error, request_id="r-1")}
 
 
@@ -128,9 +128,8 @@ def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
         assert getattr(Tally, operation.name).__wrapped__ is build
         if operation.leaves_receipt:
             assert inspect.signature(build).parameters["idempotency_key"].default is None
-            fields.idempotency_key(
-                build(**{**arguments, "idempotency_key": None}).idempotency_key, "key", anonymous=True
-            )
+            made_key = build(**{**arguments, "idempotency_key": None}).idempotency_key
+            fields.idempotency_key(made_key, "key", anonymous=True)  # raises if the key is invalid
 
 
 def test_the_bundle_imports_no_other_module_of_tally(tmp_path: Path) -> None:
@@ -141,8 +140,8 @@ def test_the_bundle_imports_no_other_module_of_tally(tmp_path: Path) -> None:
     code = (
         "import sys; from tally.client import Tally, requests\n"
         "tally = Tally.from_environment(caller='c')\n"
-        "ours = {'tally', 'api', 'counters', 'operations', 'pydantic', 'aws_lambda_powertools', 'url_normalize'}\n"
-        "print(sorted(name for name in sys.modules if name.partition('.')[0] in ours))"
+        "deployed = {'tally', 'counters', 'pydantic', 'aws_lambda_powertools', 'url_normalize'}\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] in deployed))"
     )
     variables = {"PYTHONPATH": str(tmp_path), "TALLY_FUNCTION_PREFIX": "x-", "AWS_DEFAULT_REGION": "eu-west-1"}
     ran = subprocess.run(
@@ -160,13 +159,13 @@ def test_the_client_raises_the_error_class_that_a_function_answered_or_raised(
 ) -> None:
     members = {"field": "amount", "left": 3, "version": 7}
     error = kind("in words", **members)
-    tally_client, _ = tally(problem(error))
+    tally_client, _ = tally(error_answer(error))
     with pytest.raises(kind) as caught:
         tally_client.increment(*PLAY)
     assert type(caught.value) is kind
     assert caught.value.detail == errors.problem_document(error)["detail"]
     assert {name: caught.value.members[name] for name in members} == members
-    (result,) = tally({"results": [problem(error)]})[0].batch([requests.increment(*PLAY)])
+    (result,) = tally({"results": [error_answer(error)]})[0].batch([requests.increment(*PLAY)])
     assert type(result) is kind
     crashed = {"errorMessage": "in words", "errorType": kind.__name__, "requestId": "r", "stackTrace": ["  File …"]}
     tally_client, fake = tally((crashed,))
@@ -222,7 +221,7 @@ def test_a_temporary_error_is_retried_with_the_same_key(
         (lambda_error("RequestTooLargeException", 413), PayloadTooLargeError),
         (botocore.exceptions.NoCredentialsError(), ConfigurationError),
         (({"errorType": "KeyError", "errorMessage": "'x'", "stackTrace": []},), TallyError),
-        (problem(PayloadTooLargeError("x")), PayloadTooLargeError),
+        (error_answer(PayloadTooLargeError("x")), PayloadTooLargeError),
         ({"statusCode": 200, "body": "{}"}, ConfigurationError),
         ([], ConfigurationError),
     ],
@@ -239,7 +238,7 @@ def test_a_lasting_error_is_not_retried(answer: Any, kind: type[TallyError], pau
 
 def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list[float]) -> None:
     tally_client, fake = tally(lambda_error("TooManyRequestsException"), deadline_s=1000)
-    for _ in range(20):
+    for _ in range(20):  # pauses are random
         fake.calls.clear()
         pauses.clear()
         with pytest.raises(StoreBusyError):
@@ -253,7 +252,7 @@ def test_retries_end_after_a_number_of_attempts_with_growing_pauses(pauses: list
 
 
 def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[float]) -> None:
-    """Each read times out after a third of the deadline."""
+    """An attempt takes 1 s, a third of the deadline. After two attempts and a pause, a third could end too late."""
     tally_client, fake = slow_tally(pauses, lambda _: botocore.exceptions.ReadTimeoutError(endpoint_url="x"))
     with pytest.raises(StoreUnreachableError):
         tally_client.increment(*PLAY)
@@ -261,7 +260,7 @@ def test_no_attempt_begins_if_it_could_last_beyond_the_deadline(pauses: list[flo
     assert sum(pauses) <= 3
 
 
-def test_a_batch_shares_one_deadline_and_requests_that_are_not_sent_are_busy(pauses: list[float]) -> None:
+def test_a_batch_has_one_deadline_and_answers_busy_for_requests_that_it_did_not_send(pauses: list[float]) -> None:
     """An event takes 100 requests. Three events take 3 s, which is the deadline."""
     tally_client, fake = slow_tally(pauses, lambda event: {"results": [PLAYED] * len(event["batch"])})
     results = tally_client.batch([requests.increment(*PLAY) for _ in range(450)])
@@ -271,9 +270,9 @@ def test_a_batch_shares_one_deadline_and_requests_that_are_not_sent_are_busy(pau
 
 def test_the_boto3_client_times_out_after_a_third_of_the_deadline_and_does_not_retry() -> None:
     config = Tally({}, deadline_s=9).lambda_client.meta.config
-    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)
+    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)  # 1 + 2 = 3
     short = Tally({}, deadline_s=3).lambda_client.meta.config
-    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5)
+    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5)  # 0.5 + 0.5 = 1
 
 
 def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: list[float]) -> None:
@@ -311,7 +310,7 @@ def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float
     tally_client, fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
     tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
-    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4
+    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4, "one refused, two of plays, one of a like"
     assert {event["on_failure"] for event in fake.events} == {"raise"}
     assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 3 + ["fn-children"]
     sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events[1:]]
@@ -335,14 +334,14 @@ for _ in range(100_000):
 
 
 class Broken:
-    """An object whose text raises."""
+    """An object whose `repr` raises."""
 
     def __repr__(self) -> NoReturn:
         raise RuntimeError("broken")
 
 
 class BrokenList:
-    """An iterable that raises."""
+    """An iterable whose iterator raises."""
 
     def __iter__(self) -> NoReturn:
         raise RuntimeError("broken")
@@ -360,7 +359,7 @@ class BrokenList:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_a_request_that_json_cannot_hold_fails_and_the_rest_of_its_batch_does_not(
+def test_a_request_that_json_cannot_hold_fails_and_the_other_requests_of_its_batch_succeed(
     value: Any, kind: type[TallyError]
 ) -> None:
     """The bad value may be in any field. The request with it is never sent."""
@@ -409,7 +408,7 @@ def test_decimals_are_sent_as_whole_numbers_and_uuids_as_text() -> None:
 
 
 def test_a_batch_takes_a_generator_and_answers_each_request() -> None:
-    """A generator has no length. An error after requests were sent would make the caller count them twice."""
+    """A generator has no length. If `batch` raised an error after it had sent requests, callers would repeat them."""
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     assert tally_client.batch(requests.increment("plays", f"v{number}") for number in range(120)) == [COUNTED] * 120
     tally_client.enqueue_batch(requests.increment("plays", f"v{number}") for number in range(3))
@@ -417,7 +416,7 @@ def test_a_batch_takes_a_generator_and_answers_each_request() -> None:
 
 
 def test_a_batch_is_split_into_events_that_lambda_takes() -> None:
-    """An event has at most 1 MB."""
+    """An event has at most 1 MB, so three posts of 300 kB."""
     tally_client, fake = tally(lambda event: {"results": [PLAYED] * len(event["batch"])})
     tally_client.batch([requests.put_post(f"p{number}", "x" * 300_000) for number in range(7)])
     assert [len(event["batch"]) for event in fake.events] == [3, 3, 1]
@@ -447,7 +446,7 @@ def test_from_environment_reads_the_names_of_the_functions() -> None:
 
 
 def test_a_batch_resends_only_the_requests_with_a_503_and_answers_in_order(pauses: list[float]) -> None:
-    busy, reused = problem(StoreBusyError("x")), problem(errors.KeyReusedError("x"))
+    busy, reused = error_answer(StoreBusyError("x")), error_answer(errors.KeyReusedError("x"))
     replayed = {**PLAYED, "replayed": True}
     tally_client, fake = tally(
         {"results": [PLAYED, busy, reused, busy]}, {"results": [replayed, busy]}, {"results": [PLAYED]}

@@ -34,7 +34,10 @@ REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces it
 def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DynamoDB writes `Date` between the request and its answer, in whole seconds. Its nodes may differ by a second."""
+    """DynamoDB writes `Date` between the request and its answer. It rounds down by up to 1 s, and nodes differ by 1 s.
+
+    So a clock is ahead by at least `off_s` - 2, or behind by at least -`off_s` - `took_s` - 1.
+    """
     process_clock = Clock()
     monkeypatch.setattr(time, "time", lambda: TRUE_S + off_s + took_s)
     process_clock.correct_by(formatdate(TRUE_S, usegmt=True), TRUE_S + off_s)
@@ -97,8 +100,8 @@ def test_an_answer_of_the_engine_corrects_the_clock_of_the_process(
 
 @pytest.mark.usefixtures("_real_answers")
 def test_an_error_answer_corrects_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a clock is far off, DynamoDB rejects the signature. The clock may be set before the next request, so the error
-    does not correct the clock."""
+    """Only a status of 200 corrects the clock. DynamoDB rejects the signature of a clock that is far off, and the clock
+    may be right before the next request."""
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
     with pytest.raises(ClientError):

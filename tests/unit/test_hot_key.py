@@ -61,11 +61,11 @@ def test_changes_of_a_hot_tally_spill_and_none_fails(counter: Any) -> None:
     assert (hot["failed"], hot["off by"]) == (0, 0)
     assert hot["conflicts"]
     assert hot["spilled"] > 0.5
-    assert simulate(Load(counter, 1000, 3.0)) == hot  # a seed repeats every number
+    assert simulate(Load(counter, 1000, 3.0)) == hot, "a second run has the same seed, and so the same numbers"
 
 
 def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, tables: HotTables, client: Any) -> None:
-    exhaust(hub, tables, PARTITION_WCU_PER_S)  # milliseconds later the partition has room
+    exhaust(hub, tables, PARTITION_WCU_PER_S)  # a retry some milliseconds later would succeed
     tables.items.add((TABLE, "POST#hot", "META"))
     store = Store(client, SETTINGS, breaker=Breaker(clock=hub.clock), clock=hub.clock, sleep=hub.sleep)
     call = Call(store, "reader", hub.now_s + 8)
@@ -73,7 +73,7 @@ def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, 
     assert body["visible"] == "soon"
     assert tables.throttles == 1
     hub.now_s += BREAKER_THROTTLED_S - 1
-    assert store.breaker.is_open("POST#hot")  # DynamoDB takes minutes to split a partition
+    assert store.breaker.is_open("POST#hot"), "DynamoDB takes minutes to split a partition"
     hub.now_s += 1
     assert not store.breaker.is_open("POST#hot")
 
@@ -92,5 +92,5 @@ def test_the_write_of_a_spilled_change_is_retried_for_longer_than_other_writes(
         return hub.now_s - started_s
 
     took_s = statistics.mean(run(hub, 20, seconds_until_failure))
-    assert took_s > contention.RETRY_S_MAX + 2.5  # about 7.0 s, and 3.9 s for other writes
+    assert took_s > contention.RETRY_S_MAX + 2.5, "it takes about 7.0 s, and 3.9 s for other writes"
     assert contention.SPILL_RETRY_S_MAX < CALL_TIME_DEFAULT_S

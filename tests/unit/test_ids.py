@@ -21,7 +21,7 @@ TABLE = [
     for line in Path(__file__).with_name("id_spellings.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-REFUSED = "!"
+REFUSED = "!"  # in place of an id in the table: the clients send the name unchanged, and the API refuses it
 NODE_SCRIPT = """
 const { Tally, idOf } = await import(process.argv[1]);
 const { TallyFunctions } = await import(process.argv[2]);
@@ -37,6 +37,7 @@ for (const name of JSON.parse(text)) {
 }
 process.stdout.write(JSON.stringify(ids));
 """
+# Signs that an id encodes, the letters of percent-encodings, and characters that NFC joins.
 ALPHABET = "aZ09._:~@-/%?&=+ !'()*|\"\\<>[]{}^`$,;éя語😀\u0301\u00a0\ufeff2FD0BF\u1112\u1161"
 PARTS = [*ALPHABET, "%20", "%2F", "%D0%BF", "%e9", "%7B", "%23", "~2F"]
 
@@ -54,7 +55,7 @@ def ids_in_python(name: str) -> list[str]:
 
 
 def ids_in_javascript(names: list[str]) -> list[list[str]]:
-    """Returns, for each name, the ids that the client of pages and the client of functions make."""
+    """Returns, for each name, the ids that the clients for browsers and for functions make."""
     clients = [str(CLIENT_FOLDER / name) for name in ("tally.js", "lambda.js")]
     command = ["node", "--input-type=module", "-e", NODE_SCRIPT, "--", *clients]
     process = subprocess.run(
@@ -88,6 +89,7 @@ def test_two_texts_have_one_id_only_if_they_are_one_text_to_browsers_and_unicode
     text_by_id: dict[str, str] = {}
     for name in ("".join(rng.choices(PARTS, k=rng.randrange(1, 6))) for _ in range(20_000)):
         if not ids.ID_PATTERN.fullmatch(name):  # an id stays as it is
+            # Browsers decode percent-encodings, and Unicode has several spellings of one text.
             text = unicodedata.normalize("NFC", ids._ENCODED.sub(ids._letters, name))
             assert text_by_id.setdefault(ids.id_of(name), text) == text
 

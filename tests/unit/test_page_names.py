@@ -19,6 +19,7 @@ SPELLINGS = Path(__file__).with_name("page_spellings.txt")
 PATHS_ALONE = Pages(drop=("*",), trailing_slash="drop", index=("index.html", "index.php", "default.aspx"))
 DECLARATIONS = {"the shipped declaration": counters.PAGES, "paths alone": PATHS_ALONE, "nothing dropped": DROP_NOTHING}
 
+# Parts of paths and queries that the rules of page addresses treat specially.
 PATH = ["a", "", "index.html", "index.php", ".", "..", "%69ndex.html", ";sid=1", "..;sid=1", "a%3BSID=1;b"]
 PATH += ["index.html;sid", "a;n=x%3Fsid%3D7", "..%23sid=1", "%26sid=1"]
 QUERY = ["a=1", "", "utm_source=x", "UTM_x", "fbclid", "utm%5Fa=b", "?", "q=%26"]
@@ -27,14 +28,14 @@ QUERY += ["code=1", "state=2", "sid=1;code=2", "a;sid=1", ";", "sid%3D7", "n=/x%
 
 def cases() -> Iterator[tuple[str, str, str]]:
     """Yields the name of a declaration, a canonical URL, and an address that must become this URL."""
-    declaration = page = ""
+    declaration = canonical = ""
     for line in SPELLINGS.read_text(encoding="utf-8").splitlines():
         if line.startswith("= "):
             declaration = line[2:]
         elif line.startswith(" "):
-            yield declaration, page, line.strip()
+            yield declaration, canonical, line.strip()
         elif line and not line.startswith("#"):
-            page = line
+            canonical = line
 
 
 def test_all_spellings_of_a_page_become_its_canonical_url() -> None:
@@ -44,7 +45,7 @@ def test_all_spellings_of_a_page_become_its_canonical_url() -> None:
     assert {name for name, _, _ in results} == set(DECLARATIONS)
 
 
-def test_the_length_limit_is_that_of_the_canonical_url() -> None:
+def test_the_length_limit_holds_for_the_canonical_url() -> None:
     """The parameters of an advertisement may be longer than the longest canonical URL."""
     tracked = f"https://example.com/a?utm_term={'%D0%BA' * 300}&yclid={'7' * 300}"
     assert fields.page(tracked, "url", counters.PAGES) == "https://example.com/a"

@@ -1,4 +1,4 @@
-"""Receipts without a store: broken receipts, and the parts of a receipt's id."""
+"""Broken receipts, the parts of a receipt's id, and what a receipt draft knows. No test needs a store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ RECEIPT_KEY = ReceiptKey("play", "v1", "k", {"amount": 1})
 def call() -> Iterator[Call]:
     """A call whose store fails each request."""
     client = dynamodb_client(endpoint_url="http://127.0.0.1:9")
-    yield Call(
-        Store(client, Settings("counts-of-test", "receipts-of-test", "ledger-of-test", frozenset(), 3600, "test"))
+    settings = Settings(
+        "counts-of-test", "receipts-of-test", "ledger-of-test", frozenset(), receipt_ttl_s=3600, version="test"
     )
+    yield Call(Store(client, settings))
     client.close()
 
 
 def in_progress(remaining_s: int) -> dict[str, Any]:
-    """Returns the attributes that Powertools' DynamoDBPersistenceLayer stores while a function runs."""
+    """Returns the attributes of a record that Powertools stores while a function runs. A receipt never has them."""
     expires = {"N": str(int((time.time() + remaining_s) * 1000))}
     return {"status": {"S": "INPROGRESS"}, "in_progress_expiration": expires, "data": None, "nonce": None}
 
@@ -54,7 +55,7 @@ def test_a_change_that_meets_a_broken_receipt_raises_an_error_and_is_not_committ
 ) -> None:
     def change(draft: ReceiptDraft) -> Any:
         [write] = draft.receipt(call, BODY).values()
-        item = {**write["Item"], "nonce": {"S": "another"}, **damage}
+        item = {**write["Item"], "nonce": {"S": "of another call"}, **damage}  # None removes an attribute
         raise AlreadyCountedError({name: value for name, value in item.items() if value is not None})
 
     with pytest.raises(NotCommittedError):

@@ -3,10 +3,11 @@
 The console shows a day of a real log (pictured_day.py). `make pictures` fails if the charts of the ten most visited
 pages do not have the log's counts. The dashboard is drawn from the template. A second, new stack counts the demo's log,
 and the dashboard shows the numbers that this stack's functions report. A widget without a number says why.
-`made-of.json` beside the pictures has digests of the console, the dashboard and the log's day.
+`made-of.json` beside the pictures has digests of what they show. If a digest changes, tests/infra/test_pictures.py asks
+for new pictures.
 
 The overview lists the present day in UTC. The log's day has 14.7 hours, and ends less than an hour before the pictures
-are taken. So only after 15:00 UTC does the overview show the whole day of the log.
+are taken. So from 15:00 UTC to midnight the overview shows the whole day of the log.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ DASHBOARD = "dashboard.webp"
 PICTURES = (OVERVIEW, TALLY, DRIFT, DASHBOARD)
 CONSOLE = ROOT / "tally/console"
 VIEW = ViewportSize(width=1120, height=860)
-WAIT_MS = 120_000.0  # the first answers of functions on a busy machine
+WAIT_MS = 120_000.0  # on a busy machine, the first answers of functions take long
 COMPARED_PAGES = 10  # the most visited pages, whose charts are compared with the log
 QUALITY = 0.6  # of a WebP file, from 0 to 1
 FOOTER = (
@@ -97,7 +98,7 @@ def synthesize_dashboard() -> Json:
 
 
 def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
-    """Returns the dashboard as an HTML page: headings, widgets, and the reported numbers."""
+    """Returns the dashboard as an HTML page. `reported`: the metrics that `GET /dev/metrics` answers."""
     by_series = {(metric["metric"], *sorted(metric["dimensions"].items())): metric for metric in reported}
     sections: list[str] = []
     for widget in dashboard["widgets"]:
@@ -116,7 +117,7 @@ def dashboard_page(dashboard: Json, reported: list[Json]) -> str:
 def _lines(properties: Json, by_series: dict[Any, Json]) -> Iterator[str]:
     """Yields a line for each metric with a number; without numbers, one line that says why."""
     has_number = has_aws_metric = False
-    for *names, options in properties["metrics"]:
+    for *names, options in properties["metrics"]:  # names: namespace, metric, then each dimension's name and value
         has_aws_metric |= bool(names) and names[0].startswith("AWS/")
         dimensions = sorted(zip(names[2::2], names[3::2], strict=True))
         metric = by_series.get((names[1], *dimensions)) if names else None
@@ -132,7 +133,7 @@ def save(page: Page, name: str) -> None:
     """Save the visible part of the page. For the overview and the dashboard: save the whole page."""
     png = base64.b64encode(page.screenshot(full_page=name in (OVERVIEW, DASHBOARD), animations="disabled")).decode()
     assert page.context.browser
-    blank = page.context.browser.new_page()  # the console's security policy would refuse this script
+    blank = page.context.browser.new_page()  # the console's security policy refuses scripts that are not its own
     webp = base64.b64decode(blank.evaluate(_TO_WEBP, [png, QUALITY]))
     (FOLDER / name).write_bytes(webp)
     print(f"tally: docs/pictures/{name}, {len(webp):,} bytes", file=sys.stderr)
@@ -215,7 +216,7 @@ def main() -> int:
     """Take all pictures. Returns 1 if the demo fails."""
     dashboard = synthesize_dashboard()
     FOLDER.mkdir(exist_ok=True)
-    memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None  # the engine waits for a disk at each write
+    memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None  # on a disk, each write of the engine waits
     with tempfile.TemporaryDirectory(prefix="tally-pictures-", dir=memory) as folder:
         filled = fill(ROOT, Path(folder, "day"), time.time())
         minute = {"TALLY_MINUTE_S": str(MINUTE_S)}
@@ -223,7 +224,7 @@ def main() -> int:
             take_console_pictures(browser, server, filled)
         with _serve(Path(folder, "new")) as server:
             outcome = asyncio.run(replay(read_log(DEMO_LOG), server.port, concurrency=8, quick=True))
-            if outcome.differing:  # if the right counts come late, the pictures are taken
+            if outcome.differing:  # counts that became right late are accepted
                 print(*report(outcome), *complaints(outcome), sep="\n", file=sys.stderr)
                 return 1
             with _browser() as browser:

@@ -2,7 +2,7 @@
 
 The functions of `make dev` use the machine's clock, and series need hours. So this module counts the day before
 `make dev` starts, into its data folder. The module runs the deployed core, consumers and sweep in this process, in
-virtual time. The day ends at most an hour ago. Only the edit by hand is not counted, and Tally must find this edit.
+virtual time. The day ends at most an hour ago. Tally counts all but the edit by hand, and must find this edit.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-MINUTE_S = 5  # of the ledger. Shorter minutes need more calls here; a repair in `make dev` takes eight minutes
-STAMP_S = MINUTE_S / 2  # between two reads of the streams, so a record's time is late by less than the ledger's minute
-STEP_S = 600  # between two sweeps; each sweep judges all closed minutes
-LAST_STEPS_S = 20  # between two of the LAST_STEPS, so that `make dev` has little left to do
-LAST_STEPS = 9
+MINUTE_S = 5  # of the ledger: shorter minutes take more calls here, longer ones a slower repair (eight) in `make dev`
+READ_EVERY_S = MINUTE_S / 2  # a record gets the time of its read, which must be less than a ledger's minute late
+SWEEP_EVERY_S = 600  # each sweep judges all closed minutes
+LAST_SWEEPS_S = 20  # between two of the LAST_SWEEPS, which leave few minutes for `make dev` to judge
+LAST_SWEEPS = 9
 NAMES = ("ana", "ben", "chloe", "dev", "elif", "femi", "goran", "hana", "ivo", "jun", "kofi", "lena", "mika", "noor")
 LIKES_BY_POST = {
     "sts-69-crew": 214,
@@ -75,7 +75,7 @@ class FilledDay(NamedTuple):
 
     @property
     def zone(self) -> str:
-        """The time zone in which the clock shows the log's time of day."""
+        """The time zone in which the day began at midnight, so that clocks show the log's time of day."""
         hours_behind_utc = self.began_s % DAY_S // HOUR_S
         return f"Etc/GMT+{hours_behind_utc}" if hours_behind_utc <= 12 else f"Etc/GMT-{24 - hours_behind_utc}"
 
@@ -107,7 +107,7 @@ class Day(EngineStreams):
             if records:
                 delivered[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
             self.read_records()
-        while not trim(self._file, delivered):  # without trim each write takes longer
+        while not trim(self._file, delivered):  # deletes records, of which each write of the engine reads all
             pass
         self._sweep()
         self.read_records()
@@ -141,20 +141,20 @@ def fill(app: Path, data: Path, now_s: float) -> FilledDay:
         seed_randomness(clock, SEED),
         contextlib.redirect_stdout(io.StringIO()),  # hides the metrics
     ):
-        due_s = read_s = float(began_s)
+        sweep_due_s = read_s = float(began_s)
         for at_s, event in sorted(_events(day, views, began_s), key=lambda event: event[0]):
-            while at_s >= due_s:
-                clock.now_s = due_s
+            while at_s >= sweep_due_s:
+                clock.now_s = sweep_due_s
                 day.deliver_and_sweep()
-                due_s += STEP_S
-            if at_s - read_s >= STAMP_S:
+                sweep_due_s += SWEEP_EVERY_S
+            if at_s - read_s >= READ_EVERY_S:
                 day.read_records()
                 read_s = at_s
             clock.now_s = at_s
             event()
         day.read_records()
-        for steps_left in reversed(range(LAST_STEPS)):
-            clock.now_s = max(clock.now_s, now_s - steps_left * LAST_STEPS_S)
+        for sweeps_left in reversed(range(LAST_SWEEPS)):
+            clock.now_s = max(clock.now_s, now_s - sweeps_left * LAST_SWEEPS_S)
             day.deliver_and_sweep()
     assert not day.bucket.objects, "there is a dead letter"
     return FilledDay(Tallied(_page(path) for _, path in views), began_s)
@@ -176,7 +176,7 @@ def _day(options: DevOptions, clock: Clock) -> Iterator[Day]:
 
 
 async def _load_code(stack: PreparedStack, spawned: Spawned) -> Template:
-    """Load the code, which creates the tables."""
+    """Load the code and create the tables. Returns the template, which has the functions' variables."""
     async with Wire(stack.endpoint, stack.endpoint) as wire:
         zygote, template = await CodeVersions(stack, wire).load_first(spawned)
         zygote.close()
@@ -195,7 +195,7 @@ def _page(path: str) -> str:
 
 
 def _events(day: Day, views: Sequence[tuple[int, str]], began_s: int) -> Iterator[tuple[float, Callable[[], object]]]:
-    """Yields the time and the function of each event. Likes and plays are spread as the page views are.
+    """Yields the time and the function of each event. Likes and plays are made at random times of page views.
 
     Calls are counted by the day in UTC, so all calls are on the last day in UTC.
     """

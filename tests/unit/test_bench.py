@@ -39,7 +39,7 @@ def test_every_claim_that_a_quick_run_judges_holds(tmp_path: Path) -> None:
     errors = {name: row["off by"] for name, row in plays.items()}
     # Each of three faults can double a play: an answer lost before the SDK, an answer lost before the caller, a crash.
     assert errors == errors | {PLAIN_ADD.name: 3, BARE: 0, NOW: 0, SOON: 0}
-    assert errors["read-modify-write"] < 0 < errors[POWERTOOLS.name]
+    assert errors["read-modify-write"] < 0 < errors[POWERTOOLS.name], "the first loses plays, the second doubles them"
 
 
 def test_the_exit_status_says_whether_all_claims_held(

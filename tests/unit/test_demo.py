@@ -1,4 +1,4 @@
-"""Tests the demo with a small server, which counts as Tally does, or fails in a way that the demo must notice."""
+"""`make demo`, with a small server that counts as Tally does, or that fails so that the demo must notice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class FakeTally:
     status: int = 202
     """The status of the answers to visits."""
     visits: Counter[str] = field(default_factory=Counter)
+    """The counted visits of each URL."""
     keys: Counter[str] = field(default_factory=Counter)
+    """How often the server got each key."""
     requests: int = 0
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -67,7 +69,7 @@ class FakeTally:
         if self.refuses_every and number % self.refuses_every == 0:
             throttled = number % (2 * self.refuses_every) == 0
             return web.json_response({"message": "busy"}, status=429 if throttled else 503)
-        if request.path == "/dev/lost/visits":
+        if request.path == "/dev/lost/visits":  # here `make dev` counts, and loses the answer
             counted = self.count(await request.json())
             assert request.transport is not None
             request.transport.abort()
@@ -102,7 +104,7 @@ Run = Callable[..., DemoRun]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Returns a function that starts a server, on an event loop in a thread: the demo's main has its own loop."""
+    """Returns a function that starts a server. It runs in a thread, because the demo's main runs its own event loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -117,8 +119,8 @@ def serve() -> Iterator[Serve]:
         tally.port = runners[-1].addresses[0][1]
 
     async def stop() -> None:
-        """Wait until no connection is open. The server may still accept a connection that the demo has given up."""
-        while len(asyncio.all_tasks()) > 1:  # CPython 3.11 leaves a socket open that a closed server accepts
+        """Wait until no connection is open: if a server closes before, CPython 3.11 may leave a socket open."""
+        while len(asyncio.all_tasks()) > 1:  # this task is one
             await asyncio.sleep(0.01)
         for runner in runners:
             await runner.cleanup()
@@ -148,7 +150,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Returns a function that runs the demo with short pauses. The demo skips the series and the top list."""
+    """Returns a function that runs the demo with short pauses. `--quick`: without the series and the top list."""
     monkeypatch.setattr(visitors, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(replay, "COUNTS_S_MAX", PATIENCE_S)
     monkeypatch.setattr(replay, "COUNTS_POLL_S", 0.001)
@@ -165,11 +167,11 @@ def test_every_visit_counts_once_despite_repeats_lost_answers_and_a_busy_server(
     ran = run(tally)
     assert ran.status == 0
     assert tally.visits.total() == len(tally.keys) == 200
-    assert tally.keys.total() >= 200 + 10 + 10  # ten lost answers and ten repeats at least
+    assert tally.keys.total() >= 200 + 10 + 10, "of 20 requests, the demo loses one answer and repeats one request"
     assert "\nlost            0  visits\ndoubled         0  visits\n" in ran.out
 
 
-def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
+def test_the_demo_notices_visits_that_count_twice(serve: Serve, run: Run) -> None:
     ran = run(serve(counts_a_key_once=False))
     assert ran.status == 1
     assert "differs: /page-" in ran.out
@@ -177,7 +179,7 @@ def test_double_counting_is_noticed(serve: Serve, run: Run) -> None:
 
 
 PAGE_URL = f"{SITE}/a"
-SAME_SERIES = Comparison({PAGE_URL: 3}, {PAGE_URL: 3}, {PAGE_URL: 3}, 1.0)
+SAME_SERIES = Comparison(log={PAGE_URL: 3}, series={PAGE_URL: 3}, top={PAGE_URL: 3}, took_s=1.0)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_a_log_may_be_gzipped_or_plain_and_its_malformed_lines_are_counted_separ
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     for path in (plain, packed):
         log = read_log(path)
-        assert log.malformed == 6
+        assert log.malformed == 6, "the five bad lines, and the line that is not UTF-8"
         assert log.page_visits() == {f"{SITE}/a": 3, f"{SITE}/b": 1, f"{SITE}/cgi-bin/imagemap/countdown70?285,291": 1}
 
 

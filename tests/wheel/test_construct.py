@@ -33,12 +33,12 @@ PERMANENT_TYPES = (
 
 
 class Shop(Stack):
-    """A team's stack with a function that counts with two Tallys, and a role that reads."""
+    """A team's stack with two constructs. A function counts with both, another commits, and a role increments."""
 
     def __init__(self, app: App) -> None:
         super().__init__(app, "Shop")
         self.tally = Tally(self, "Tally", counters=COUNTERS, page_hosts=["example.com"], canary=False)
-        # The second Tally has fewer counters, because a stack may have at most 500 resources.
+        # The second construct has fewer counters, because a stack may have at most 500 resources.
         declarations = Declarations.load(COUNTERS)
         counters = {name: counter for name, counter in declarations.counters.items() if name not in OMITTED_COUNTERS}
         few = replace(declarations, counters=counters)
@@ -48,11 +48,11 @@ class Shop(Stack):
         self.polls.grant_count(self.checkout, variable="POLLS_FUNCTIONS")
         self.worker = iam.Role(self, "Worker", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
         for _ in range(2):  # a repeated grant adds nothing
-            self.tally.grant(self.worker, ["increments"])
+            self.tally.grant(self.worker, ["increments"])  # the name of a function
             self.tally.grant_count(self.checkout)
         self.seller = function(self, "Seller")
         self.tally.grant_transact(self.seller, ["stock"])
-        self.tally.grant_transact(self.seller, ["plays", "usage"])  # a second grant adds
+        self.tally.grant_transact(self.seller, ["plays", "usage"])  # adds to the counters of the first grant
         self.polls.grant_transact(self.seller, "usage", variable="POLLS_TRANSACT")
 
 
@@ -81,7 +81,7 @@ def template(shop: Shop) -> dict[str, Any]:
 
 
 def test_resources_that_must_never_be_replaced_have_the_listed_logical_ids(template: dict[str, Any]) -> None:
-    """No program writes the list. Another id means a new, empty table, or a name that no caller finds."""
+    """No program writes the list. A changed id means a new, empty table, or a name that no caller finds."""
     types = {id_: resource["Type"] for id_, resource in template["Resources"].items() if id_.startswith("Tally")}
     permanent = {id_: type_ for id_, type_ in types.items() if type_.startswith(PERMANENT_TYPES)}
     outputs = sorted(id_ for id_ in template["Outputs"] if id_.startswith("Tally"))
@@ -108,7 +108,7 @@ def test_a_function_may_count_with_two_constructs(shop: Shop, template: dict[str
     assert all("Live" in target for target in allowed)
 
 
-def test_a_function_has_the_rights_of_post_changes_for_its_granted_counters(
+def test_a_function_that_commits_transactions_may_write_only_its_granted_counters_receipts_and_holds(
     shop: Shop, template: dict[str, Any]
 ) -> None:
     allowed = [
@@ -124,13 +124,13 @@ def test_a_function_has_the_rights_of_post_changes_for_its_granted_counters(
         for action in actions
         for prefix in as_list(condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"])
     }
-    update, put, keys = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
-    holds = (put, "dynamodb:Query", "dynamodb:DeleteItem")
+    update, put, prefixes = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
+    hold_actions = (put, "dynamodb:Query", "dynamodb:DeleteItem")
     assert rights == {
-        *(("TallyCountsTable", update, prefix) for prefix in keys),
+        *(("TallyCountsTable", update, prefix) for prefix in prefixes),
         ("OldPollsCountsTable", update, "USER#*"),
         *((f"{tally}ReceiptsTable", put, "tally#*") for tally in ("Tally", "OldPolls")),
-        *(("TallyLedgerTable", action, "HOLDS#*") for action in holds),
+        *(("TallyLedgerTable", action, "HOLDS#*") for action in hold_actions),
     }
 
 
@@ -150,11 +150,11 @@ def test_a_function_that_changes_counters_goes_live_after_the_consumers_and_has_
             if id_.startswith(tally) and resource["Type"] == "AWS::Lambda::EventSourceMapping"
         ]
         assert set(mappings) <= dependencies
-        assert len(mappings) == 4
+        assert len(mappings) == 4, "the rollup and the bookkeeper read two streams each"
     deployed = {}
     for variable, value in seller["Properties"]["Environment"]["Variables"].items():
         text = "".join(part if isinstance(part, str) else part["Ref"] for part in value["Fn::Join"][1])
-        assert len(text) < 1000
+        assert len(text) < 1000, "the variables of a function have 4 KB in all"
         transactions = Transactions.from_environment({variable: text}, caller="seller", variable=variable)
         settings = transactions._store.settings
         deployed[variable] = (settings.counts_table, settings.receipt_ttl_s // 3600, transactions._counters)
@@ -197,7 +197,7 @@ def invocable(template: dict[str, Any], role: str) -> list[str]:
     return [target["Ref"] for statement in statements for target in as_list(statement["Resource"])]
 
 
-def test_a_grant_refuses_a_variable_of_another_tally_and_an_unknown_function(shop: Shop) -> None:
+def test_a_grant_refuses_a_variable_that_another_construct_has_set_and_an_unknown_function(shop: Shop) -> None:
     with pytest.raises(OptionsError, match=r"Shop/Checkout already counts with another Tally by TALLY_FUNCTIONS: give"):
         shop.polls.grant_count(shop.checkout)
     with pytest.raises(OptionsError, match=r"Shop/Seller already counts with another Tally by TALLY_TRANSACT: give"):
@@ -207,7 +207,7 @@ def test_a_grant_refuses_a_variable_of_another_tally_and_an_unknown_function(sho
 
 
 def test_two_constructs_in_one_stack_share_no_name(template: dict[str, Any]) -> None:
-    """Their alarms, dashboards, sign-in domains and APIs differ. The second Tally is below another construct."""
+    """The alarms, dashboards, sign-in domains and APIs of the constructs differ."""
     resources = template["Resources"].values()
     names = [
         (resource["Type"], json.dumps(resource["Properties"][field]))
@@ -220,7 +220,7 @@ def test_two_constructs_in_one_stack_share_no_name(template: dict[str, Any]) -> 
     assert sorted(api["Properties"]["Name"] for api in apis) == ["Shop-Old-Polls", "Shop-Tally"]
 
 
-def test_no_resource_of_one_tally_refers_to_another_tally(template: dict[str, Any]) -> None:
+def test_no_resource_of_one_construct_refers_to_another_construct(template: dict[str, Any]) -> None:
     text = {id_: json.dumps(resource) for id_, resource in template["Resources"].items()}
     first, second = ([id_ for id_ in text if id_.startswith(name)] for name in ("Tally", "OldPolls"))
     for ids, other_ids in ((first, second), (second, first)):
@@ -267,7 +267,7 @@ def test_an_error_names_the_wrong_argument(arguments: dict[str, Any], message: s
     with pytest.raises(OptionsError) as refused:
         Options.from_arguments(arguments, keep_data=True)
     assert str(refused.value).startswith(message)
-    assert "context" not in str(refused.value)
+    assert "context" not in str(refused.value), "a team gives arguments, not CDK context"
 
 
 @pytest.mark.parametrize(

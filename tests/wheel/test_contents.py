@@ -13,8 +13,9 @@ from release.build import BUNDLED_FILES
 from tests.environments import ROOT
 
 pytestmark = pytest.mark.long
+# The files of the checkout that are in another folder of the wheel, by their names there.
 BUNDLED_FROM = {f"{folder}/{Path(path).name}": path for path, folder in BUNDLED_FILES.items()}
-BUILT = ("tally/cdk/packages/", "tally/console/uPlot")
+BUILT = ("tally/cdk/packages/", "tally/console/uPlot")  # how files begin that the build adds
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_the_wheel_has_the_packages_of_the_functions(files: dict[str, bytes]) ->
     assert {name.partition("-")[0] for name in packages if ".dist-info" in name} == {
         name.replace("-", "_") for name in pinned
     }
-    assert not any(name.endswith(".so") for name in files)
+    assert not any(name.endswith(".so") for name in files), "a function may run on ARM or on x86"
 
 
 def test_no_file_has_a_path_of_this_machine(files: dict[str, bytes]) -> None:

@@ -22,13 +22,13 @@ from tests.patience import PATIENCE_S, wait_for
 pytestmark = pytest.mark.long
 PAGE, TITLE = ROOT / "docs/adopt.md", "## Without a CDK app"
 TOOLS = ("bash", "curl", "sleep")
-Start = Callable[[], tuple[int, subprocess.Popen[str]]]
+Start = Callable[[], tuple[int, subprocess.Popen[str]]]  # returns the port and the process
 READY = re.compile(r"^tally: ready on http://localhost:(\d+)", re.MULTILINE)
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Mapping[str, str]:
-    """The environment of a person without Node: the tools of the page, a home, and the programs of the folder."""
+    """The environment of a person without Node: the tools of the page, a home, and the folder's virtual environment."""
     tools, home = tmp_path / "tools", tmp_path / "home"
     tools.mkdir()
     home.mkdir()
@@ -79,7 +79,7 @@ def test_the_session_of_the_page_works_without_node(
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
-    (folder / "operations.py").write_text("raise SystemExit('a file of the team')")
+    (folder / "operations.py").write_text("raise SystemExit('Tally must not import this file of the team')")
     text = PAGE.read_text().partition(TITLE)[2].partition("\n## ")[0]
     before, command, after = text.partition("```\ntally dev\n```")
     assert command
@@ -90,6 +90,7 @@ def test_the_session_of_the_page_works_without_node(
             runnable = command.replace("tallystick[", f"{wheel}[").replace(":8080", f":{port}")
             output = _output(runnable, folder, {**environment, "PORT": str(port)})
             deadline_s = time.monotonic() + PATIENCE_S
+            # A command that waits with `sleep` may need longer on a busy machine.
             while command.startswith("sleep ") and not is_as_shown(output, expected) and time.monotonic() < deadline_s:
                 output = _output(runnable, folder, environment)
             assert is_as_shown(output, expected), f"{command}\nprinted:  {output}\nexpected: {expected}"

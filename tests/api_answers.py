@@ -42,13 +42,14 @@ class ApiDocument:
 
     def __init__(self, counters: Mapping[str, Counter]) -> None:
         self.routes = {route.key: route for operation in OPERATIONS for route in operation.routes(counters)}
+        # The first route of each operation, which is the general one.
         self.by_operation = {route.operation.name: route for route in reversed(self.routes.values())}
         self.document = copy.deepcopy(document(OPERATIONS, counters))
         self.document["components"]["schemas"] = close_schema(self.document["components"]["schemas"])
         self._validators: dict[tuple[str, int, str], Draft202012Validator] = {}
 
     def resolve(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Returns the part that a reference leads to."""
+        """Returns the part that a `$ref` leads to. Returns a part without a `$ref` as it is."""
         if "$ref" not in part:
             return part
         target: Any = self.document
@@ -74,7 +75,7 @@ class ApiDocument:
         assert not errors, f"{route}: {status}: {errors}"
 
     def media_type(self, route: str, status: int, media_type: str) -> str:
-        """Returns the documented type that `media_type` matches, which may be a range, such as `text/*`."""
+        """Returns the type that the document has for this answer. It may be a range, such as `text/*`."""
         media_types = self.responses(route)[str(status)]["content"]
         matches = [pattern for pattern in media_types if fnmatch.fnmatchcase(media_type, pattern)]
         assert matches, f"{route}: {status} as {media_type} is not documented"
@@ -122,7 +123,7 @@ def _check_http(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None
 
 
 def _check_direct(api: ApiDocument, route: str, answer: Mapping[str, Any]) -> None:
-    """Checks a direct answer: the same bodies as over HTTP, and a text as `{"media_type","text"}`."""
+    """Checks a direct answer. It has the body of the HTTP answer; for a text: `{"media_type", "text"}`."""
     status = answer["status"]
     assert str(status) in api.responses(route), f"{route}: {status} is not documented: {answer['body']}"
     if "media_type" in answer["body"]:

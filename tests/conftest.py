@@ -22,7 +22,7 @@ os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
 os.environ["TALLY_DEAD_LETTER_BUCKET"] = "tally-test-dead-letters"
 
-# A shell starts a background process with SIGINT ignored, and its children inherit that. Tests send Ctrl-C.
+# If a shell starts pytest in the background, its processes ignore SIGINT, and no test could stop one with Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,13 +47,13 @@ hypothesis.settings.load_profile("ci")
 dynamo.CLIENT_CONFIG = dynamo.CLIENT_CONFIG.merge(Config(read_timeout=PATIENCE_S))
 dynamo.CALL_TIME_DEFAULT_S = PATIENCE_S
 
-# Tests move `time.time`, and with it the deployment's clock. So answers have this time instead of the engine's.
+# Tests move `time.time`. With the engine's own time, an answer would correct the clock, and undo the move.
 dynamo._date = functools.wraps(dynamo._date)(lambda answer: formatdate(time.time(), usegmt=True))
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_numbers = itertools.count()
+_numbers = itertools.count()  # of the tests that have tables, for the tables' names
 
 
 @pytest.hookimpl(optionalhook=True)  # mutations run without xdist
@@ -164,7 +164,7 @@ def store(engine: Engine, settings: Settings, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def midday(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts the clock at 12:30 UTC of today, so that no hour and no day ends while a test needs the last minutes."""
+    """Starts the clock at 12:30 UTC of today, so that the last minutes and the test are in one hour and one day."""
     now, day_s = time.time, 24 * 3600
     shift_s = 12.5 * 3600 - now() % day_s
     monkeypatch.setattr(time, "time", lambda: now() + shift_s)

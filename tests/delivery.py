@@ -1,8 +1,8 @@
 """Delivers the records of a stream to a consumer in this process: at least once, in order, in any batches.
 
 Tests, the soak and the benchmark choose the batches, the repeated records and the faults. The time may be virtual, and
-the shards may be a model. The pump of `make dev` invokes workers in real time, with the windows of the declarations.
-The pump and this module make the same events and read the same answers.
+the shards may be a model. `make dev` delivers in real time, with a module of its own (tally/dev/streams/pump.py). Both
+modules make the same events and read the same answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.sync_wire import SyncWire
 if TYPE_CHECKING:
     from tally.api.background import StreamReader
 
-BATCH_RECORDS = 1000  # the maximum of a batch (by the mappings) and of a read (by DynamoDB)
+BATCH_RECORDS = 1000  # the most records that a mapping puts into a batch, and that DynamoDB returns for a read
 Record = dict[str, Any]
 Handler = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 """A function that answers an event and a context."""
@@ -51,7 +51,7 @@ def failed_sequence(answer: Mapping[str, Any]) -> str | None:
 def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
     """Whether the filter of a reader's mapping lets a record through. `table`: `counts` or `receipts`.
 
-    The patterns come from the stack, and the pump's `matches` applies them.
+    The patterns come from the stack, and `make dev` applies them with the same function.
     """
     filters = [*filter_patterns(reader, Table(table))]
     return not filters or any(matches(pattern, record) for pattern in filters)
@@ -59,10 +59,10 @@ def passes_filters(reader: StreamReader, table: str, record: Record) -> bool:
 
 @dataclass
 class Delivery:
-    """The records of one stream shard, and how far one consumer has come. `source`: the name of the table.
+    """The records of one stream shard, and how far one consumer has come. `process`: the consumer.
 
-    `records` may grow. `position`: the number of records that the consumer has applied. `passes_filter`: whether the
-    mapping's filter lets a record through.
+    `source`: the name of the table. `records` may grow. `position`: the number of records that the consumer has applied
+    or its mapping has filtered out. `passes_filter`: whether the mapping's filter lets a record through.
     """
 
     process: Handler
@@ -78,7 +78,7 @@ class Delivery:
         return self.position >= len(self.records)
 
     def batch(self, size: int = BATCH_RECORDS, repeats: int = 0) -> list[Record]:
-        """Returns the next records after the filter, `size` or fewer. `repeats`: how many earlier records, too."""
+        """Returns the next `size` records, after `repeats` earlier records, without those that the filter removes."""
         return [
             record
             for record in self.records[max(0, self.position - repeats) : self.position + size]
@@ -86,7 +86,7 @@ class Delivery:
         ]
 
     def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
-        """Invoke the consumer, unless the batch is empty. Returns the sequence number that it reports as failed."""
+        """Invoke the consumer (or `process`), unless the batch is empty. Returns the sequence number that failed."""
         return (
             failed_sequence((process or self.process)(event(batch, self.shard, self.source), context))
             if batch
@@ -94,7 +94,7 @@ class Delivery:
         )
 
     def advance(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
-        """Move the position behind a batch of this size, or to the failed record."""
+        """Move the position to the failed record; None: behind a batch of this size."""
         if failed is None:
             self.position = min(len(self.records), self.position + size)
             return
@@ -129,14 +129,14 @@ class Stream:
         except ClientError:
             if after is None:
                 raise
-            return self._begin()  # the record is trimmed
+            return self._begin()  # the stream has dropped the record, so the oldest record is next
 
     def read(self) -> list[Record]:
         """Read the next records, BATCH_RECORDS or fewer."""
         try:
             page = self._wire.get_records(ShardIterator=self._iterator, Limit=BATCH_RECORDS)
         except ClientError as error:
-            # DynamoDB Local says that the first iterator of an empty stream is trimmed, once the stream has a record.
+            # The iterator was made when the stream was empty. DynamoDB Local refuses it after the first record comes.
             if error.response["Error"]["Code"] != "TrimmedDataAccessException" or self._has_read:
                 raise
             page = self._wire.get_records(ShardIterator=self._begin(), Limit=BATCH_RECORDS)

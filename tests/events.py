@@ -34,7 +34,7 @@ def sample_names() -> list[str]:
 
 
 def direct(operation: str, **fields: Any) -> dict[str, Any]:
-    """Returns the sample event of another Lambda, with these fields. A field that is None is removed."""
+    """Returns the sample event by which another Lambda calls an operation, with these fields; None removes a field."""
     [general, *_] = BY_NAME[operation].routes(COUNTERS)
     event = samples.direct_event(general, COUNTERS, **fields)
     if "caller" in fields:
@@ -52,7 +52,7 @@ def http(
     raw: str | bytes | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Returns the sample HTTP event of a route, with these fields. A field that is None is removed.
+    """Returns the sample HTTP event of a route, with these fields; None removes a field.
 
     `sub`: the signed-in user. `headers`: more headers. `query` and `document` (a JSON body) replace the query and the
     body of the fields. `raw`: the body as it is; bytes are sent in base64.

@@ -1,7 +1,7 @@
 """A client of an engine with the methods of boto3's client. A call takes a fifth of boto3's time.
 
-The client speaks DynamoDB's JSON protocol. A call blocks, and each thread has a connection. `wire.Wire` is for an event
-loop.
+The client speaks DynamoDB's JSON protocol. A call blocks, and each thread has a connection. In an event loop, use
+tally/dev/base/wire.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-_HEAD = (
+_HEAD = (  # the engine does not check the signature
     "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Date: 20260101T000000Z\r\n"
     "Authorization: AWS4-HMAC-SHA256 Credential=local/20260101/eu-west-1/dynamodb/aws4_request, SignedHeaders=host,"
     " Signature=0\r\nX-Amz-Target: %s\r\nContent-Length: %d\r\n\r\n"
@@ -26,8 +26,8 @@ _STREAMS = {"DescribeStream", "GetShardIterator", "GetRecords"}
 class SyncWire:
     """A client of the engine at this port: `get_item`, `transact_write_items`, `get_records` …
 
-    Answers are as boto3 gives them, with two differences. Times are numbers of seconds, as in a Lambda event. The only
-    header is the date. An error is botocore's ClientError. A lost connection raises ConnectionError.
+    Answers are as boto3 gives them, with two differences: times are numbers of seconds, as in a Lambda event, and the
+    only header is the date. An error is botocore's ClientError. A lost connection raises ConnectionError.
     """
 
     def __init__(self, port: int) -> None:
@@ -35,7 +35,7 @@ class SyncWire:
         self._local = threading.local()
         self._methods: dict[str, Callable[..., dict[str, Any]]] = {}
         self._open: list[socket.socket] = []
-        self.calls = 0
+        self.calls = 0  # how many requests were sent
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
         if name.startswith("__"):

@@ -51,6 +51,7 @@ def _without_hashes(text: str) -> str:
 
 
 def _places_and_values(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields each text, number and boolean with its place: `/Resources/Api/Type`."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _places_and_values(part, f"{path}/{key}")

@@ -50,7 +50,7 @@ class Vault:
         self._restore = restore
 
     def copy(self, made_s: float, *tables: str, source: str = SOURCE, status: str = "COMPLETED") -> None:
-        """Put copies of these tables into the vault. If no table is named, put copies of all three tables."""
+        """Put copies of these tables into the vault; of all three, if no table is named. `source`: how ARNs begin."""
         for table in tables or TABLES:
             number = len(self.copies)
             self.copies.append({

@@ -14,7 +14,7 @@ from tally.dev.base.engine import Engine
 from tests.engines.dynamodb_local import KNOWN_FAILURES
 
 MEMORY_FOLDER = Path("/dev/shm")
-FREE_BYTES_MIN = 1 << 30
+FREE_BYTES_MIN = 1 << 30  # with less, the engines of all workers might fill the memory
 
 
 class IndexedEngine(Engine):

@@ -37,12 +37,12 @@ def test_few_changes_cost_more_each_and_a_batch_window_saves_nothing_in_an_idle_
     for notifies in (False, True):
         usd = [million("now", amount=volume * 1e6, notifies=notifies) for volume in cost_pages.VOLUMES]
         assert usd == sorted(usd, reverse=True)
-        assert usd[-1] > 2.50 + 1, "the writes and the request of a change"
+        assert usd[-1] > 2.50 + 1, "each change pays for 4 write units and a request"
     assert bill(Month())["total"] == bill(Month(notifies=True))["total"]
 
 
 def test_a_batch_that_spans_two_minutes_pays_for_two_segments() -> None:
-    """If its records lie 30 s apart, half of the batches span two minutes. Each batch has one checkpoint."""
+    """If the first and the last record of a batch lie 30 s apart, every second batch pays for a second segment."""
     assert cost.minute_edge_units(1000, 0) == 0
     assert cost.minute_edge_units(0.01, 30) == pytest.approx(0, abs=0.01), "a batch of one record is in one minute"
     assert cost.minute_edge_units(10, 30) == pytest.approx(0.5 * cost.segment_units(10))
@@ -76,7 +76,7 @@ def test_few_draws_are_all_different_and_many_draws_have_every_value() -> None:
 
 
 def test_the_prices_of_strangers_are_the_prices_at_1000_requests_a_second() -> None:
-    """Each request names another id. One more number in a read costs one more read unit."""
+    """Each request names an id of its own. A read pays one more read unit for each further number."""
     amount = 1000.0 * cost.MONTH_S
     assert {kind: round(million(kind, amount, amount), 2) for kind in USD_PER_MILLION if kind != "number"} | {
         "number": prices()["read"].usd

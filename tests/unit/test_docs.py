@@ -23,10 +23,11 @@ from tally.dynamo import items
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "bench/data/README.md"]
-PUBLIC_MODULES = (
+PUBLIC_MODULES = (  # their keyword arguments are the ones that pages name
     "tally.counter", "tally.items", "tally.pages", "tally.transact", "tally.client", "tally.cdk.construct",
     "tally.records",
 )  # fmt: skip
+# If a text in backquotes begins with one of these folders, a file or folder of this path must exist.
 FOLDERS = ("bench", "docs", "events", "lambdas", "stacks", "tally", "tests")
 
 
@@ -48,7 +49,7 @@ def test_each_link_leads_to_a_file_and_a_heading_and_each_file_in_backquotes_exi
         file = page.parent / target if target else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
-    # `tally/read` is a scope.
+    # `tally/read` and `tally/write` are scopes of a token, not files.
     for path in re.findall(rf"`((?:{'|'.join(FOLDERS)})/(?!(?:read|write)`)[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
@@ -80,9 +81,9 @@ def test_the_list_of_pages_has_each_page_once() -> None:
 
 def test_the_section_that_status_names_for_each_check_exists() -> None:
     assert checks.SECTIONS.keys() >= status.CHECKS.keys()
-    for place in checks.SECTIONS.values():
-        page, _, section = place.partition("#")
-        assert section in anchors(ROOT / "docs" / page), place
+    for link in checks.SECTIONS.values():
+        page, _, section = link.partition("#")
+        assert section in anchors(ROOT / "docs" / page), link
 
 
 def names_in(module: Path) -> set[str]:
@@ -132,7 +133,7 @@ def test_every_make_target_that_a_page_or_a_handler_names_exists() -> None:
 
 
 def test_each_keyword_argument_in_backquotes_exists() -> None:
-    """A page says `visible="soon"` or `by=day`: a keyword argument of a public function, or a query parameter."""
+    """A page names a keyword argument of a public function (`visible="soon"`), or a query parameter (`by=day`)."""
     functions: list[Callable[..., Any]] = []
     for module in PUBLIC_MODULES:
         for value in vars(importlib.import_module(module)).values():
@@ -176,7 +177,7 @@ def test_the_counters_of_the_page_on_team_tables_count_its_example_items() -> No
         ]
         for name, counter in counters.items()
     }
-    assert contributions == {
+    assert contributions == {  # `spent` has scale=2, and an id has `~20` for a space
         "post_likes": [("50", 1)], "orders": [("ann", 1)], "spent": [("ann", 1250)], "tickets": [("hr~20desk", 1)],
     }  # fmt: skip
 
@@ -184,7 +185,8 @@ def test_the_counters_of_the_page_on_team_tables_count_its_example_items() -> No
 def test_no_page_has_more_words_than_its_budget() -> None:
     """The words of code count, too. The budget of docs/runbook.md is in tests/infra/test_monitoring.py.
 
-    The recipes of CONTRIBUTING.md add 32 words to docs/reference.md, and a long test runs this test after them.
+    tests/infra/test_contributing.py runs this test after the recipes of CONTRIBUTING.md, which add 32 words to
+    docs/reference.md.
     """
     budgets = {
         "CONTRIBUTING.md": 2700,

@@ -24,25 +24,25 @@ HEAVY = {
     "aws_cdk", "aws_lambda_powertools", "asyncio", "boto3", "botocore", "concurrent.futures", "rich", "shtab",
     "tally.api", "tally.contract.declarations", "tally.operations", "tqdm",
 }  # fmt: skip
-STORE = {"aws_lambda_powertools", "boto3", "botocore", "concurrent.futures"}
+FOR_TABLES = {"aws_lambda_powertools", "boto3", "botocore", "concurrent.futures"}
 
 
 @pytest.mark.parametrize(
-    ("line", "modules_max", "heavy"),
+    ("line", "modules_max", "allowed"),
     [
         ("--version", 170, set()),
         ("help", 170, set()),
         ("init --help", 170, set()),
-        ("help get", 580, STORE),
-        ("get plays 1 --local --port 1", 580, STORE),
+        ("help get", 580, FOR_TABLES),
+        ("get plays 1 --local --port 1", 580, FOR_TABLES),
     ],
 )
-def test_a_command_imports_only_what_it_needs(line: str, modules_max: int, heavy: set[str]) -> None:
+def test_a_command_imports_only_what_it_needs(line: str, modules_max: int, allowed: set[str]) -> None:
     run = subprocess.run(
         [sys.executable, "-c", RUN_AND_PRINT_MODULES, *line.split()], capture_output=True, text=True, timeout=PATIENCE_S
     )
     imported = set(run.stderr.splitlines()[-1].split())
-    assert imported & HEAVY <= heavy
+    assert imported & HEAVY <= allowed
     assert len(imported) <= modules_max, sorted(imported)
 
 

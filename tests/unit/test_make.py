@@ -1,4 +1,4 @@
-"""make would run the right commands, and the lock files have a hash for each pin."""
+"""Each target of make runs the right commands, and the lock files have a hash for each pin."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_targets_that_deploy_install_the_cdk_and_only_targets_that_test_ins
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
+def test_each_lock_has_a_hash_for_each_pin_and_no_address_of_a_package_index(folder: str) -> None:
     lock = ROOT / folder / "requirements.txt"
     text = lock.read_text()
     pins = re.split(r"\n(?=[a-z0-9])", re.sub("^#.*\n", "", text, flags=re.MULTILINE).strip())
@@ -67,7 +67,7 @@ def test_each_lock_has_a_hash_for_each_pin_and_no_address(folder: str) -> None:
     assert "://" not in text
 
 
-def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address() -> None:
+def test_the_lock_of_npm_has_a_hash_for_each_package_and_no_address_of_a_registry() -> None:
     text = (ROOT / "package-lock.json").read_text()
     packages = {name: package for name, package in json.loads(text)["packages"].items() if name}
     assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []

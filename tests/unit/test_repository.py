@@ -41,6 +41,7 @@ def test_each_command_of_a_workflow_exists() -> None:
 def test_each_action_is_pinned_by_its_commit_except_two(path: Path) -> None:
     actions = re.findall(r"uses: (\S+?)(?:@(\S+))?(?: #.*)?$", path.read_text(), re.MULTILINE)
     unpinned = {name for name, version in actions if not re.fullmatch(r"[0-9a-f]{40}", version)}
+    # The first is of this repository; PyPI asks for the branch `release/v1` of the second.
     assert unpinned <= {"./.github/workflows/ci.yml", "pypa/gh-action-pypi-publish"}
 
 
@@ -77,6 +78,7 @@ def test_dependabot_updates_each_folder_with_pins_and_leaves_out_the_pins_that_w
     assert set(updates["pip"]["directories"]) == folders
     ignored = {entry["dependency-name"] for update in updates.values() for entry in update.get("ignore", [])}
     [sentence] = re.findall(r"newest version .*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    # CONTRIBUTING.md does not name Powertools, whose patches are installed: only its new minor versions wait.
     assert ignored - {"aws-lambda-powertools"} == set(
         re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", sentence)
     )

@@ -29,7 +29,7 @@ GLOBAL_OPTIONS = {"query", "output"}  # of every command `aws`
 
 
 def texts() -> Iterator[str]:
-    """Yields the texts and the names in the code, without docstrings and comments."""
+    """Yields the texts in the code without docstrings, and the names of classes and of annotated variables."""
     for module in sorted((ROOT / "tally").rglob("*.py")):
         tree = ast.parse(module.read_text())
         docstring_ids = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -91,7 +91,7 @@ def test_each_text_that_the_runbook_quotes_is_in_the_code(quoted: str) -> None:
         assert [word for word in {*re.findall(r"[a-z]+", quoted)} - INSIGHTS_WORDS if not is_in_code(word)] == []
     elif "/" not in quoted and (ROOT / "lambdas" / quoted).is_file():
         pass
-    else:
+    else:  # of an option `-c throttle=0.5` or an assignment, only the name is in the code
         assert is_in_code(quoted.removeprefix("-c ").split("=")[0])
 
 

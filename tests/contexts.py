@@ -9,7 +9,7 @@ from tests.patience import PATIENCE_S
 
 @dataclass(frozen=True)
 class LambdaContext:
-    """`remaining_ms`: the time that the invocation has left."""
+    """A context. `remaining_ms`: the time that the invocation has left."""
 
     remaining_ms: int = int(PATIENCE_S * 1000)
     aws_request_id: str = "11111111-2222-3333-4444-555555555555"

@@ -14,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @settings(max_examples=300)
 @given(st.integers(min_value=0, max_value=10**15))
-def test_a_badge_shows_at_most_the_number_and_at_least_nine_tenths(number: int) -> None:
+def test_a_badge_shows_the_number_or_up_to_a_tenth_less(number: int) -> None:
     text = badge.abbreviate(number)
     shown_number = float(text.rstrip("kMBT")) * {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1], 1)
     assert number * 0.9 < shown_number <= number or number == shown_number == 0

@@ -38,6 +38,7 @@ from tally.errors import (
 ROOT = Path(errors.__file__).parents[1]
 BUNDLE = ("__init__.py", "client", "errors.py", "ids.py")  # what another Lambda needs of `tally`
 CLIENT_OPERATIONS = [operation for operation in OPERATIONS if hasattr(requests, operation.name)]
+# No function answers with these errors: Tally's own code catches them.
 ERRORS_IN_NO_ANSWER = {errors.AlreadyCountedError, errors.ChangeRefusedError, errors.HotTallyError}
 
 
@@ -91,14 +92,15 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def tally(*answers: Any, **options: Any) -> tuple[Tally, FakeLambda]:
+    """Returns a client with these options, and the Lambda that gives it these answers."""
     fake = FakeLambda(*answers)
     functions = {name: f"fn-{name}" for name in client.FUNCTIONS}
     return Tally(functions, lambda_client=fake, **options), fake
 
 
-def slow_tally(pauses: list[float], answer: Any, deadline_s: float = 3) -> tuple[Tally, FakeLambda]:
-    """Returns a Tally whose calls take a second each. `answer`: makes the answer from the event."""
-    return tally(lambda event: pauses.append(1.0) or answer(event), deadline_s=deadline_s)
+def slow_tally(pauses: list[float], answer: Any) -> tuple[Tally, FakeLambda]:
+    """Returns a client with a deadline of 3 s whose calls take 1 s each. `answer`: makes the answer from the event."""
+    return tally(lambda event: pauses.append(1.0) or answer(event), deadline_s=3)
 
 
 def lambda_error(code: str, status: int = 400) -> ClientError:
@@ -111,7 +113,7 @@ def error_answer(error: TallyError) -> dict[str, Any]:
 
 
 def test_the_client_has_every_operation_that_is_not_for_browsers() -> None:
-    """`make generate` writes the client's methods from the operations, and test_operations.py compares them."""
+    """`make generate` writes the client's methods from the operations."""
     left_out = {operation.name for operation in OPERATIONS} - {operation.name for operation in CLIENT_OPERATIONS}
     assert left_out == {
         "get_client_file", "get_visits_badge", "get_counter_badge", "get_console", "get_console_config",
@@ -270,9 +272,9 @@ def test_a_batch_has_one_deadline_and_answers_busy_for_requests_that_it_did_not_
 
 def test_the_boto3_client_times_out_after_a_third_of_the_deadline_and_does_not_retry() -> None:
     config = Tally({}, deadline_s=9).lambda_client.meta.config
-    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)  # 1 + 2 = 3
+    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (1, 2, 1)
     short = Tally({}, deadline_s=3).lambda_client.meta.config
-    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5)  # 0.5 + 0.5 = 1
+    assert (short.connect_timeout, short.read_timeout) == (0.5, 0.5), "together a third of 3 s, and above of 9 s"
 
 
 def test_each_request_gets_one_key_and_keeps_it_when_it_is_sent_twice(pauses: list[float]) -> None:
@@ -304,13 +306,14 @@ def test_the_caller_of_a_request_replaces_the_caller_of_the_client() -> None:
 def test_enqueued_events_and_batches_ask_lambda_to_retry_them(pauses: list[float]) -> None:
     single_client, single_fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     single_client.enqueue(requests.increment(*PLAY, idempotency_key="k"))
-    assert [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in single_fake.calls] == [
-        ("Event", "k")
-    ] * 2
+    calls = [(call["InvocationType"], call["Payload"]["idempotency_key"]) for call in single_fake.calls]
+    assert calls == [("Event", "k")] * 2, "the first was throttled"
     tally_client, fake = tally(lambda_error("TooManyRequestsException"), b"", caller="c")
     plays = [requests.increment(*PLAY, idempotency_key=f"k{number}") for number in range(150)]
     tally_client.enqueue_batch([*plays[:40], requests.put_mine("likes", "a91f", idempotency_key="k"), *plays[40:]])
-    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4, "one refused, two of plays, one of a like"
+    assert [call["InvocationType"] for call in fake.calls] == ["Event"] * 4, (
+        "the throttled one, two of plays, one of a like"
+    )
     assert {event["on_failure"] for event in fake.events} == {"raise"}
     assert [call["FunctionName"] for call in fake.calls] == ["fn-increments"] * 3 + ["fn-children"]
     sent = [[entry["idempotency_key"] for entry in event["batch"]] for event in fake.events[1:]]

@@ -1,4 +1,4 @@
-"""Only conflicts spread a tally over more shards, and conflicts are metered."""
+"""Only conflicts, which spread a tally over more shards, count as conflicts, and a metric counts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tally.settings import Settings
 
 
 @pytest.mark.parametrize("code", sorted(BUSY_CODES))
-def test_a_busy_answer_may_be_tried_again_and_only_a_conflict_spreads_the_tally(code: str) -> None:
+def test_a_write_with_a_busy_answer_may_be_retried_and_only_a_conflict_is_reported_as_a_conflict(code: str) -> None:
     error = ClientError({"Error": {"Code": code, "Message": "no"}}, "UpdateItem")
     client = SimpleNamespace(transact_write_items=Mock(side_effect=error))
     attempt = transactions.send(client, [{}] * 2)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from tally.errors import ConfigurationError
 from tally.items import Items
 from tally.notify import Notify
 
-MINIMAL: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}  # no default
+MINIMAL: dict[str, Any] = {"name": "stock", "prefix": "ITEM", "sort_key": "STOCK", "attribute": "qty"}
 
 
 def declare(**fields: Any) -> Counter:
@@ -152,7 +152,9 @@ def test_an_invalid_declaration_raises_an_error_with_counter_field_and_reason(
 def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
     seats = declare(**UNIQUE, ceiling=25)
     assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
-    assert dataclasses.replace(seats) == seats, "a function declares the counter from all fields of the deployed one"
+    assert dataclasses.replace(seats) == seats, (
+        "a deployed function declares a counter from all fields, delta=1 included"
+    )
 
 
 def test_the_number_of_a_period_cannot_be_set() -> None:
@@ -348,10 +350,8 @@ def test_a_table_has_at_most_as_many_counters_as_one_transaction_can_move() -> N
         for number in range(COUNTERS_PER_TABLE_MAX + 1)
     ]
     assert len(declared(too_many[1:])) == COUNTERS_PER_TABLE_MAX
-    with pytest.raises(
-        ConfigurationError,
-        match=f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} for a table",
-    ):
+    message = f"'c{COUNTERS_PER_TABLE_MAX}': too many counters .* at most {COUNTERS_PER_TABLE_MAX} for a table"
+    with pytest.raises(ConfigurationError, match=message):
         declared(too_many)
 
 
@@ -359,10 +359,8 @@ def test_team_numbers_may_have_names_that_begin_alike() -> None:
     """`Watched` makes the prefix of the first 15 letters and digits of the name, so the sort key tells these apart."""
     like_items = Items("shop", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
     names = ["customer_orders_open", "customer_orders_old", "post_likes", "postlikes"]
-    assert (
-        list(declared(Watched(name, table="shop", attribute="n", items=like_items, at="META") for name in names))
-        == names
-    )
+    watched = [Watched(name, table="shop", attribute="n", items=like_items, at="META") for name in names]
+    assert list(declared(watched)) == names
     for name, items in (("x", "shop"), (None, like_items)):
         with pytest.raises(ConfigurationError, match=r"must be Items\(…\)"):
             Watched(name, table="shop", attribute="n", items=items, at="META")  # type: ignore[arg-type]

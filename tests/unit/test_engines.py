@@ -19,5 +19,6 @@ def test_a_known_failure_is_a_test_that_ci_runs_on_dynamodb_local(name: str) -> 
     defined = f"def {test.partition('[')[0]}("
     (path,) = (path for path in (ROOT / "tests").glob(f"in*/{file}") if defined in path.read_text())
     assert path.parent.name in ("invariants", "integration")
+    # ON_LOCAL names the files without `test_`.
     on_local = (ROOT / "Makefile").read_text().partition("\nON_LOCAL := ")[2].partition("\n#")[0]
     assert re.search(rf"[ ,]{re.escape(file.removeprefix('test_'))}[ )]", on_local)

@@ -100,9 +100,8 @@ def test_a_change_of_the_fingerprint_is_refused_with_the_counter_and_what_to_do(
 ) -> None:
     after = replace(before, **change)
     assert refusals(before, after)
-    with pytest.raises(
-        ConfigurationError, match=r"counter 'c' has counted .*: take that back, or declare a new counter"
-    ):
+    message = r"counter 'c' has counted .*: take that back, or declare a new counter"
+    with pytest.raises(ConfigurationError, match=message):
         fingerprints.check({before.name: fingerprints.fingerprint_of(before)}, declared([after]))
 
 

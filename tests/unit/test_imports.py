@@ -21,6 +21,6 @@ def test_no_function_imports_anything_heavy() -> None:
 
 def test_garbage_collection_skips_the_objects_of_the_cold_start() -> None:
     gc.unfreeze()  # tests/conftest.py froze the objects of the tests
-    dynamodb_client(**LOCAL).close()
+    dynamodb_client(**LOCAL).close()  # a client freezes all objects that a cold start has made
     assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000

@@ -118,10 +118,8 @@ def test_an_amount_that_cannot_be_added_is_a_fault(total: Any, kind: str, why: s
     ],
 )
 def test_a_fault_has_a_kind_and_a_missing_attribute_is_not_a_fault(fields: Any, image: Any, kind: str | None) -> None:
-    value = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **fields).contribution(
-        image
-    )
-    assert value == (Contribution(f"{RESERVED_GROUP_PREFIX}{kind}", 1) if kind else None)
+    items = Items("shop", partition_prefix="CUSTOMER#", sort_key="SK", sort_prefix="ORDER#", **fields)
+    assert items.contribution(image) == (Contribution(f"{RESERVED_GROUP_PREFIX}{kind}", 1) if kind else None)
     assert kind is None or kind in FAULT_KINDS
 
 

@@ -14,6 +14,7 @@ from tally.pages import CREDENTIALS, TRACKING
 
 FILE = Path(__file__).with_name("page_parameters.txt")
 LINES = FILE.read_text(encoding="utf-8").splitlines()
+# Whether each source is a public list (`list`) or another source (`else`), by its name.
 SOURCES = {line.split()[2]: line.split()[1] for line in LINES if re.match("# (list|else) +[a-z]", line)}
 LISTS = [name for name, kind in SOURCES.items() if kind == "list"]
 
@@ -52,6 +53,7 @@ def test_each_public_list_has_the_names_that_cite_it() -> None:
 
 
 def pattern_of(name: str) -> str:
+    """Returns the pattern of a dropped name as a whole word. `*` at an end of the name matches any continuation."""
     before = "" if name.startswith("*") else r"(?<![a-z0-9_-])"
     after = "" if name.endswith("*") else r"(?![a-z0-9_-])"
     return before + re.escape(name.strip("*")) + after

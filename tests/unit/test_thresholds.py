@@ -247,7 +247,7 @@ def test_an_event_says_what_kind_of_write_moved_the_number(change: Record, by: s
 
 
 def test_a_changed_limit_crosses_no_threshold_in_a_period_that_has_ended() -> None:
-    """A new limit is also copied into the tally of an ended period. If a hold moves that tally, events are made."""
+    """Tally copies a new limit also into a tally whose period has ended. That makes no event, but a later move does."""
     limited = replace(CALLS, limit_overrides=True)
     override = {"override#name": {"S": "p"}, "override#ceiling": {"N": "100"}}
     for day, old, events_made in ((18, 85, 1), (17, 85, 0), (17, 70, 1)):  # the day of the records is 18
@@ -316,7 +316,7 @@ def test_a_hold_that_is_released_into_a_period_that_is_not_kept_crosses_no_thres
 
 
 def test_a_run_always_fits_into_a_transaction() -> None:
-    """A run has room while it has EVENTS_MAX events. Its last record may cross every threshold, one of them `every`."""
+    """With EVENTS_MAX events a run takes one more record, which may cross every threshold, one of them `every`."""
     events_of_a_record, checkpoint_writes = THRESHOLDS_MAX - 1 + MULTIPLES_MAX, 1
     assert SEGMENTS_MAX + DEAD_LETTERS_MAX + checkpoint_writes + EVENTS_MAX + events_of_a_record <= 100
     run = SegmentRun("1", BatchContext("counts", "s"))

@@ -38,16 +38,14 @@ def lag_s(kind: str, rng: random.Random, at_s: float, within_s: int) -> float:
     return -min(within_s, rng.expovariate(5 / within_s))
 
 
-def changes_of_group(
-    rate_per_min: float, kind: str, within_s: int, rng: random.Random, fault_s: float
-) -> list[tuple[float, str, int]]:
+def changes_of_group(rate_per_min: float, kind: str, within_s: int, rng: random.Random) -> list[tuple[float, str, int]]:
     """Returns the changes of a group, by time: the time, what changes (`item` or `number`), and by how much."""
     at_s, changes, items = 0.0, list[tuple[float, str, int]](), 0
     while (at_s := at_s + rng.expovariate(rate_per_min / 60)) < SPAN_S:
         sign = -1 if items > 0 and rng.random() < 0.3 else 1
         items += sign
         changes += [(at_s, "item", sign), (at_s + lag_s(kind, rng, at_s, within_s), "number", sign)]
-    return sorted([*changes, (fault_s, "number", -LOST)])
+    return sorted([*changes, (FAULT_S, "number", -LOST)])
 
 
 def counter(within_s: int) -> Counter:
@@ -60,10 +58,10 @@ def noted_bounds(low: int, high: int, since: float) -> dict[str, Any]:
     return {**bounds, "rule": {"S": RULE}}
 
 
-def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: float) -> Iterator[tuple[float, int]]:
+def checks(rate_per_min: float, kind: str, within_s: int, seed: int) -> Iterator[tuple[float, int]]:
     """Yields the time of each check, and the excess that the check proves (0: no excess)."""
     rng, watched = random.Random(seed), counter(within_s)
-    pending = changes_of_group(rate_per_min, kind, within_s, rng, fault_s)
+    pending = changes_of_group(rate_per_min, kind, within_s, rng)
     item, noted, number, count = dict[str, Any](), dict[str, Any](), 0, 0
     for minute in range(1, SPAN_S // 60):
         passed_s = minute * 60 - rng.uniform(0, 50)
@@ -89,7 +87,7 @@ def checks(rate_per_min: float, kind: str, within_s: int, seed: int, fault_s: fl
 def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
     """Before the fault no excess is reported, and then at most the lost amount. A check may see the fault 5 s early."""
     for seed in range(2):
-        for at_s, excess in checks(rate_per_min, kind, 60, seed, FAULT_S):
+        for at_s, excess in checks(rate_per_min, kind, 60, seed):
             assert excess == 0 if at_s < FAULT_S - 5 else -LOST <= excess <= 0, (seed, at_s)
 
 
@@ -99,7 +97,7 @@ def test_the_whole_excess_of_a_group_with_few_changes_is_found_within_minutes(
 ) -> None:
     """The fewer changes a group has within `within_s`, which its number may lack, the sooner the excess is found."""
     for seed in range(3):
-        found_at_s = [at_s for at_s, excess in checks(rate_per_min, "late", within_s, seed, FAULT_S) if excess == -LOST]
+        found_at_s = [at_s for at_s, excess in checks(rate_per_min, "late", within_s, seed) if excess == -LOST]
         assert found_at_s, seed
         assert found_at_s[0] < FAULT_S + minutes * 60, seed
 

@@ -101,7 +101,7 @@ def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
 
 
 def test_put_resets_counters_only_with_reset_counters(customers: Records[Customer], notes: Records[Note]) -> None:
-    """This also holds for a record that was read. A record of a class without counters is overwritten."""
+    """put_item also refuses a record that was read, and overwrites a record of a class without counters."""
     customers.update_item(Customer(id="1"))
     read = customers.update_item(Customer(id="1", name="Ada"))
     always_true = Attr("id").exists() | Attr("id").not_exists()  # so put_item's own condition refuses
@@ -148,7 +148,7 @@ def test_unset_attributes_are_removed_by_an_update_and_stay_with_ignore_nulls(
 def test_an_update_makes_a_missing_record_unless_it_only_removes_attributes(
     store: Store, notes: Records[Note], table: str, exact: bool
 ) -> None:
-    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761), but the engine does. So `dynamodb` imitates it."""
+    """DynamoDB makes no such record (aws-sdk-java-v2 issue 2761), but the engine does. `dynamodb` gives its answer."""
     assert notes.update_item(Note(id="1"), ignore_nulls=True) == notes.get_item("1") == Note(id="1")
     dynamodb: Any = RecordingClient(store, update_item=[{"ConsumedCapacity": {}}], get_item=[{"ConsumedCapacity": {}}])
     with pytest.raises(NotFoundError, match=r"Note id='2'.*only removes"):

@@ -29,14 +29,17 @@ ROLLUPS: list[Any] = [{"BOOL": True}, {"BOOL": False}, {"S": "true"}, {"N": "1"}
 UNUSABLE_STAMPS: list[Any] = [None, {"S": "x"}, {"N": "1.5"}, {"N": "-7"}, {"N": str(10**10)}, {"NULL": True}]
 
 
-def record(name: str, keys: Item, new: Any = None, old: Any = None) -> Record:
-    """Returns a record with these images, made at the end of the current minute; None: without the image."""
+def record(event: str, keys: Item, new: Any = None, old: Any = None) -> Record:
+    """Returns a record with these images, made at the end of the current minute. None: the record lacks this image."""
     images = {which: image for which, image in (("NewImage", new), ("OldImage", old)) if image is not None}
-    return {"eventName": name, "dynamodb": {"Keys": keys, "ApproximateCreationDateTime": NOW * 60 + 59.9, **images}}
+    return {"eventName": event, "dynamodb": {"Keys": keys, "ApproximateCreationDateTime": NOW * 60 + 59.9, **images}}
 
 
 def plays(number: int, nonce: str | None, at: Any = NOW) -> Item:
-    """Returns the image of a tally item. `at`: the minute of its last change, or an attribute; None: no attribute."""
+    """Returns the image of a tally item. `at`: the minute of its last change, or an attribute; None: no attribute.
+
+    `nonce`: of the rollup (`+…`), of a repair (`~<amount>.…`), of the removal of a child (`-<pair>.…`), or of a change.
+    """
     stamp = {"N": str(at)} if isinstance(at, int) else at
     fields = {"at": stamp, "nonce": {"S": nonce} if nonce else None}
     return {**PLAYS, "play_count": {"N": str(number)}} | {name: value for name, value in fields.items() if value}
@@ -53,10 +56,10 @@ def receipt(at: int = NOW, **attributes: Any) -> Record:
     return record("INSERT", {"id": {"S": "tally#1"}}, image)
 
 
-def child(at: Any = NOW, name: str = "INSERT", **attributes: Any) -> Record:
+def child(at: Any = NOW, event: str = "INSERT", **attributes: Any) -> Record:
     stamp = {"N": str(at)} if isinstance(at, int) else at
     image = {**CHILD, "likedAt": {"N": "1"}, "nonce": {"S": "n"}} | ({"at": stamp} if stamp else {}) | attributes
-    return record(name, CHILD, *((None, image) if name == "REMOVE" else (image, None)))
+    return record(event, CHILD, *((None, image) if event == "REMOVE" else (image, None)))
 
 
 @pytest.mark.parametrize(("at", "booked"), STAMPS)
@@ -73,7 +76,7 @@ def test_a_change_is_booked_on_its_own_minute_if_that_is_within_a_minute_of_the_
 def test_a_spilled_change_is_added_and_booked_on_the_minute_of_its_record(at: int) -> None:
     spilled = {"rollup": {"BOOL": True}}
     for consumer in (rollup, bookkeeper):
-        day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1
+        day = at // tallies.MINUTES_PER_DAY if consumer is rollup else -1  # which the rollup notes on the tally
         assert consumer.read_receipt(DECLARED, receipt(at, **spilled)) == (Effect("plays", "v", NOW, 3, day=day),)
         assert consumer.read_count(DECLARED, child(at, **spilled)) == (Effect("likes", "p", NOW, 1),)
 

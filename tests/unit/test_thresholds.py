@@ -303,7 +303,7 @@ def test_a_new_item_with_another_start_crosses_from_that_start() -> None:
 
 def test_a_period_that_ttl_removes_crosses_no_threshold() -> None:
     removal = record(CALLS, "7c20#2026-11-10", 900, None)
-    assert len(details_of(removal)) == 2, "a person deleted the item"
+    assert len(details_of(removal)) == 2, "a person deleted the item, so the number falls below 800 and 10"
     assert details_of(removal | {"userIdentity": {"principalId": "dynamodb.amazonaws.com"}}) == []
 
 

@@ -48,7 +48,8 @@ from tests.invariants.streaming import CONSUMERS, EngineStreams
 LOG = Path(__file__).resolve().parent.parent / "bench/data/nasa-http-1995-08-01-pages.tsv.gz"
 SEED = 1995
 HOUR_S, DAY_S = 3600, 24 * 3600
-MINUTE_S = 5  # of the ledger: shorter minutes take more calls here, longer ones a slower repair (eight) in `make dev`
+# A minute of the ledger. With shorter minutes this module makes more calls; a repair in `make dev` waits eight minutes.
+MINUTE_S = 5
 READ_EVERY_S = MINUTE_S / 2  # a record gets the time of its read, which must be less than a ledger's minute late
 SWEEP_EVERY_S = 600  # each sweep judges all closed minutes
 LAST_SWEEPS_S = 20  # between two of the LAST_SWEEPS, which leave few minutes for `make dev` to judge

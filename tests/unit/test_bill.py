@@ -33,7 +33,7 @@ def test_the_readme_shows_prices_of_the_page() -> None:
 
 
 def test_few_changes_cost_more_each_and_a_batch_window_saves_nothing_in_an_idle_month() -> None:
-    """In an idle month a consumer gets one heartbeat a minute with and without a batch window."""
+    """With thresholds (`notifies`) the bookkeeper's window is 1 s. If idle, it gets one heartbeat a minute."""
     for notifies in (False, True):
         usd = [million("now", amount=volume * 1e6, notifies=notifies) for volume in cost_pages.VOLUMES]
         assert usd == sorted(usd, reverse=True)
@@ -87,7 +87,7 @@ def test_the_worst_day_pays_for_a_visitor_with_each_visit() -> None:
     declared = Declarations.load(ROOT / "lambdas/counters.py")
     with_visitors = replace(declared, counters={**declared.counters, PAGE_VISITORS.name: PAGE_VISITORS})
     (visit_route,) = [route for route in declared.routes if route.operation.name == "visit"]
-    usd_of_visitors = visit_route.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]
+    usd_of_visitors = visit_route.throttle.scaled_by(1).rate_per_s * 86_400 / 1e6 * USD_PER_MILLION["soon"]  # a receipt
     assert worst_day(with_visitors, 1) - worst_day(declared, 1) >= usd_of_visitors - 0.01
 
 

@@ -57,11 +57,12 @@ def exhaust(hub: Hub, tables: HotTables, rate_per_s: float = 0.0) -> None:
 
 @pytest.mark.parametrize("counter", [counters.LIKES, *in_long([counters.PLAYS])])
 def test_changes_of_a_hot_tally_spill_and_none_fails(counter: Any) -> None:
-    hot = simulate(Load(counter, 1000, 3.0))
+    load = Load(counter, per_s=1000, duration_s=3.0)
+    hot = simulate(load)
     assert (hot["failed"], hot["off by"]) == (0, 0)
     assert hot["conflicts"]
     assert hot["spilled"] > 0.5
-    assert simulate(Load(counter, 1000, 3.0)) == hot, "a second run has the same seed, and so the same numbers"
+    assert simulate(load) == hot, "a second run has the same seed, and so the same numbers"
 
 
 def test_a_throttled_transaction_is_not_retried_and_its_change_spills(hub: Hub, tables: HotTables, client: Any) -> None:

@@ -79,8 +79,8 @@ def test_an_audit_without_an_answer_fails_and_names_each_lock() -> None:
     """An audit never says "no known vulnerability" if nobody answered."""
     unreachable = {"HTTPS_PROXY": "http://nobody.invalid:1", "npm_config_registry": "http://nobody.invalid:1"}
     folders = (VENV.removeprefix("VENV="), "node_modules")
-    assume_set_up = [f"--assume-old={folder}/{mark}" for folder in folders for mark in (".ready", ".cdk", ".tests")]
-    run = make("audit", *assume_set_up, **unreachable)
+    installed = [f"--assume-old={folder}/{file}" for folder in folders for file in (".ready", ".cdk", ".tests")]
+    run = make("audit", *installed, **unreachable)
     assert (run.returncode, run.stdout) == (2, "")
     *lines, last = run.stderr.splitlines()
     locks = [line.split(": ")[2] for line in lines if line.startswith("tally: not audited: ")]

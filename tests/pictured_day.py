@@ -108,7 +108,7 @@ class Day(EngineStreams):
             if records:
                 delivered[self.name(table)] = int(records[-1]["dynamodb"]["SequenceNumber"])
             self.read_records()
-        while not trim(self._file, delivered):  # deletes records, of which each write of the engine reads all
+        while not trim(self._file, delivered):  # if the records stayed, each write would take longer
             pass
         self._sweep()
         self.read_records()

@@ -152,9 +152,7 @@ def test_an_invalid_declaration_raises_an_error_with_counter_field_and_reason(
 def test_a_visitor_counts_as_1_and_takes_part_in_no_batch_and_no_hold() -> None:
     seats = declare(**UNIQUE, ceiling=25)
     assert (seats.delta, seats.is_batchable, seats.takes_holds, seats.may_be_set) == (1, False, False, False)
-    assert dataclasses.replace(seats) == seats, (
-        "a deployed function declares a counter from all fields, delta=1 included"
-    )
+    assert dataclasses.replace(seats) == seats, "functions declare the counter from all of its fields, with delta=1"
 
 
 def test_the_number_of_a_period_cannot_be_set() -> None:

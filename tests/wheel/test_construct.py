@@ -124,7 +124,8 @@ def test_a_function_that_commits_transactions_may_write_only_its_granted_counter
         for action in actions
         for prefix in as_list(condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"])
     }
-    update, put, prefixes = "dynamodb:UpdateItem", "dynamodb:PutItem", ("ITEM#*", "VID#*", "USER#*")
+    update, put = "dynamodb:UpdateItem", "dynamodb:PutItem"
+    prefixes = ("ITEM#*", "VID#*", "USER#*")  # of stock, plays and usage
     hold_actions = (put, "dynamodb:Query", "dynamodb:DeleteItem")
     assert rights == {
         *(("TallyCountsTable", update, prefix) for prefix in prefixes),

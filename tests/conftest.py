@@ -22,7 +22,7 @@ os.environ["TALLY_LEDGER_TABLE"] = "tally-test-ledger"
 os.environ["TALLY_PAGE_HOSTS"] = "*"
 os.environ["TALLY_DEAD_LETTER_BUCKET"] = "tally-test-dead-letters"
 
-# If a shell starts pytest in the background, its processes ignore SIGINT, and no test could stop one with Ctrl-C.
+# A shell starts a background process with SIGINT ignored, and child processes inherit this. Tests stop these by SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

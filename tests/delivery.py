@@ -86,12 +86,10 @@ class Delivery:
         ]
 
     def invoke(self, batch: Sequence[Record], context: object, process: Handler | None = None) -> str | None:
-        """Invoke the consumer (or `process`), unless the batch is empty. Returns the sequence number that failed."""
-        return (
-            failed_sequence((process or self.process)(event(batch, self.shard, self.source), context))
-            if batch
-            else None
-        )
+        """Invoke the consumer (or `process`) unless the batch is empty. Returns the sequence number that failed."""
+        if not batch:
+            return None
+        return failed_sequence((process or self.process)(event(batch, self.shard, self.source), context))
 
     def advance(self, failed: str | None, size: int = BATCH_RECORDS) -> None:
         """Move the position to the failed record; None: behind a batch of this size."""

@@ -181,7 +181,7 @@ async def _load_code(stack: PreparedStack, spawned: Spawned) -> Template:
     async with Wire(stack.endpoint, stack.endpoint) as wire:
         zygote, template = await CodeVersions(stack, wire).load_first(spawned)
         zygote.close()
-        await asyncio.sleep(0)  # lets its connection close
+        await asyncio.sleep(0)  # lets the zygote's connection close
         return template
 
 

@@ -33,7 +33,7 @@ def test_the_readme_shows_prices_of_the_page() -> None:
 
 
 def test_few_changes_cost_more_each_and_a_batch_window_saves_nothing_in_an_idle_month() -> None:
-    """With thresholds (`notifies`) the bookkeeper's window is 1 s. If idle, it gets one heartbeat a minute."""
+    """With thresholds (`notifies`) the bookkeeper's window is 1 s. An idle bookkeeper gets one heartbeat a minute."""
     for notifies in (False, True):
         usd = [million("now", amount=volume * 1e6, notifies=notifies) for volume in cost_pages.VOLUMES]
         assert usd == sorted(usd, reverse=True)

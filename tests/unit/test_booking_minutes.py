@@ -46,7 +46,7 @@ def plays(number: int, nonce: str | None, at: Any = NOW) -> Item:
 
 
 def tally_effects(new: Item | None, old: Item | None) -> list[Effect]:
-    """Returns the effects of a changed tally item. `new` and `old`: its images. None: the item is removed, or new."""
+    """Returns the effects of a changed tally item with these images. `new` is None: removed; `old` is None: new."""
     name = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
     return list(bookkeeper.read_count(DECLARED, record(name, PLAYS, new, old)))
 

@@ -365,7 +365,7 @@ class BrokenList:
 def test_a_request_that_json_cannot_hold_fails_and_the_other_requests_of_its_batch_succeed(
     value: Any, kind: type[TallyError]
 ) -> None:
-    """The bad value may be in any field. The request with it is never sent."""
+    """The bad value may be in any field. The request with the bad value is never sent."""
     tally_client, fake = tally(
         lambda event: {"results": [PLAYED] * len(event["batch"])} if "batch" in event else PLAYED
     )

@@ -34,7 +34,7 @@ REAL_DATE = inspect.unwrap(client._date)  # tests/conftest.py replaces it
 def test_an_answer_corrects_a_clock_by_the_least_that_it_proves(
     off_s: float, took_s: float, corrected_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DynamoDB writes `Date` between the request and its answer. It rounds down by up to 1 s, and nodes differ by 1 s.
+    """DynamoDB writes `Date` between the request and its answer, rounded down by up to 1 s. Nodes differ by up to 1 s.
 
     So a clock is ahead by at least `off_s` - 2, or behind by at least -`off_s` - `took_s` - 1.
     """

@@ -1,4 +1,4 @@
-"""A declaration is checked when it is made, and the keys of its items follow from it."""
+"""A declaration is checked when it is made. The keys of a tally's items follow from the declaration."""
 
 from __future__ import annotations
 

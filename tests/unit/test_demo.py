@@ -104,7 +104,7 @@ Run = Callable[..., DemoRun]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Returns a function that starts a server. It runs in a thread, because the demo's main runs its own event loop."""
+    """Returns a function that starts a server in a thread, because the demo's main runs an event loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -128,7 +128,7 @@ def schema_of(route: Route, field: Field) -> dict[str, Any]:
 
 
 def values_near(schema: dict[str, Any]) -> st.SearchStrategy[object]:
-    """Returns values within a schema, on its bounds and just beyond. In ASCII, because the checks count bytes."""
+    """Returns values within a schema, on its bounds and just beyond. In ASCII, because schemas do not count bytes."""
     if schema["type"] == "array":
         least, most = schema["minItems"], schema["maxItems"]
         lists = st.lists(values_near(schema["items"]), min_size=least - 1, max_size=3)

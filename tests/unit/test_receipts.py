@@ -36,7 +36,7 @@ def call() -> Iterator[Call]:
 
 
 def in_progress(remaining_s: int) -> dict[str, Any]:
-    """Returns the attributes of a record that Powertools stores while a function runs. A receipt never has them."""
+    """Returns the attributes of a record that Powertools stores while a function runs. Receipts never have these."""
     expires = {"N": str(int((time.time() + remaining_s) * 1000))}
     return {"status": {"S": "INPROGRESS"}, "in_progress_expiration": expires, "data": None, "nonce": None}
 

@@ -78,7 +78,7 @@ def test_dependabot_updates_each_folder_with_pins_and_leaves_out_the_pins_that_w
     assert set(updates["pip"]["directories"]) == folders
     ignored = {entry["dependency-name"] for update in updates.values() for entry in update.get("ignore", [])}
     [sentence] = re.findall(r"newest version .*?\n\n", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    # CONTRIBUTING.md does not name Powertools, whose patches are installed: only its new minor versions wait.
+    # CONTRIBUTING.md does not name Powertools: its patches are installed, and only its other versions wait.
     assert ignored - {"aws-lambda-powertools"} == set(
         re.findall(r"`(boto3-stubs|aws-cdk|@sparticuz/chromium)`", sentence)
     )

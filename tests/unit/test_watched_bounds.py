@@ -95,7 +95,7 @@ def test_a_reported_excess_is_real(kind: str, rate_per_min: float) -> None:
 def test_the_whole_excess_of_a_group_with_few_changes_is_found_within_minutes(
     rate_per_min: float, within_s: int, minutes: int
 ) -> None:
-    """The fewer changes a group has within `within_s`, which its number may lack, the sooner the excess is found."""
+    """A number may lack the changes of the last `within_s`. The fewer these are, the sooner the excess is found."""
     for seed in range(3):
         found_at_s = [at_s for at_s, excess in checks(rate_per_min, "late", within_s, seed) if excess == -LOST]
         assert found_at_s, seed

@@ -40,7 +40,7 @@ def init_deploy_and_destroy(shop: Path, stack: Stack, python: Path) -> None:
         return result.stdout
 
     def tally(*arguments: str) -> str:
-        # The script `tally` names the folder in which the fixture made the environment, before it moved the folder.
+        # The script `tally` does not run: it names the folder from which the fixture moved the environment.
         return run(str(python), "-P", "-m", "tally.cli", *arguments)
 
     tally("init")

@@ -189,7 +189,7 @@ def test_the_next_version_changes_only_the_code_of_functions(
 
 
 def unpack(wheel: Path, target: Path) -> Path:
-    """Unpack the wheel into a folder and return it. On PYTHONPATH, it replaces the installed package."""
+    """Unpack the wheel into a folder, and return the folder. On PYTHONPATH it replaces the installed package."""
     shutil.unpack_archive(wheel, target, "zip")
     return target
 

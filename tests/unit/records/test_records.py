@@ -86,7 +86,7 @@ def test_an_error_names_a_counter_that_the_caller_sets_and_nothing_is_sent(
 def test_a_record_that_was_read_may_be_changed_and_written_except_its_counters(
     customers: Records[Customer],
 ) -> None:
-    """The Java client refused such a write until aws-sdk-java-v2 pull request 4314."""
+    """Until aws-sdk-java-v2 pull request 4314, the Java client refused to update a record that it had read."""
     customers.update_item(Customer(id="1", name="Ada"))
     read: Any = customers.get_item("1")
     customers.update_item(Customer(id="1", name="Bob"))  # as another program would
@@ -120,7 +120,7 @@ def test_put_resets_counters_only_with_reset_counters(customers: Records[Custome
 
 
 def test_the_check_of_put_is_a_condition_of_the_write(recording_client: Any, customers: Records[Customer]) -> None:
-    """So put_write refuses in a transaction, too, and if another write makes the record just before."""
+    """So a put is also refused in a transaction, and if another write makes the record just before the put."""
     writes: list[Any] = [customers.put_write(Customer(id="1")), customers.update_write(Customer(id="1"))]
     for write in writes:
         recording_client.transact_write_items(TransactItems=[write])

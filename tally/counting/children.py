@@ -2,10 +2,11 @@
 
 The child's item is its own receipt: a second put of the child finds the item. If the call has an idempotency key, the
 transaction has a receipt, too. So a late retry does not put a child again that was removed after the first call. While
-the tally is hot, the child is written alone, and the rollup adds it to the tally.
+the tally is hot, a put spills: it writes only the child, and the rollup adds the child to the tally.
 
-A put writes its minute to the child's item and to the tally. A removal, such as an unlike, writes its own minute and a
-pair key to the tally. The pair key names the removed item, so both halves of a removal are found together.
+The bookkeeper expects a change because of the child's item, and observes the change on the tally's item. A put stores
+the same minute in both items. A removal, such as an unlike, leaves no item that could store its minute. So the nonce of
+the tally's item has a pair name, a hash of the removed item, by which the bookkeeper finds both halves.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from .receipts import (
 from .tallies import TOMBSTONE, Tally, minute_now
 
 CREATED_AT = "likedAt"
-"""When a child was put, in epoch seconds; for an anonymous child the start of a day. The name is from likes."""
+"""The attribute of every child, not only of likes: when it was put, in epoch seconds; if anonymous, the day's start."""
 TOMBSTONE_KEPT_S = 15 * 60  # a late copy of a write arrives within minutes, or never
 ATTEMPTS_MAX = 8  # an attempt fails only if another call changes the same child at the same moment
 
 
 @dataclass(frozen=True)
 class _ChildRequest:
-    """A call that puts or removes a child of `parent`."""
+    """A call that puts or removes a child. `parent`: the parent's id. `id`: the child's id, percent-encoded."""
 
     call: Call
     counter: Counter
@@ -59,7 +60,7 @@ class _ChildRequest:
     draft: ReceiptDraft | None = None
     """The draft of the receipt, if the call has a key."""
     replaces: Item | None = None
-    """The tombstone of the child, if a new child takes its place."""
+    """The tombstone that the new child replaces; None: there is no tombstone."""
 
     @property
     def child(self) -> Item:
@@ -71,11 +72,11 @@ class _ChildRequest:
         return {**self.body, "changed": changed, **visible}
 
     def receipt(self, body: Body) -> Write | None:
-        """Returns the receipt, if the call has a key. The bookkeeper books the child's item, not the receipt."""
+        """Returns the receipt's write, if the call has a key. It has no amount, so the child's item alone is booked."""
         return self.draft.receipt(self.call, body) if self.draft else None
 
     def commit(self, write: Write, body: Body) -> Body:
-        """Commits one write and no move of the tally, with the receipt if the call has a key."""
+        """Commits a write that does not move the tally, with the receipt if the call has a key. Returns `body`."""
         commit_change(self.call, self.counter, self.parent, lambda _: [write], self.receipt(body))
         return body
 
@@ -91,9 +92,9 @@ def set_child(
 ) -> ChangeAnswer:
     """Puts a child of the parent (`puts`), or removes the child. Returns `body` with `changed` and `visible`.
 
-    `child` is percent-encoded; a user's own child is `call.caller`. 4 WCU, 6 with a key. A child that is written alone,
-    because its tally is hot, takes 1 WCU, or 4 with a key. A removal reads the child first, and a put that is written
-    alone reads the parent first, each for 1 RCU. Raises NotFoundError for a missing parent, ParentRemovedError,
+    `child`: the percent-encoded id of the child, `call.caller` if users put themselves. A change costs 4 WCU, with a
+    key 6. A put that spills costs 1 WCU, with a key 4. A removal first reads the child, and a put that spills first
+    reads the parent, each for 1 RCU. Raises NotFoundError for a missing parent, ParentRemovedError,
     CounterRetiredError, and the errors of transactions.commit_change.
     """
     request = _ChildRequest(call, counter, parent, child, puts, body or {})
@@ -107,15 +108,15 @@ def set_child(
 
 
 def remove(call: Call, counter: Counter, parent: str, child: str) -> None:
-    """Removes a child, also of a retired counter. Raises the errors of set_child."""
+    """Removes a forgotten user's child, even if the counter is retired. Otherwise raises the errors of set_child."""
     _apply_request(_ChildRequest(call, counter, parent, child, puts=False, body={}))
 
 
 def _apply_request(request: _ChildRequest) -> Body:
     """Puts or removes the child, with a receipt if the call has a key.
 
-    Each turn first commits the change on condition that there is something to change. If there is nothing to change, a
-    call with a key commits its receipt alone, on condition that the child is still as it was.
+    Each attempt first commits the change, on condition that there is something to change. If there is nothing to
+    change, a call with a key commits its receipt alone, on condition that there is still nothing to change.
     """
     new_shard: int | None = None
     for _ in range(ATTEMPTS_MAX):
@@ -126,7 +127,7 @@ def _apply_request(request: _ChildRequest) -> Body:
             if any(TOMBSTONE in (tally or {}) for tally in refused.old_items[1:]):
                 raise _refusal(request.counter, request.parent) from None
         if child is None:
-            # The next turn uses this shard, because other shards may be missing, too.
+            # The child's condition held, so the parent's shard is missing. The next attempt uses the shard made here.
             new_shard = _make_shard(request, shard)
             continue
         new_shard = None
@@ -145,21 +146,21 @@ def _apply_request(request: _ChildRequest) -> Body:
 
 
 def _put(request: _ChildRequest, shard: int | None) -> Body:
-    """Commits child and tally together. While the tally is hot, commits the child without the tally, and the rollup
-    adds it. Raises ChangeRefusedError."""
+    """Commits the child and the move of its tally. While the tally is hot, commits only the child, and the rollup adds
+    the child. Raises ChangeRefusedError."""
     call, counter, parent = request.call, request.counter, request.parent
     minute, body = minute_now(call), request.answer(True)
 
     def writes(shard: int) -> list[Write]:
         return [_child_write(request, minute), _tally_write(request, shard, 1, minute)]
 
-    may_spill = counter.may_spill and not request.replaces  # the rollup reads new items only
+    may_spill = counter.may_spill and not request.replaces  # the rollup reads inserts, not replaced tombstones
     try:
         receipt = request.receipt(body)
         commit_change(call, counter, parent, writes, receipt, first_shard=shard, may_spill=may_spill)
         return body
     except HotTallyError:
-        assert may_spill, "the rollup would not add it"
+        assert may_spill, "the rollup would not add the child"
     # The write of the child does not see whether the parent is missing or removed. This read costs 1 RCU.
     if not _accepts_children(call, counter, parent):
         raise _refusal(counter, parent)
@@ -173,7 +174,7 @@ def _put(request: _ChildRequest, shard: int | None) -> Body:
 
 
 def _remove(request: _ChildRequest, shard: int | None) -> Body:
-    """Removes the child that exists, and takes it from the tally. Raises ChangeRefusedError."""
+    """Removes the child, and moves its tally by -1. Raises ChangeRefusedError, also if there is no child."""
     child = queries.get(request.call.store.client, request.child["TableName"], request.child["Key"])
     if not child or TOMBSTONE in child:
         raise ChangeRefusedError([{}], 0)
@@ -189,7 +190,7 @@ def _remove(request: _ChildRequest, shard: int | None) -> Body:
 
 
 def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard: int) -> list[Write]:
-    """Returns the writes that remove a child of a removed parent, on a marked shard. `child`: as it was read."""
+    """Returns the writes that remove the `child` that was read, and move a shard, which must be a tombstone, by -1."""
     id_ = child["SK"]["S"].removeprefix(counter.child_range[0])
     request = _ChildRequest(call, counter, parent, id_, puts=False, body={})
     nonce_prefix = tallies.removal_nonce(removal_pair_of(child))
@@ -201,8 +202,8 @@ def removal_writes(call: Call, counter: Counter, parent: str, child: Item, shard
 def _removal_write(request: _ChildRequest, child: Item) -> Write:
     """Returns the write that removes the child, on condition that `child` is as it was read.
 
-    A child that was written alone is one PutItem, and a late copy of the PutItem would put the child again. So the
-    removal leaves a tombstone in place of the child, and TTL removes the tombstone.
+    One PutItem wrote a spilled child. A late copy of that request would put the child again. So the removal replaces
+    the child by a tombstone, at which the copy's condition fails. TTL removes the tombstone.
     """
     assert TOMBSTONE not in child, "the child is removed already"
     exists = {"ConditionExpression": "attribute_exists(SK)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
@@ -214,7 +215,7 @@ def _removal_write(request: _ChildRequest, child: Item) -> Write:
     if "rollup" not in child or age_s >= TOMBSTONE_KEPT_S:
         return {"Delete": {**write, "Key": request.child["Key"]}}
     has_user = not request.id.startswith(anonymous.CHILD_NAME_PREFIX)
-    tombstone = {name: child[name] for name in ("at", "rollup")}  # the rollup may still have to add the child
+    tombstone = {name: child[name] for name in ("at", "rollup")}  # as the child: the rollup may not have added it yet
     tombstone[TOMBSTONE] = {"N": str(anonymous.since_s(request.id, int(clock.now_s())))}
     tombstone["nonce"] = {"S": request.call.nonce}
     tombstone["expiration"] = {"N": str(ends_s(TOMBSTONE_KEPT_S, has_user=has_user))}
@@ -225,7 +226,7 @@ def _answer_unchanged(request: _ChildRequest) -> Body:
     """Answers `changed: false`, with a receipt if the call has a key. Raises ChangeRefusedError if another call has
     changed the child after this call read it."""
     if not request.puts and request.counter.parent_required:
-        # This raises for a missing post; a missing like is no error.
+        # has_child raises if the parent is missing. A missing child is not an error.
         has_child(request.call, request.counter, request.parent, request.id)
     unchanged = request.answer(False)
     if request.draft is not None:
@@ -247,17 +248,17 @@ def _child_write(request: _ChildRequest, minute: int, **mark: Item) -> Write:
     if request.replaces:
         assert TOMBSTONE in request.replaces, "the child is counted already"
         write = {
-            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND nonce = :left",
-            "ExpressionAttributeValues": {":left": request.replaces["nonce"]},
+            "ConditionExpression": f"attribute_exists({TOMBSTONE}) AND nonce = :expected",
+            "ExpressionAttributeValues": {":expected": request.replaces["nonce"]},
         }
     where = {"TableName": request.child["TableName"], "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     return {"Put": {**where, "Item": item, **write}}
 
 
 def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *, nonce_prefix: str = "") -> Write:
-    """Returns the write that moves the tally. If the counter needs no parent, the write makes the tally."""
+    """Returns the write that moves the tally. If the counter needs no parent, the write makes a missing tally."""
     assert amount == (1 if request.puts else -1)
-    assert bool(nonce_prefix) != request.puts, "a removal names its pair"
+    assert bool(nonce_prefix) != request.puts, "a removal has a pair name, and a put has none"
     of_parent = request.call, request.counter, request.parent
     move = tallies.add_write(*of_parent, shard, amount, minute, nonce_prefix=nonce_prefix)
     condition = {"ConditionExpression": accepts_children_condition(request.counter)}
@@ -265,19 +266,17 @@ def _tally_write(request: _ChildRequest, shard: int, amount: int, minute: int, *
 
 
 def accepts_children_condition(counter: Counter) -> str:
-    """Returns the condition for a child: its parent is not removed, and exists if the counter needs a parent."""
+    """Returns a shard's condition for a new child: the parent is not removed, and exists if the counter needs it."""
     exists = "attribute_exists(PK) AND " if counter.parent_required else ""
     return f"{exists}attribute_not_exists({TOMBSTONE})"
 
 
 def _make_shard(request: _ChildRequest, shard: int) -> int | None:
-    """Makes a tally shard of an existing parent, once. Returns the shard, or None if the tally is hot now.
-
-    Raises NotFoundError if there is no such parent.
-    """
+    """Makes a missing shard of a parent's tally. Returns the shard, or None if the tally is hot. If the parent is
+    missing or removed, raises the error of `_refusal`."""
     call, counter, parent = request.call, request.counter, request.parent
     missing = _refusal(counter, parent)
-    if shard == 0:
+    if shard == 0:  # the call that made the parent made this shard
         raise missing
     table = call.store.settings.counts_table
     first = {"Key": tallies.key(counter, parent, 0), "ConditionExpression": accepts_children_condition(counter)}
@@ -296,7 +295,8 @@ def _make_shard(request: _ChildRequest, shard: int) -> int | None:
 
 
 def _accepts_children(call: Call, counter: Counter, parent: str) -> bool:
-    """Returns whether the parent is not removed. Raises NotFoundError if the counter needs a parent that is missing."""
+    """Returns False if the parent is removed; but if the counter needs a parent, raises NotFoundError, also if the
+    parent is missing."""
     first = queries.get(call.store.client, call.store.settings.counts_table, tallies.key(counter, parent, 0))
     return _is_accepting(counter, parent, first)
 
@@ -308,14 +308,14 @@ def _is_accepting(counter: Counter, parent: str, first: Item) -> bool:
 
 
 def _refusal(counter: Counter, parent: str) -> NotFoundError | ParentRemovedError:
-    """Returns why a parent takes no child. A post that is removed is reported as missing."""
+    """Makes the error for a parent that takes no child. To a caller, a deleted post is like a missing post."""
     if counter.parent_required:
         return NotFoundError(f"There is no {counter.prefix.lower()} {parent}.")
     return parent_removed_error(counter, parent)
 
 
 def parent_removed_error(counter: Counter, parent: str) -> ParentRemovedError:
-    """Makes the error for a call that needs the id of a removed parent."""
+    """Makes the error for a call that uses the id of a removed parent."""
     return ParentRemovedError(
         f"{parent} is removed. Tally removes its {counter.name} in the background. The id is free after that, a quarter"
         " of an hour later at the earliest."
@@ -327,7 +327,7 @@ def _child_key(counter: Counter, parent: str, child: str) -> Item:
 
 
 def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
-    """Returns whether the child exists: 2 RCU, one for the parent. Raises NotFoundError for a missing parent."""
+    """Returns whether the child exists and its parent is not removed, for 2 RCU. Raises as `_accepts_children`."""
     keys = [tallies.key(counter, parent, 0), _child_key(counter, parent, child)]
     both = queries.get_many(call, call.store.settings.counts_table, keys, ProjectionExpression=f"SK, {TOMBSTONE}")
     by_key = {item["SK"]["S"]: item for item in both}
@@ -336,10 +336,8 @@ def has_child(call: Call, counter: Counter, parent: str, child: str) -> bool:
 
 
 def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tally]:
-    """Returns the parents, of at most 100, that have the child in `children_of`. 1 RCU for each.
-
-    Reads no parent. A missing parent has no child. A removed parent has children until the sweep has removed them.
-    """
+    """Returns the parents, of at most 100, that have the child in `children_of`. Costs 1 RCU for each child. A removed
+    parent has the child until the sweep has removed the child."""
     child_keys = {tally: _child_key(*tally, child) for tally, child in children_of.items()}
     by_key = {(key["PK"]["S"], key["SK"]["S"]): tally for tally, key in child_keys.items()}
     keys, table = list(child_keys.values()), call.store.settings.counts_table
@@ -348,7 +346,7 @@ def parents_with_child(call: Call, children_of: Mapping[Tally, str]) -> set[Tall
 
 
 class ListedChild(NamedTuple):
-    """A child, and when it was put, in epoch seconds; None if Tally did not put the child."""
+    """A child of a list. `since`: when it was put, in epoch seconds; None: Tally did not put the child."""
 
     name: str | None
     """None: the child is anonymous."""
@@ -366,7 +364,7 @@ def list_children(
     after_key = None if after is None else first + after
     table = call.store.settings.counts_table
     if not _accepts_children(call, counter, parent):
-        return [], None  # the parent is removed, and the sweep removes its children
+        return [], None  # the parent is removed, and the sweep is removing its children
     page = queries.query(call.store, table, partition, first, last, after=after_key, Limit=limit)
     ids = [item["SK"]["S"].removeprefix(first) for item in page]
     children = [

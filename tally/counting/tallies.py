@@ -25,8 +25,8 @@ TOMBSTONE = "gone"
 START_ATTRIBUTE = "start"
 """The attribute of a tally item that has the start of its number; missing if that was 0."""
 MINUTES_PER_DAY = 24 * 60
-DAY_NOTES_KEPT = 9  # days of notes on a tally: receipts that the rollup adds live for 8 days
-OLD_DAY_NOTES_REMOVED = 12  # older notes that a write removes if they exist
+DAY_NOTES_KEPT = 9  # days of notes on a tally: a spilled receipt lives for 8 days, which lie in 9 days of UTC
+OLD_DAY_NOTES_REMOVED = 12  # a write also removes the notes of so many earlier days, if there are notes
 
 
 class Tally(NamedTuple):
@@ -47,28 +47,28 @@ class State(NamedTuple):
     value: int
     version: int
     has_number: bool = True
-    """Whether the counter has a number. An override alone makes a version, too."""
+    """Whether the item has a number. If False, only writes of an override have incremented the version."""
 
 
 def read(call: Call, counter: Counter, id_: str) -> int:
-    """Returns the tally of `id_`, strongly consistent; `start` if nothing was counted. One Query for each 1 MB."""
+    """Returns the number of `id_` by a strongly consistent read; the counter's `start` if nothing was counted."""
     return sum_of_shards(counter, read_shards(call, counter, id_))
 
 
 def read_shards(call: Call, counter: Counter, id_: str) -> list[Item]:
-    """Returns the items of a tally: its shards, and whatever somebody put between them."""
+    """Returns the items of a tally: its shards, and items with sort keys between the shards, such as `META#3x`."""
     table, partition = call.store.settings.counts_table, counter.partition_start + id_
     return list(partition_items(call.store, table, partition, *counter.shard_range))
 
 
 def read_numbered_shards(call: Call, counter: Counter, id_: str) -> dict[int, Item]:
-    """Returns the items of a tally by shard number, without other items between the shards, such as `META#3x`."""
+    """Returns the shards of a tally by shard number, without other items that lie between the shards."""
     numbered = ((counter.shard_of(item["SK"]["S"]), item) for item in read_shards(call, counter, id_))
     return {shard: item for shard, item in numbered if shard is not None}
 
 
 def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int]:
-    """Returns the tallies of `id_` for counters that share a prefix, in order, by one Query over all their shards."""
+    """Returns the number of `id_` in each counter, in order. The counters share a prefix, so one Query is enough."""
     ranges = [counter.shard_range for counter in counters]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     table, partition = call.store.settings.counts_table, counters[0].partition_start + id_
@@ -80,10 +80,10 @@ def read_together(call: Call, counters: Sequence[Counter], id_: str) -> list[int
 
 
 def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
-    """Returns the sum over all shards, also those of an earlier declaration; `start` if no shard has a number.
+    """Returns the sum over all shards; `start` if no shard has a number, 0 if the parent is removed.
 
-    The sum is not a snapshot: changes that race with the read may be missing. A tally that counts children is never
-    shown below zero. The tally of a removed parent is 0.
+    Shards above the present `max_shards` count, too: an earlier declaration may have had more. The sum is not a
+    snapshot, so changes during the read may be missing. If a sum of children is below 0 for that reason, returns 0.
     """
     shards = [item for item in items if counter.shard_of(item["SK"]["S"]) is not None]
     numbers = [stored_number(counter, item, 0) for item in shards if counter.attribute in item]
@@ -92,16 +92,14 @@ def sum_of_shards(counter: Counter, items: Iterable[Item]) -> int:
 
 
 def stored_number(counter: Counter, item: Mapping[str, Any], missing: int) -> int:
-    """Returns the number in an item, `missing` if it has none.
-
-    A fraction, which only a manual edit can bring, is cut off: the number stays readable, and drift reports the edit.
-    """
+    """Returns the number in an item; `missing` if the item has no number. Cuts off a fraction, which only an edit by
+    hand stores, so that the number can be read while drift reports the edit."""
     number = item.get(counter.attribute)
     return missing if number is None else int(number["N"].partition(".")[0])
 
 
 def read_state(call: Call, counter: Counter, id_: str) -> State:
-    """Returns number and version of a counter that has one shard."""
+    """Returns the number and the version of an unsharded counter by a strongly consistent read."""
     of_tally = read_shards(call, counter, id_)
     first = next((item for item in of_tally if item["SK"]["S"] == counter.sort_key), {})
     return state_of(counter, first)._replace(value=sum_of_shards(counter, of_tally))
@@ -115,11 +113,11 @@ def state_of(counter: Counter, item: Mapping[str, Any]) -> State:
 
 
 def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to a change with `value`: the number by a strongly consistent read after the change, 1 RCU.
+    """Returns the answer to a change with `value`: the number after the change, by a strongly consistent read of 1 RCU.
 
-    The number is of the period that the answer names, also after midnight. Changes that wait for the rollup, or race
-    with the read, may be missing. No error here fails the change, which is counted. The answer has no `value` if the
-    change is visible soon, if the period is no longer kept, or if the number cannot be read or could come too late.
+    The number is of the period in which the change counted, even if the next period has begun. It may lack spilled
+    changes, and changes during the read. The change is counted, so this function raises no error. It leaves `value` out
+    if the change is visible soon, if the period is no longer kept, or if the read fails or has no time left.
     """
     tally = periods.tally_id_of_answer(id_, body)
     has_time = call.deadline_s - call.store.clock() >= REQUEST_S_MAX
@@ -133,8 +131,8 @@ def with_value(call: Call, counter: Counter, id_: str, body: Mapping[str, Any]) 
 
 
 def minute_now(call: Call) -> int:
-    """Returns the current minute, in whole minutes since 1970. Each change stores its minute."""
-    return int(clock.now_s() // call.store.settings.minute_s)  # as settings.minute_of, without the cost of a call
+    """Returns the current minute, counted since 1970. Each change stores its minute."""
+    return int(clock.now_s() // call.store.settings.minute_s)  # settings.minute_of, without the cost of a call
 
 
 def add_write(
@@ -150,9 +148,10 @@ def add_write(
 ) -> Write:
     """Returns the update that adds `amount` to one shard, within the counter's limits, or beyond the limits by `debt`.
 
-    It writes the minute, and a nonce that distinguishes the write from a manual edit. The nonce begins with
-    `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX (and the amount), `removal_nonce(pair)`, or nothing. The
-    write makes a missing shard. If a limit refuses the write, DynamoDB returns the old item.
+    The update stores the minute, and a new nonce, by which the bookkeeper distinguishes the update from an edit by
+    hand. `nonce_prefix`: ROLLUP_NONCE_PREFIX, REPAIR_NONCE_PREFIX, `removal_nonce(pair)`, or "" for any other change.
+    After REPAIR_NONCE_PREFIX the nonce has the amount (is_repair_nonce). The update makes a missing shard. If a limit
+    refuses the update, DynamoDB returns the old item.
     """
     nonce_start = f"{nonce_prefix}{amount}." if nonce_prefix == REPAIR_NONCE_PREFIX else nonce_prefix
     write = _move_write(call, counter, id_, shard, amount, minute, nonce_start)
@@ -172,10 +171,10 @@ def commit_within_limits(
     debt: int = 0,
     same_period: bool = False,
 ) -> None:
-    """Commits `writes(shard)` as transactions.commit_change does. If stale limits refused them, commits them again.
+    """Commits `writes(shard)` as commit_change does, and repeats this with new limits if the cached limits were stale.
 
-    `index`: the place, among `writes`, of the write that moves the tally by `amount`. `debt`, `same_period`: as in
-    `limit_error`. Raises LimitReachedError, and the errors of commit_change.
+    `index`: the index in `writes` of the write that moves the tally by `amount`. `debt`, `same_period`: as in
+    `limit_error`. Raises LimitReachedError, ChangeRefusedError for an earlier write, and the errors of commit_change.
     """
     retries = None
     while True:
@@ -195,8 +194,8 @@ def commit_within_limits(
 def _move_write(
     call: Call, counter: Counter, id_: str, shard: int, amount: int, minute: int, nonce_start: str = ""
 ) -> Write:
-    """Returns the update without a condition. If the counter has a start, the item stores it: the bookkeeper may know
-    another start, because the declaration may have changed."""
+    """Returns the update without a condition. The item stores the start that its first write added, because the
+    bookkeeper subtracts this start, and may have another declaration."""
     assert nonce_start in ("", ROLLUP_NONCE_PREFIX) or (
         nonce_start[0] in f"-{REPAIR_NONCE_PREFIX}" and nonce_start[-1] == "."
     ), "unknown nonce"
@@ -222,9 +221,7 @@ def _move_write(
 
 def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
     """Returns an update of `add_write` that also notes what the rollup added for each day, and removes old notes.
-
-    `days`: amounts by the day of the receipt, in days of MINUTES_PER_DAY since 1970.
-    """
+    `days`: the amounts of receipts by their day, counted in MINUTES_PER_DAY minutes since 1970."""
     last = max(days)
     assert last - DAY_NOTES_KEPT < min(days), "the write would remove a note that it sets"
     old = [last - DAY_NOTES_KEPT - days_ago for days_ago in range(OLD_DAY_NOTES_REMOVED)]
@@ -233,19 +230,18 @@ def with_day_notes(write: Write, days: Mapping[int, int]) -> Write:
 
 
 def day_note(day: int) -> str:
-    """Returns the attribute that says what the rollup added for the receipts of a day. No counter may declare it."""
+    """Returns the attribute that says what the rollup added for the receipts of a day. `Counter` refuses this name."""
     return f"day#{day}"
 
 
 def limit_error(
     counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
 ) -> LimitReachedError:
-    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left. If `value`
-    passed the limit before the limit was set, the amount left is below 0. `debt`: how far the amount may go beyond the
-    limits.
+    """Makes the error for an `amount` that does not fit at `value`, with the amount that is left.
 
-    If the amount fits into a new period, the error says in how many seconds that period begins. `same_period`: the
-    amount never counts in another period, as in a void or a hold that is settled.
+    The amount left is below 0 if `value` is beyond the limit, because the limit was declared later. `debt`: how far the
+    amount may go beyond the limit. If the amount would fit into an empty period, the error says in how many seconds the
+    next period begins. `same_period`: the amount counts only in the period of `id_`, as in a void or a settled hold.
     """
     members: dict[str, int] = {}
     if not same_period and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
@@ -263,7 +259,8 @@ def limit_error(
 def limit_error_after(
     call: Call, counter: Counter, id_: str, old: Mapping[str, Any], amount: int, debt: int, *, same_period: bool
 ) -> LimitReachedError | None:
-    """Returns the error for an `add_write` whose condition failed on `old`. None: the cached limits were stale."""
+    """Returns the error for an `add_write` whose condition failed on the item `old`. Returns None if the limits of
+    `old` allow the amount, so the cached limits were stale."""
     within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
     if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
         return None
@@ -278,7 +275,7 @@ def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[
 
 
 def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int], minute: int) -> dict[str, Item]:
-    """Returns the attributes of a receipt of many changes. `waiting`: the amounts that the rollup adds."""
+    """Returns the attributes of a batch's receipt that describe its changes. `waiting`: what the rollup adds."""
     attributes: dict[str, Item] = {"at": {"N": str(minute)}}
     for name, sums in (("changes", moved), ("soon", waiting)):
         if sums:
@@ -290,7 +287,7 @@ def batch_receipt_facts(moved: Mapping[Tally, int], waiting: Mapping[Tally, int]
 
 
 def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
-    """Returns amounts by the counter's name and the id."""
+    """Returns the amounts by the name of the counter, and for each counter by id."""
     amounts: dict[str, dict[str, int]] = {}
     for (counter, id_), amount in sums.items():
         amounts.setdefault(counter.name, {})[id_] = amount
@@ -300,21 +297,21 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 def assign_write(
     call: Call, counter: Counter, id_: str, state: State, value: int, minute: int, within: Limits
 ) -> Write:
-    """Returns the update that moves an unsharded counter to `value`, on condition that it has the version of `state`.
-    Each write of the number or the override changes the version. So if the condition holds, `within` has the current
-    limits."""
+    """Returns the update that sets the number of an unsharded counter to `value`, on condition that the item has the
+    version of `state`. Each write of the number or of the override increments the version. So if the condition holds,
+    the limits that the caller read with the state, `within`, are still valid."""
     assert counter.has_version, "the other shards would keep their numbers"
     assert within.fits(value)
     write = _move_write(call, counter, id_, 0, value - state.value, minute)
     if state.version:
-        write["ExpressionAttributeValues"] |= {":seen": {"N": str(state.version)}}
-    condition = "version = :seen" if state.version else "attribute_not_exists(version)"
+        write["ExpressionAttributeValues"] |= {":expected": {"N": str(state.version)}}
+    condition = "version = :expected" if state.version else "attribute_not_exists(version)"
     return write | {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
 def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
-    """Returns the update with the TTL of a tally that is kept for some periods. If DynamoDB has removed the tally
-    before the update, TTL removes the new item, too."""
+    """Returns the update with an expiration if the counter keeps its tallies for some periods. If TTL has removed a
+    tally and a late update makes its item again, TTL removes the new item, too."""
     if counter.keep_periods is not None:
         write["UpdateExpression"] = write["UpdateExpression"].replace("SET ", "SET expiration = :expires, ", 1)
         write["ExpressionAttributeValues"] |= {":expires": {"N": str(periods.expires_s(counter, id_))}}
@@ -323,16 +320,16 @@ def with_expiry(write: Write, counter: Counter, id_: str) -> Write:
 
 def key(counter: Counter, id_: str, shard: int) -> Item:
     """Returns the key of one shard's item."""
-    sort_key = counter.shard_key(shard) if shard else counter.sort_key  # nearly every write is of shard 0
+    sort_key = counter.shard_key(shard) if shard else counter.sort_key  # saves a call for shard 0, the usual shard
     return {"PK": {"S": counter.partition_start + id_}, "SK": {"S": sort_key}}
 
 
 def removal_nonce(pair: str) -> str:
-    """Returns the start of the nonce of a tally item that a removal moved. `pair`: the name that both halves share."""
+    """Returns the start of the nonce of a tally item that a removal moved. `pair`: of `keys.removal_pair_of`."""
     return f"-{pair}."
 
 
 def is_repair_nonce(nonce: str, moved: int) -> bool:
-    """Returns whether a repair wrote this nonce and moved a tally by `moved`. If somebody restored an old item by hand,
-    its nonce names another amount."""
+    """Returns whether a repair wrote this nonce and moved a tally by `moved`. If somebody put an old item back by hand,
+    the nonce may be a repair's, but has another amount."""
     return nonce.startswith(f"{REPAIR_NONCE_PREFIX}{moved}.")

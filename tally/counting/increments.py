@@ -126,15 +126,15 @@ def _take_number(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
     """Commits the next number on condition that the counter has not moved. If it has moved, tries the next number."""
     counter, state = change.counter, tallies.read_state(call, change.counter, change.id)
     retries = call.retries(attempts_max=NUMBER_ATTEMPTS_MAX, backoff_max_s=NUMBER_BACKOFF_MAX_S)
-    within = limits.cached_limits(call, counter, change.id)
+    bounds = limits.cached_limits(call, counter, change.id)
     while True:
         number = state.value + change.amount
-        if not within.fits(number):
+        if not bounds.fits(number):
             raise_if_counted(call, draft)  # after the read of the number, so a retry of the last number gets its answer
-            raise tallies.limit_error(counter, within, change.id, state.value, change.amount)
-        last = not within.fits(number + change.amount)
+            raise tallies.limit_error(counter, bounds, change.id, state.value, change.amount)
+        last = not bounds.fits(number + change.amount)
         body, minute = {**change.body, "number": number, "last": last, **VISIBLE_NOW}, minute_now(call)
-        write: Write = {"Update": tallies.assign_write(call, counter, change.id, state, number, minute, within)}
+        write: Write = {"Update": tallies.assign_write(call, counter, change.id, state, number, minute, bounds)}
         receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, change.id, change.amount, minute))
         try:
             commit_change(call, counter, change.id, _same_writes(write), receipt)
@@ -198,10 +198,10 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
         direction, side = ("up", "more") if is_upward else ("down", "less")
         detail = f"{counter.name} has given out its numbers {direction} to {state.value}. Nothing was counted."
         raise LimitReachedError(f"{detail} Set {state.value} or {side}.", field="value")
-    within = limits.read_limits(call, counter, id_).with_debt(debt)
-    _refuse_beyond(counter, value, within)
+    bounds = limits.read_limits(call, counter, id_).with_debt(debt)
+    _refuse_beyond(counter, value, bounds)
     body = {"counter": counter.name, "id": id_, "value": value, "version": state.version + 1}
-    write: Write = {"Update": tallies.assign_write(call, counter, id_, state, value, minute, within)}
+    write: Write = {"Update": tallies.assign_write(call, counter, id_, state, value, minute, bounds)}
     receipt = draft.receipt(call, body, **tallies.receipt_facts(counter, id_, value - state.value, minute))
     try:
         commit_change(call, counter, id_, _same_writes(write), receipt)
@@ -210,8 +210,8 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
     return body
 
 
-def _refuse_beyond(counter: Counter, value: int, within: Limits) -> None:
-    if not within.fits(value):
+def _refuse_beyond(counter: Counter, value: int, bounds: Limits) -> None:
+    if not bounds.fits(value):
         detail = f"{value} is not within the limits of {counter.name}. Nothing was counted."
         raise LimitReachedError(detail, field="value")
 

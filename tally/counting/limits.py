@@ -162,18 +162,18 @@ def limits_from_items(
     return limits_of
 
 
-def answer_members(counter: Counter, id_: str, value: int, within: Limits) -> dict[str, int]:
+def answer_members(counter: Counter, id_: str, value: int, bounds: Limits) -> dict[str, int]:
     """Returns the members of an answer about the limit of a tally whose number is `value`; {} without a limit.
 
     `left`: the amount that still fits, below 0 if `value` is beyond the limit. `over`: true if `value` is beyond the
     limit. `resets_at`: when the period ends.
     """
-    if within.limit is None:
+    if bounds.limit is None:
         return {}
-    left = value - within.limit if within.ceiling is None else within.limit - value
+    left = value - bounds.limit if bounds.ceiling is None else bounds.limit - value
     more: dict[str, int] = {"over": True} if left < 0 else {}
     more |= {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
-    return {"limit": within.limit, "left": left, **more}
+    return {"limit": bounds.limit, "left": left, **more}
 
 
 def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
@@ -183,15 +183,15 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
     """
     if not declared_limits(counter).condition_for(counter.start, amount)[1]:
         return write  # no limit can refuse this amount
-    within = cached_limits(call, counter, id_).with_debt(debt)
-    limit, condition = within.condition_for(counter.start, amount)
+    bounds = cached_limits(call, counter, id_).with_debt(debt)
+    limit, condition = bounds.condition_for(counter.start, amount)
     write["ExpressionAttributeValues"] |= {":limit": {"N": str(limit)}}
     write |= {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if not counter.limit_overrides:
         return write
-    if within.override.get(OVERRIDE) != within.copy_id:  # the item has no copy yet
-        write = items.extend_update(write, sets=within.override, remove=attributes_to_remove(within.override))
-    return items.with_expected(write, {OVERRIDE: within.copy_id})
+    if bounds.override.get(OVERRIDE) != bounds.copy_id:  # the item has no copy yet
+        write = items.extend_update(write, sets=bounds.override, remove=attributes_to_remove(bounds.override))
+    return items.with_expected(write, {OVERRIDE: bounds.copy_id})
 
 
 def key(counter: Counter, id_: str) -> Item:

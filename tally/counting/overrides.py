@@ -24,8 +24,8 @@ STEP_S = 60  # no period is shorter
 
 def read_override(call: Call, counter: Counter, id_: str) -> Body:
     """Returns the limit of one id, `{"counter","id","limit","override"}`: 1 RCU."""
-    within = limits.read_limits(call, counter, id_)
-    return {"counter": counter.name, "id": id_, "limit": within.limit, "override": within.is_override}
+    bounds = limits.read_limits(call, counter, id_)
+    return {"counter": counter.name, "id": id_, "limit": bounds.limit, "override": bounds.is_override}
 
 
 def put_override(

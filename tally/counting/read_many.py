@@ -34,10 +34,10 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
         numbers: dict[Tally, dict[str, int]] = {}
         keys = [tallies.key(tally.counter, tally.id, 0) for tally in unsharded]
         items = queries.get_each(call, call.store.settings.counts_table, keys) if unsharded else []
-        within = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(unsharded, items, strict=True)))
+        bounds = limits.limits_from_items(call, dict[tuple[Counter, str], Item](zip(unsharded, items, strict=True)))
         for tally, item in zip(unsharded, items, strict=True):
             value = tallies.state_of(tally.counter, item).value
-            numbers[tally] = {"value": value, **limits.answer_members(*tally, value, within[tally])}
+            numbers[tally] = {"value": value, **limits.answer_members(*tally, value, bounds[tally])}
         return numbers | {tally: {"value": read.result()} for tally, read in zip(sharded, reads, strict=True)}
     finally:
         for left in reads:

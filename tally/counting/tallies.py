@@ -235,7 +235,7 @@ def day_note(day: int) -> str:
 
 
 def limit_error(
-    counter: Counter, within: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
+    counter: Counter, bounds: Limits, id_: str, value: int, amount: int, debt: int = 0, *, same_period: bool = False
 ) -> LimitReachedError:
     """Makes the error for an `amount` that does not fit at `value`, with the amount that is left.
 
@@ -244,10 +244,10 @@ def limit_error(
     next period begins. `same_period`: the amount counts only in the period of `id_`, as in a void or a settled hold.
     """
     members: dict[str, int] = {}
-    if not same_period and counter.period is not None and within.with_debt(debt).fits(counter.start + amount):
+    if not same_period and counter.period is not None and bounds.with_debt(debt).fits(counter.start + amount):
         members["retry_after_s"] = periods.seconds_to_next(counter, id_, clock.now_s())
-    down = amount < 0 and within.floor is not None
-    limit = (within.floor if down else within.ceiling) or 0
+    down = amount < 0 and bounds.floor is not None
+    limit = (bounds.floor if down else bounds.ceiling) or 0
     left = (value - limit if down else limit - value) + debt
     if counter.limit_overrides:
         members["limit"] = limit
@@ -261,10 +261,10 @@ def limit_error_after(
 ) -> LimitReachedError | None:
     """Returns the error for an `add_write` whose condition failed on the item `old`. Returns None if the limits of
     `old` allow the amount, so the cached limits were stale."""
-    within, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
-    if counter.limit_overrides and within.with_debt(debt).allows(value, amount):
+    bounds, value = limits.limits_from_item(call, counter, id_, old), state_of(counter, old).value
+    if counter.limit_overrides and bounds.with_debt(debt).allows(value, amount):
         return None
-    return limit_error(counter, within, id_, value, amount, debt, same_period=same_period)
+    return limit_error(counter, bounds, id_, value, amount, debt, same_period=same_period)
 
 
 def receipt_facts(counter: Counter, id_: str, amount: int, minute: int) -> dict[str, Item]:
@@ -295,13 +295,13 @@ def by_counter(sums: Mapping[Tally, int]) -> dict[str, dict[str, int]]:
 
 
 def assign_write(
-    call: Call, counter: Counter, id_: str, state: State, value: int, minute: int, within: Limits
+    call: Call, counter: Counter, id_: str, state: State, value: int, minute: int, bounds: Limits
 ) -> Write:
     """Returns the update that sets the number of an unsharded counter to `value`, on condition that the item has the
     version of `state`. Each write of the number or of the override increments the version. So if the condition holds,
-    the limits that the caller read with the state, `within`, are still valid."""
+    the limits that the caller read with the state, `bounds`, are still valid."""
     assert counter.has_version, "the other shards would keep their numbers"
-    assert within.fits(value)
+    assert bounds.fits(value)
     write = _move_write(call, counter, id_, 0, value - state.value, minute)
     if state.version:
         write["ExpressionAttributeValues"] |= {":expected": {"N": str(state.version)}}

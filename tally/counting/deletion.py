@@ -1,17 +1,17 @@
 """Removes a parent with its children. A parent is the id of any counter with children, such as a post.
 
-From the removal on, readers find nothing of the parent. The sweep removes the children, and moves the tally with each.
+From the removal on, readers find nothing of the parent. The sweep removes the children, and moves the tally for each.
 
-A removed parent stays as a mark (`gone`) on every shard of its tally. A marked shard takes no child. A row in the
-ledger names the parent to the sweep. Each sweep continues from what it finds:
+The call marks every shard of the parent's tally as a tombstone (attribute `gone`), which takes no child. A row in the
+ledger tells the sweep of the parent. Each sweep continues from what it finds:
 
-    1. It marks the shards that are not marked, in case the removal died before.
-    2. It removes the children, as a call that removes one child does, in transactions of one child for each shard.
-    3. When no child is left, the removal waits for TOMBSTONE_KEPT_S, because a late copy of a child that was written
-       alone may come. If the next sweep finds a child, the removal waits again.
+    1. It marks the shards that lack the mark, because the call may have crashed before it marked them.
+    2. It removes the children. One transaction removes as many children as there are shards, and moves each shard once.
+    3. When no child is left, the row waits for TOMBSTONE_KEPT_S, because a late copy of a spilled put may still come.
+       If the next sweep finds a child, it removes the child, and the row waits once more.
     4. One transaction brings each shard to 0. Another transaction removes all shards, and the row.
 
-Until the row is removed, the id is taken. So a late write does not find a new parent under the id.
+Until the row is removed, nobody can use the id for a new parent. So a late write does not meet a new parent.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .receipts import retired_error
 from .tallies import TOMBSTONE, Tally
 
 ROWS_MAX = 25  # parents that take turns in a sweep; the next parents follow when these are done
-PAGE_MAX = 96  # children that are read at once: six transactions
-TOGETHER_MAX = 50  # children in one transaction, each with a write of the tally: DynamoDB takes 100 writes
-STEP_S_MAX = 1.0  # for one transaction, because the other parents wait
-MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # a removal marks shards for so long, because later a sweep may have freed the id
+PAGE_MAX = 96  # children that are read at once: six transactions, if there are 16 shards
+TRANSACTION_CHILDREN_MAX = 50  # each with a write of the tally: DynamoDB takes 100 writes
+TRANSACTION_S_MAX = 1.0  # for one transaction, because the other parents wait
+MARKS_S_MAX = TOMBSTONE_KEPT_S / 2  # after this time a call marks no shard, because a sweep may soon free the id
 ATTEMPTS_MAX = 5  # an attempt fails only if another call removes the same parent at the same moment
 _ANYTHING: Expected = {}
 
@@ -46,12 +46,11 @@ _ANYTHING: Expected = {}
 def remove_parent(
     call: Call, counter: Counter, parent: str, *, expected: Expected = _ANYTHING, extra_writes: Sequence[Write] = ()
 ) -> bool:
-    """Removes a parent with its children. Returns whether this call removed the parent: False if another call removed
-    it before, or if the parent has neither a tally nor a child.
+    """Removes a parent with its children. Returns False if another call was first, or if no tally and no child exists.
 
     After the call, the parent's number is 0, its list of children is empty, and it takes no child until the sweep has
-    removed all children. Costs 3 WCU, 1 for each of the other shards that the tally may have, and 1 or 2 RCU.
-    `expected`: what the parent's own item must be. `extra_writes`: writes of the same transaction. Raises
+    removed all children. Costs 3 WCU, 1 WCU for each shard after the first, and 1 or 2 RCU. `expected`: what attributes
+    of shard 0, the parent's own item, must be. `extra_writes`: writes of the same transaction. Raises
     CounterRetiredError, StoreBusyError if the parent keeps changing, and the errors of transactions.commit_change.
     """
     if counter.retired:
@@ -60,22 +59,23 @@ def remove_parent(
     for _ in range(ATTEMPTS_MAX):
         first = queries.get(call.store.client, table, tallies.key(counter, parent, 0))
         if not first and not tallies.read_shards(call, *tally):
-            # If the first child was written alone, there is no tally yet.
+            # If the first child spilled, there is no tally yet.
             pages = queries.partition_pages(call.store, table, tally.partition, *counter.child_range, Limit=PAGE_MAX)
             if not any(TOMBSTONE not in item for page in pages for item in page):
                 return False
-        since_s, changed = items.int_attribute(first, TOMBSTONE), first.get("removal") == {"S": call.nonce}
+        # If the answer to an earlier attempt was lost, the mark has the nonce of this call.
+        since_s, is_own_mark = items.int_attribute(first, TOMBSTONE), first.get("removal") == {"S": call.nonce}
         if TOMBSTONE not in first:
-            since_s, changed = int(clock.now_s()), True
+            since_s, is_own_mark = int(clock.now_s()), True
             if not _mark_removed(call, tally, since_s, expected, extra_writes):
-                continue  # another removal came first: look again
+                continue  # another call marked or changed the parent first, so read it again
         _mark_shards(call, tally, range(1, counter.max_shards), since_s)
-        return changed
+        return is_own_mark
     raise StoreBusyError(f"{counter.name} of {parent} keep changing.")
 
 
 def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extra: Sequence[Write]) -> bool:
-    """Commits the first mark, and the row for the sweep. Returns False if another call marked or changed the parent."""
+    """Marks shard 0, and puts the row for the sweep. Returns False if another call marked or changed the parent."""
     where = call.store.settings.counts_table, tallies.key(*tally, 0)
     mark = items.update_write(*where, {TOMBSTONE: now_s, "removal": call.nonce}, expected={**expected, TOMBSTONE: None})
     writes = [mark, *extra, _removal_row_write(call.store, tally, now_s, found_nothing=False)]
@@ -87,17 +87,18 @@ def _mark_removed(call: Call, tally: Tally, now_s: int, expected: Expected, extr
 
 
 def _removal_row_write(store: Store, tally: Tally, due_s: int, *, found_nothing: bool) -> Write:
-    """Returns the write of a removed parent's row. `found_nothing`: whether the last sweep found nothing to do."""
+    """Returns the write of the row, due at `due_s`. `found_nothing`: the last sweep found neither child nor unmarked
+    shard."""
     row_key = key(keys.DELETED_KEY, f"{due_s:012d}#{tally.counter.name}#{tally.id}")
     values: items.Values = {"counter": tally.counter.name, "target": tally.id, "found_nothing": {"BOOL": found_nothing}}
     return items.put_write(store.settings.ledger_table, row_key, values)
 
 
 def _mark_shards(call: Call, tally: Tally, shards: Iterable[int], since_s: int) -> None:
-    """Marks shards of a removed parent, one at a time: one transaction would conflict with every change of a child.
+    """Marks shards of a removed parent, one at a time, because one transaction would conflict with every child's write.
 
-    A mark makes a missing shard. So the marks stop after MARKS_S_MAX: a shard that is made after the end of the removal
-    would refuse children of a new parent.
+    A mark makes a missing shard. If this happened after the end of the removal, the shard would refuse the children of
+    a new parent. So the marks stop MARKS_S_MAX after `since_s`, when the removal began.
     """
     for shard in shards:
         assert shard, "shard 0 is marked with the row: this write would make a parent"
@@ -122,9 +123,9 @@ class SweptParents(NamedTuple):
 
 
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptParents:
-    """Continues with the removed parents, until `until_s` on the store's clock. The next sweep does the rest.
+    """Continues to remove parents, until `until_s` on the store's clock. The next sweep continues from there.
 
-    Parents take turns, a transaction each. If a parent cannot be removed, each sweep logs it, and tries the others.
+    Parents take turns, with one transaction each. If one fails, the sweep logs it, and continues with other parents.
     """
     run = _ParentsSweep(store, counters, until_s)
     finished = False
@@ -151,7 +152,7 @@ class _ParentsSweep:
         return self.store.clock() >= self.until_s
 
     def run(self) -> bool:
-        """Continues with every parent that is due. Returns whether there was time for all."""
+        """Continues with every parent whose row is due. Returns whether there was time for every parent."""
         ledger, due = self.store.settings.ledger_table, (queries.SORT_KEY_MIN, f"{int(clock.now_s()) + 1:012d}")
         for page in queries.partition_pages(self.store, ledger, keys.DELETED_KEY, *due, Limit=ROWS_MAX):
             turns = deque((row, self._removal(row)) for row in page)
@@ -170,7 +171,7 @@ class _ParentsSweep:
         return True
 
     def _removal(self, row: Item) -> Iterator[None]:
-        """Continues with one parent, a step at a time."""
+        """Continues to remove one parent. Yields after each transaction, so that other parents have their turns."""
         name, found_nothing = row["counter"]["S"], row["found_nothing"]["BOOL"]
         if name not in self.counters:
             raise ConfigurationError(f"The counter {name} is not declared.")
@@ -185,14 +186,14 @@ class _ParentsSweep:
         _mark_shards(self._call, tally, unmarked, int(clock.now_s()))
         found_nothing = found_nothing and not unmarked
         yield
-        chunk_size, child_range = min(tally.counter.max_shards, TOGETHER_MAX), tally.counter.child_range
+        chunk_size, child_range = min(tally.counter.max_shards, TRANSACTION_CHILDREN_MAX), tally.counter.child_range
         table = self.store.settings.counts_table
         for page in queries.partition_pages(self.store, table, tally.partition, *child_range, Limit=PAGE_MAX):
-            left = [item for item in page if TOMBSTONE not in item]
-            for first in range(0, len(left), chunk_size):
+            children = [item for item in page if TOMBSTONE not in item]
+            for first in range(0, len(children), chunk_size):
                 found_nothing = False
-                call, chunk = self._call, left[first : first + chunk_size]
-                # Each child takes its part of the tally from a shard of its own.
+                call, chunk = self._call, children[first : first + chunk_size]
+                # Each child moves another shard, because a transaction may write an item once only.
                 parts = [removal_writes(call, *tally, child, shard) for shard, child in enumerate(chunk)]
                 commit_writes(call, [write for writes in parts for write in writes])
                 self.children += len(chunk)
@@ -203,13 +204,13 @@ class _ParentsSweep:
             self._postpone(row, tally)
 
     def _postpone(self, row: Item, tally: Tally) -> None:
-        """Lets a sweep look again when every late copy has come."""
+        """Makes the row due when no late copy of a put can come any more."""
         later = _removal_row_write(self.store, tally, int(clock.now_s()) + TOMBSTONE_KEPT_S, found_nothing=True)
         commit_writes(self._call, [self._delete_row_write(row), later])
 
     def _finish(self, row: Item, tally: Tally) -> None:
-        """If the tally is 0, removes its shards and the row. If not, the tally drifts, or the rollup lags: a later
-        sweep tries again."""
+        """If the sum of the shards is 0, removes the shards and the row. If not, the tally drifts or the rollup lags,
+        and a later sweep tries again."""
         shards = tallies.read_numbered_shards(self._call, *tally)
         numbers = {shard: tallies.stored_number(tally.counter, item, 0) for shard, item in shards.items()}
         if sum(numbers.values()):
@@ -238,8 +239,8 @@ class _ParentsSweep:
         for shard, number in numbers.items():
             if number:
                 move = tallies.add_write(call, *tally, shard, -number, minute)
-                move["ExpressionAttributeValues"] |= {":seen": {"N": str(number)}}
-                move["ConditionExpression"] = f"#number = :seen AND attribute_exists({TOMBSTONE})"
+                move["ExpressionAttributeValues"] |= {":expected": {"N": str(number)}}
+                move["ConditionExpression"] = f"#number = :expected AND attribute_exists({TOMBSTONE})"
                 writes.append({"Update": move})
         return writes
 
@@ -249,5 +250,5 @@ class _ParentsSweep:
 
     @property
     def _call(self) -> Call:
-        """Returns a new call for each step, with a deadline that the step must keep."""
-        return Call(self.store, deadline_s=min(self.until_s, self.store.clock() + STEP_S_MAX))
+        """A new call, with a deadline for one transaction."""
+        return Call(self.store, deadline_s=min(self.until_s, self.store.clock() + TRANSACTION_S_MAX))

@@ -5,9 +5,9 @@ change spills, only its receipt (or its child) is written, and the rollup adds i
 
     send, send_one           one attempt, and its result for each write
     commit_change            a change of a tally, on a shard that it picks, with its receipt
-    put_alone, put_receipt   one Put by itself: 1 WCU
-    commit_writes            fixed writes of a stream consumer or a redrive
-    try_commit               fixed writes of the sweep or the command, which try again later
+    put_alone, put_receipt   one Put of a change that spills, without a transaction: 1 WCU
+    commit_writes            writes of a stream consumer or a redrive, retried as they are
+    try_commit               writes of the sweep or the command, sent once: the caller tries again later
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 TRANSACTION_ITEMS_MAX = 100  # DynamoDB's limit
 CONDITION_FAILED, CONFLICT, THROTTLED = "ConditionalCheckFailed", "TransactionConflict", "ThrottlingError"
-REJECTED = "ValidationError"
+REJECTED = "ValidationError"  # as the three above, a code of DynamoDB's cancellation reasons
 REJECTED_CODES = frozenset({REJECTED, "ItemCollectionSizeLimitExceeded"})
 IN_PROGRESS = "TransactionInProgressException"
 _BUSY = frozenset({CONFLICT, THROTTLED, "ProvisionedThroughputExceeded"})
@@ -49,15 +49,15 @@ _METHODS = {"Put": "put_item", "Update": "update_item", "Delete": "delete_item"}
 
 
 class ConditionFailedError(TallyError):
-    """A condition of fixed writes failed: another writer was first."""
+    """A condition of `commit_writes` failed: another writer was first."""
 
 
 class WriteRejectedError(TallyError):
-    """DynamoDB does not accept a write, or so many bytes at once. The message is DynamoDB's."""
+    """DynamoDB rejected a write, or the size of the writes. The message is DynamoDB's."""
 
 
 class Reason(NamedTuple):
-    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item, if it was asked for."""
+    """Why a write did not commit. `code`: "None" if another write failed. `item`: the old item; None: not asked for."""
 
     code: str = "None"
     item: Item | None = None
@@ -100,7 +100,7 @@ class SendResult(NamedTuple):
         return [(reason.item or {}) if reason.code == CONDITION_FAILED else None for reason in self.reasons]
 
     def raise_unless_busy(self) -> bool:
-        """Returns True after a conflict, False after throttling. Otherwise raises what botocore's error maps to."""
+        """Returns True for a conflict, and False for throttling. Raises what any other error of botocore maps to."""
         if self.error is not None and not self.is_busy:
             raise from_botocore(self.error) from self.error
         return self.has_conflict
@@ -115,9 +115,9 @@ def send(
 ) -> SendResult:
     """Sends the writes once, in one TransactWriteItems. Raises what botocore's error maps to.
 
-    For ten minutes, the same writes with the same `token` take effect once. None: a new token. "In progress" means that
-    an earlier copy of the request is at work, and says nothing of its result. So the same request is sent again, until
-    DynamoDB answers otherwise, or `retries` are used up. After the last retry, raises StoreUnreachableError.
+    For ten minutes, the same writes with the same `token` take effect once. None: a new token. The answer "in progress"
+    means that DynamoDB still works at an earlier copy of the request, and does not tell the result. So this function
+    repeats the request, as often as the result of `retries()` allows, and then raises StoreUnreachableError.
     """
     parameters: Any = {"TransactItems": writes, "ClientRequestToken": token or str(uuid4())}
 
@@ -137,12 +137,12 @@ def send(
 
 
 def send_one(client: DynamoDBClient, write: Write) -> SendResult:
-    """Sends one Put, Update or Delete once, by itself: half the price. Raises what botocore's error maps to."""
+    """Sends one Put, Update or Delete once, as a request of its own, at half the price. Raises as `send`."""
     ((action, parameters),) = write.items()
     return _send_result(1, lambda: getattr(client, _METHODS[action])(**parameters))
 
 
-def _send_result(writes: int, request: Callable[[], Any]) -> SendResult:
+def _send_result(write_count: int, request: Callable[[], Any]) -> SendResult:
     try:
         return SendResult(answer=request())
     except ClientError as error:
@@ -154,10 +154,10 @@ def _send_result(writes: int, request: Callable[[], Any]) -> SendResult:
         if code == "ConditionalCheckFailedException":
             return SendResult([Reason(CONDITION_FAILED, answer.get("Item"))], error)
         if code == "ValidationException":
-            return SendResult([Reason(REJECTED, None, answer["Error"].get("Message", code))] * writes, error)
+            return SendResult([Reason(REJECTED, None, answer["Error"].get("Message", code))] * write_count, error)
         if code in BUSY_CODES:
             busy = CONFLICT if code == "TransactionConflictException" else THROTTLED
-            return SendResult([Reason(busy)] * writes, error)
+            return SendResult([Reason(busy)] * write_count, error)
         raise from_botocore(error) from error
     except BotoCoreError as error:
         raise from_botocore(error) from error
@@ -176,15 +176,15 @@ def commit_change(
     """Commits `writes(shard)`, with the receipt if there is one, in one TransactWriteItems.
 
     Each attempt has a new token and another shard. `first_shard`: the shard of the first attempt; None: the spread
-    picks it. If a tally has no recent conflict, neither breaker nor spread is asked.
+    picks the shard.
 
     If the key has a live receipt, raises AlreadyCountedError, even if another write failed, too. If a condition of
     `writes` failed, raises ChangeRefusedError; but if there was a conflict, too, the next attempt decides. Raises
     StoreBusyError when conflicts or throttling outlast the retries, or what botocore's error maps to.
 
-    `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling (another try
-    would need four times the capacity), after SPILL_RETRIES_MAX conflicts, and while the breaker is open. A conflict on
-    another item, such as the receipt, does not make the tally hot: the change is sent again.
+    `may_spill`: raises HotTallyError when the caller is to spill the change: at once after throttling, because a spill
+    needs a quarter of the capacity; after SPILL_RETRIES_MAX conflicts; and while the breaker is open. A conflict on
+    another item than a shard, such as the receipt, does not make the tally hot, so the change is sent again.
     """
     store, tally = call.store, counter.partition_start + id_
     if may_spill and tally in store.breaker.open_tallies and store.breaker.is_open(tally):
@@ -218,7 +218,7 @@ def commit_change(
 
 
 def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
-    """Returns whether the receipt has a condition, and its amount, if any, is the sum of the updates."""
+    """Returns whether the receipt has a condition, and, if it has an amount, the amount is the sum of the updates."""
     put, moves = receipt["Put"], [write["Update"]["ExpressionAttributeValues"] for write in writes if "Update" in write]
     if (amount := put["Item"].get("amount")) and int(amount["N"]) != sum(int(move[":amount"]["N"]) for move in moves):
         return False  # neither the receipt nor the updates of an override have an amount
@@ -226,7 +226,7 @@ def _receipt_matches(receipt: Write, writes: Sequence[Write]) -> bool:
 
 
 def _conflict_is_over_tally(sent: SendResult, writes: Sequence[Write], counter: Counter) -> bool:
-    """Returns whether a write of a shard met a conflict, and not only a write of a receipt, a child or a text."""
+    """Returns whether a shard's write met a conflict. A conflict of a receipt, a child or a text alone is not one."""
     for write, code in zip(writes, sent.codes, strict=False):
         ((_, target),) = write.items()
         sort_key = target.get("Key", target.get("Item", {})).get("SK")
@@ -249,7 +249,7 @@ def put_alone(call: Call, write: Write) -> None:
 
 
 def put_receipt(call: Call, receipt: Write) -> None:
-    """Commits a receipt by itself. If the key has a live receipt, raises AlreadyCountedError; else as `put_alone`."""
+    """Commits a receipt as `put_alone` does. If the key has a live receipt, raises AlreadyCountedError."""
     try:
         put_alone(call, receipt)
     except ChangeRefusedError as refused:
@@ -257,7 +257,7 @@ def put_receipt(call: Call, receipt: Write) -> None:
 
 
 def commit_writes(call: Call, writes: Sequence[Write]) -> None:
-    """Commits fixed writes in one TransactWriteItems. A single Update is sent by itself, at half the price.
+    """Commits the writes, the same in each attempt, in one transaction. A single Update is a request of its own.
 
     If a condition failed, raises ConditionFailedError. Raises WriteRejectedError, StoreBusyError when conflicts or
     throttling outlast the retries, or what botocore's error maps to.
@@ -275,9 +275,9 @@ def commit_writes(call: Call, writes: Sequence[Write]) -> None:
 
 
 def try_commit(store: Store, writes: Sequence[Write]) -> bool:
-    """Sends fixed writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
+    """Sends the writes once, and returns whether they committed. False: a condition failed, or there was a conflict.
 
-    A single write is sent by itself, at half the price. Raises StoreBusyError, or what botocore's error maps to."""
+    A single write is a request of its own. Raises StoreBusyError, or what botocore's error maps to."""
     single = len(writes) == 1 and not _METHODS.keys().isdisjoint(writes[0])
     sent = send_one(store.client, writes[0]) if single else send(store.client, writes)
     if sent.committed or sent.condition_failed or sent.has_conflict:
@@ -293,6 +293,6 @@ def record_conflict(call: Call, counter: Counter, id_: str) -> None:
 
 
 def sleep_or_raise_busy(retries: Retries) -> None:
-    """Waits before the next attempt. Raises StoreBusyError when the retries are used up."""
+    """Sleeps before the next attempt. If the retries are used up, raises StoreBusyError."""
     if not retries.sleep_before_retry():
         raise StoreBusyError("The store gets more changes than it takes.")

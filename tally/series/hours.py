@@ -1,17 +1,17 @@
 """Hours: sums up the accepted amount of each tally in each hour, from the journal's segments.
 
 The sweep reads each judged minute once, because the minute's segments do not change any more. Every PART_MINUTES it
-writes the amounts of the present hour as running segments, sorted by digest and compressed. Running segments live as
-long as the journal's segments. When the hour is over, each tally that moved gets one attribute, such as `h13`, in
-its item of the day. The attribute is SET: if a sweep dies or runs twice, the result is the same.
+writes the amounts of the present hour as running segments, compressed and sorted by the digests of the tallies. Running
+segments live as long as the journal's segments. When the hour is over, each tally that moved gets one attribute, such
+as `h13`, in its item of the day. The attribute is SET, so if a sweep dies or runs twice, the result is the same.
 
 Imports are not traffic. For each day that imported rows belong to, there is another sum, with the id `9f3a#2024-05-03`.
 Its attribute has the name of the hour of the import, in hours since 1970, so two imports into one day add up.
 
-In an hour, a core sums up two million tallies (`make bench`), or half a million if holds and drift take their shares of
-each sweep. If more tallies move in an hour, `as_of` falls behind.
+In an hour, one CPU core sums up two million tallies (`make bench`), or half a million if holds and drift take their
+shares of each sweep. If more tallies move in an hour, the series lag, and `as_of` says so.
 
-The total of a counter's tallies is stored as a tally with an empty id. All periods of an id are in one series.
+The total of a counter's tallies is stored as a tally with an empty id. One series has all periods of an id.
 
 In the ledger, PK, SK -> attributes:
     progress    PROGRESS, PROGRESS -> since, through, hour, after, retention, lost_s, redriven_until,
@@ -44,15 +44,15 @@ from ..streams.lineage import BOOKKEEPER
 from . import progress, top
 from .progress import EXPIRY_GRACE_DAYS, HOUR_S, PROGRESS, Progress, hour_of, minutes_of
 
-PART_MINUTES = 20  # minutes between two sets of running segments, so one hour of a tally costs less than 1.1 WCU
+PART_MINUTES = 20  # minutes between two sets of running segments: with the day's item, a tally costs 1.1 WCU an hour
 DAY_S = 24 * HOUR_S
-LOOKBACK_MINUTES = 20  # minutes before the first sweep that the series have, too: changes were booked before that sweep
+LOOKBACK_MINUTES = 20  # the series begin so many minutes before the first sweep, because changes were booked before it
 LONG_LOSS_S = segments.SEGMENT_KEPT_S - 2 * DAY_S  # a loss that is longer may also have lost an hour's running segments
 LONG_LOSS_HOURS_S = 2 * HOUR_S  # the hour in which a long loss began and the hour before, which days may lack
-SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; more tallies take more parts
-SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader reads one segment
-ENTRY_BYTES = 20  # of an entry, without its id
-ROWS_AT_ONCE = 500  # tallies between two checks of the time, after which the progress is stored
+SUMS_MAX = 1_000_000  # tallies in memory, about 200 MB; if more tallies moved, a part of the hour has fewer minutes
+SEGMENT_BYTES = 60_000  # of a running segment, before compression; a reader of one tally reads one segment
+ENTRY_BYTES = 20  # of a running segment's entry, without its id
+ROWS_AT_ONCE = 500  # tallies after which a sweep stores its progress and looks at the time
 EPOCH = date(1970, 1, 1).toordinal()
 TOTAL_ID = ""  # the id of the total of a counter's tallies
 IMPORT = "IMPORT#"  # the beginning of the sort key of a day of imports
@@ -62,8 +62,8 @@ Sums = dict[tuple[str, str], int]
 
 
 class HourAmount(NamedTuple):
-    """The amount of one tally in an hour. `digest`: the tally's digest, by which amounts are sorted. For an import,
-    `digest` and `id` end with the day."""
+    """The amount of one tally in an hour. Amounts are sorted by the `digest` of the tally. For an import, `digest` and
+    `id` end with `#` and the day."""
 
     digest: str
     counter: str
@@ -83,12 +83,10 @@ class HourAmount(NamedTuple):
 
 
 def sum_up(store: Store, judged: int, *, until_s: float) -> int:
-    """Sums up the minutes up to `judged` until the time runs out. Returns how many tallies' hours it wrote.
+    """Sums up the minutes up to `judged`, until `until_s` on the store's clock. Returns how many items it wrote.
 
-    The first call stores when the series begin, even if no minute is judged (-1), because that may take hours.
-
-    `until_s`: when the time runs out, on the store's clock. The next run continues where this run stopped. If so many
-    tallies moved that one part takes longer than a run, raises StoreBusyError.
+    The first call stores when the series begin. It does so even if no minute is judged (-1), because the first minute
+    may be judged hours later. If the time is too short for one part of an hour, raises StoreBusyError.
     """
     written, progress_ = 0, progress.read(store)
     if progress_.since < 0:
@@ -111,9 +109,9 @@ def sum_up(store: Store, judged: int, *, until_s: float) -> int:
 
 
 def _store_missing(store: Store, progress_: Progress) -> Progress:
-    """Stores since when an hour may lack changes: the bookkeeper's dead letters, and its losses that nobody has
-    acknowledged. Each judged minute has the marks of its dead letters and losses."""
-    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first, because a dead letter may become a loss
+    """Stores since when the hours may lack changes, because the bookkeeper has dead letters, or losses that nobody has
+    acknowledged. Both are stored before their minutes are judged, so this call reads them in time."""
+    letter_s = watermark.oldest_dead_letter_s(store, BOOKKEEPER)  # read first: a discarded dead letter becomes a loss
     losses = (lost for lost in loss.list_losses(store) if lost.consumer == BOOKKEEPER)
     # In a long loss, the amounts of its first hours are lost, too.
     lost_s = [lost.since_s - (LONG_LOSS_HOURS_S if lost.until_s - lost.since_s > LONG_LOSS_S else 0) for lost in losses]
@@ -122,7 +120,7 @@ def _store_missing(store: Store, progress_: Progress) -> Progress:
 
 
 def _store_progress(store: Store, before: Progress, new: Progress) -> Progress:
-    """Stores the progress, and returns it. If another sweep was faster, returns that sweep's progress."""
+    """Stores `new`, and returns it. If another sweep has stored its progress first, returns that progress."""
     assert new.through >= before.through, "progress never goes back"
     assert (new.hour, new.after) >= (before.hour, before.after), "progress never goes back"
     expected = before.values if before.since >= 0 else items.EXPECT_NO_ITEM
@@ -133,8 +131,8 @@ def _store_progress(store: Store, before: Progress, new: Progress) -> Progress:
 
 
 def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -> Progress:
-    """Sums up the minutes up to `last` in new running segments of their hour. If half of the time or the memory runs
-    out, sums up fewer minutes. If there is no time to write the segments, returns the old progress."""
+    """Writes new running segments of the hour, with the minutes up to `last`. If half of the time is over, or SUMS_MAX
+    tallies moved, stops with an earlier minute. If there is no time to write, returns the old progress."""
     sums: Sums = defaultdict(int)
     read_until_s = (store.clock() + until_s) / 2
     through = progress_.through
@@ -162,8 +160,8 @@ def _sum_up_part(store: Store, progress_: Progress, last: int, until_s: float) -
 
 
 def _add_minute(store: Store, sums: Sums, minute: int) -> None:
-    """Adds the accepted amounts of a minute: the expected amounts in its segments, and the expected halves of removals.
-    Moves imports from the traffic into their days."""
+    """Adds the accepted amounts of a minute to `sums`: the expected amounts in its segments, with the removals. Adds
+    imported amounts to the sums of their days, and not to the traffic."""
     for segment in segments.read_segments(store, minute):
         booked = segments.columns(segment)
         for counter, (ids, expected, _) in booked.items():
@@ -178,7 +176,7 @@ def _add_minute(store: Store, sums: Sums, minute: int) -> None:
 
 
 def _merge(*in_order: Iterable[HourAmount]) -> Iterator[HourAmount]:
-    """Yields the sums by tally, in order, without zeros."""
+    """Yields one amount for each tally, in order, without zeros. `in_order`: iterables that are sorted by digest."""
     for tally, same in groupby(heapq.merge(*in_order), key=lambda entry: entry[:3]):
         if amount := sum(entry.amount for entry in same):
             yield HourAmount(*tally, amount)  # type: ignore[call-arg]  # mypy takes the slice for the whole tuple
@@ -191,8 +189,8 @@ def running_amounts(store: Store, hour: int, through: int) -> Iterator[HourAmoun
 
 
 def running_amounts_of(store: Store, progress_: Progress, counter: str, id_: str) -> Iterator[HourAmount]:
-    """Yields the amounts of one tally in the present hour, in any order. `$` follows `#`, which ends the tally's digest
-    in its imports. One Query of one item is enough, unless the imports are in two running segments."""
+    """Yields the amounts of one tally in the present hour, in any order. The digest of an import is the tally's digest,
+    `#` and the day. `$` sorts after `#`, so a descending Query from `digest$` finds the imports, too."""
     partition, table = keys.running_partition(progress_.hour, progress_.through), store.settings.ledger_table
     digest = keys.tally_digest(counter, id_)
     for item in queries.partition_items(store, table, partition, high=f"{digest}$", Limit=1, ScanIndexForward=False):
@@ -206,7 +204,7 @@ def _entries(item: Item) -> Iterator[HourAmount]:
 
 
 def _split_into_segments(amounts: Iterable[HourAmount]) -> Iterator[list[HourAmount]]:
-    """Yields the entries of each running segment."""
+    """Yields the amounts in lists, one for each running segment."""
     entries, size = list[HourAmount](), 0
     for entry in amounts:
         entries.append(entry)
@@ -227,12 +225,12 @@ def _running_segment_write(settings: Settings, hour: int, through: int, entries:
 
 
 def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int, Progress]:
-    """Writes an hour that is over into its day until the time runs out. Returns the items written, and the progress."""
+    """Writes an hour that is over into the items of its day. Returns how many items it wrote, and the progress."""
     written, hour = 0, progress_.hour
     assert progress_.through >= minutes_of(store.settings, hour)[-1], "an hour is written when it is complete"
-    left = (entry for entry in running_amounts(store, hour, progress_.through) if entry.digest > progress_.after)
+    unwritten = (entry for entry in running_amounts(store, hour, progress_.through) if entry.digest > progress_.after)
     while progress_.hour == hour and store.clock() < until_s:
-        chunk = list(islice(left, ROWS_AT_ONCE))
+        chunk = list(islice(unwritten, ROWS_AT_ONCE))
         writes = [[_hour_write(store.settings, hour, entry)] for entry in chunk]
         map_in_threads(partial(commit_writes, Call(store, deadline_s=until_s)), writes)
         written += len(chunk)
@@ -243,7 +241,7 @@ def _write_days(store: Store, progress_: Progress, until_s: float) -> tuple[int,
 
 
 def _hour_write(settings: Settings, hour: int, entry: HourAmount) -> Write:
-    """Returns the write of one tally's hour into its item of the day. An import stays for ever."""
+    """Returns the write of one tally's hour into its item of the day. The item of an import never expires."""
     day, hour_of_day = divmod(hour, 24)
     update, values, sort_key = f"SET h{hour_of_day} = :amount", {":amount": {"N": str(entry.amount)}}, day_name(day)
     if entry.import_day:

@@ -2,10 +2,10 @@
 
 The contribution of an item is a pure function of the item (`Items.contribution`). A record moves the number by the
 contribution of its new image, less the contribution of its old image. So the number is `COUNT` or
-`SUM … WHERE … GROUP BY`, whatever happens to the items. A scan counts the items that were there before the stream
-(scan_state.py). While a scan is open, the recount beside the number moves by the rules of first_seen.py.
+`SUM … WHERE … GROUP BY`, whatever happens to the items. A scan counts the items that are older than the stream
+(scan_state.py). While a scan is open, records also move its recount, an attribute beside the number (first_seen.py).
 
-The consumer moves a tally as a repair does, so the journal expects no other half. An edit by hand is drift.
+The consumer writes the nonce of a repair, so the bookkeeper books nothing. An edit of the number by hand is drift.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from .scan_state import CLOCK_SLACK, Scan
 from .team_numbers import NO_NUMBER, TeamNumberNote, watch_write
 
 NAME = "items"
-ITEMS_MAX = RECORD_WRITES_MAX
+ITEMS_MAX = RECORD_WRITES_MAX  # tally items, markers and notes that one run may write
 KEYS_MAX = 100  # of one BatchGetItem
 
 
 class ItemChange(NamedTuple):
-    """The change of one counter by a record.
+    """What a record changes for one counter, on the minute `minute`. `made_s`: when the record was made.
 
-    `old`, `new`: what the item contributes before and after the record. `scan`: the open scan whose recount moves.
-    `marker`: the key of the item's marker as JSON. `needs_marker`: the scan may have read the item after the record.
-    `is_near_scan_end`: the record is newer than the scan's end, but the stamps of one item may go back by CLOCK_SLACK.
-    `team_number`: the team's own number after the record. `pair` (streams/fold.py): always empty,
-    because one record has both halves. `example`: the item that cannot be counted, and why.
+    `old`, `new`: what the item contributes before and after the record. `team_number_before`, `team_number`: the team's
+    own number before and after. `scan`: the open scan. `marker`: the key of the item's marker, as JSON; "" if the
+    recount does not need the marker. `needs_marker`: the scan may have read the item after the record, so the marker
+    decides. `is_near_scan_end`: the scan ended before the record, but DynamoDB may stamp the item's next record with
+    an older time, up to CLOCK_SLACK; so this record writes the marker for the next. `pair` (streams/fold.py): always
+    "", because one record has both halves. `example`: why the item cannot be counted; "" if it can.
     """
 
     counter: Counter
@@ -79,11 +80,8 @@ def counters_of_table(counters: Mapping[str, Counter], table: str) -> dict[str, 
 def items_consumer(
     counters: Mapping[str, Counter], open_scans: Mapping[str, Scan | None] | None = None
 ) -> StreamConsumer:
-    """Returns the consumer.
-
-    `open_scans`: by name, each counter that counts now, with its open scan, or None. If `open_scans` is None, every
-    counter counts, and no scan is open.
-    """
+    """Returns the consumer. `open_scans`: by name, the counters whose items are counted, each with its open scan, or
+    None. Without `open_scans`, the items of every counter are counted, and no scan is open."""
     tables = {one.items.table for one in counters.values() if one.items is not None}
     scans: Mapping[str, Scan | None] = dict.fromkeys(counters) if open_scans is None else open_scans
     reads = {table: partial(_item_changes, counters_of_table(counters, table), scans) for table in tables}
@@ -93,9 +91,8 @@ def items_consumer(
 class ItemsHandler(Handler):
     """The handler of the streams of the team's tables."""
 
-    def __init__(self, counters: Mapping[str, Counter], *more: Any) -> None:
-        """`more`: the other arguments of `Handler`."""
-        super().__init__(items_consumer(counters), counters, *more)
+    def __init__(self, counters: Mapping[str, Counter], *handler_arguments: Any) -> None:
+        super().__init__(items_consumer(counters), counters, *handler_arguments)
         self.counters = counters
 
     def batch(self, call: Call, source: str, shard: str) -> Batch:
@@ -130,8 +127,8 @@ class ItemsBatch(Batch):
         self.consumer = StreamConsumer(NAME, {self.table: read}, partial(ItemsRun, markers_before=markers))
 
     def _open_scans(self) -> Iterable[tuple[str, Scan | None]]:
-        """Yields the counters that count now, each with its open scan, or None if it counts without a scan. Any other
-        counter skips the records, because its next scan reads the items."""
+        """Yields the counters whose items are counted, each with its open scan, or None. Other counters skip the
+        records, because their next scans read the items."""
         counters = counters_of_table(self.handler.counters, self.table)
         for name, scan in scan_state.scans_for_consumer(self.call.store, self.table, counters).items():
             counter = counters[name]
@@ -146,15 +143,15 @@ class ItemsRun(Run):
     """A run that adds to numbers, and to the recounts of open scans."""
 
     markers_before: dict[str, Marker] = field(default_factory=dict)
-    """The markers as they were read, by key. After a commit, the next run has the committed markers."""
+    """By key, the stored markers: as the batch read them, and after each commit as the run wrote them."""
     markers_after: dict[str, Marker] = field(default_factory=dict)
-    """The markers after the records of this run, by key."""
+    """By key, the markers that this run writes."""
     recounts: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """By counter and group: the attribute of the recount, and the amount to add."""
     team_number_notes: dict[tuple[str, str], TeamNumberNote] = field(default_factory=dict)
     """By counter and group, the note about the team's number."""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By counter and group of faults, the newest item."""
+    """By counter and group of a fault, the newest item with the fault."""
 
     def has_room_for(self, effects: Sequence[Any]) -> bool:
         groups = {
@@ -166,7 +163,7 @@ class ItemsRun(Run):
         marked = {each.marker for each in effects if each.needs_marker or each.is_near_scan_end}
         listed = groups - self.team_number_notes.keys() if any(each.counter.watch for each in effects) else ()
         new = len(groups - self.sums.keys()) + len(marked - self.markers_after.keys()) + len(listed)
-        return self._items + new <= ITEMS_MAX
+        return self._items_to_write + new <= ITEMS_MAX
 
     def add(self, effects: Sequence[Any]) -> None:
         for change in effects:
@@ -180,7 +177,7 @@ class ItemsRun(Run):
                 self._note_team_number(change)
 
     def _note_team_number(self, change: ItemChange) -> None:
-        """Notes the team's number after the record, and by how much the number may be behind its items, or ahead."""
+        """Notes the team's number after the record, and by how much it may lag behind its items, or be ahead."""
         for value, sign in moves_between(change.old, change.new):
             if not value.is_reserved:
                 self._note_of(change, value).move(change.counter, change.made_s, *_split_by_sign(sign * value.amount))
@@ -195,7 +192,7 @@ class ItemsRun(Run):
                 noted.recount_attribute = change.scan.team_number_attribute
 
     def _note_of(self, change: ItemChange, value: Contribution) -> TeamNumberNote:
-        self._move(change, value, 0)  # so that `writes` updates the tally's item
+        self._move(change, value, 0)  # a move of 0, so that `writes` updates the item of the tally
         return self.team_number_notes.setdefault((change.counter.name, value.group), TeamNumberNote())
 
     def _recount(self, change: ItemChange, scan: Scan) -> None:
@@ -210,7 +207,7 @@ class ItemsRun(Run):
         elif change.is_near_scan_end:
             self.markers_after[key] = first_seen.STREAM_MARKER
         for value, sign in moves:
-            self._move(change, value, 0)  # so that `writes` updates the tally's item
+            self._move(change, value, 0)  # a move of 0, so that `writes` updates the item of the tally
             tally = counter.name, value.group
             _, amount = self.recounts.get(tally, ("", 0))
             self.recounts[tally] = scan.recount_attribute, amount + sign * value.amount
@@ -220,12 +217,12 @@ class ItemsRun(Run):
         self._add(tally, Effect(*tally, self.place.minute, amount))
 
     @property
-    def _items(self) -> int:
+    def _items_to_write(self) -> int:
         return len(self.sums) + len(self.markers_after) + len(self.team_number_notes) + len(self.dead_letters)
 
     @property
     def is_full(self) -> bool:
-        return super().is_full or self._items >= ITEMS_MAX
+        return super().is_full or self._items_to_write >= ITEMS_MAX
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         writes: list[Write] = []
@@ -257,7 +254,7 @@ class ItemsRun(Run):
 def _item_changes(
     counters: Mapping[str, Counter], open_scans: Mapping[str, Scan | None], declared: CounterIndex, record: Record
 ) -> Sequence[Any]:
-    """Returns what a record changes for the counters that count now. A removal by TTL counts as a removal.
+    """Returns what a record changes for the counters in `open_scans`. A removal by TTL is like any removal.
 
     Raises PoisonRecordError, or one of MALFORMED_ERRORS, but never because of an amount. If an amount cannot be added,
     the item counts in the group of its fault.
@@ -285,7 +282,7 @@ def _item_changes(
 
 
 def _with_scan(change: ItemChange, scan: Scan, record: Record, made_s: float, slack_s: float) -> ItemChange:
-    """Returns the change with what an open scan needs of it."""
+    """Returns the change with the open scan. If the record may move the recount, the change has the item's marker."""
     if not any(one and scan.covers(change.counter, one.group) for one in (change.old, change.new)):
         return change._replace(scan=scan)
     marked = not scan.ended_s or made_s < scan.ended_s + slack_s

@@ -1,9 +1,9 @@
 """Many changes under one key: all changes count, or no change counts.
 
-The changes of one tally are summed up, and one write adds the sum. Limits judge the sum. One transaction has
-the receipt first, and then a write for each tally. A tally that waits for the rollup has no write: it is rolled up, its
-caller asks for `soon`, or it spills (spilling.py). The receipt has one list of the tallies that move with the receipt,
-and one list of the tallies that wait. If all tallies wait, the receipt is written alone.
+The changes of one tally are summed up, and one write adds the sum. Limits judge the sum. One transaction has the
+receipt first, and then a write for each tally. A pending tally, whose sum the rollup adds, has no write: its counter is
+always visible soon, its caller asks for `soon`, or it spills (spilling.py). The receipt lists the tallies that move in
+its transaction, and the pending tallies. If all tallies are pending, only the receipt is written.
 
 A team's function may add writes (tally/transact.py), which follow the tallies in the same transaction.
 """
@@ -52,7 +52,7 @@ from .receipts import (
 from .spilling import SpillPlan
 from .tallies import Tally, minute_now
 
-RECEIPT_TARGET = "changes"  # in the receipt's name, where other operations have an id
+RECEIPT_TARGET = "changes"  # the target in the name of a batch's receipt, where other operations have an id
 _NAMES = frozenset({"counter", "id", "amount"})
 
 
@@ -70,7 +70,7 @@ class TeamWrites:
 
 @dataclass
 class Batch:
-    """Changes that are counted under one key."""
+    """Changes that are counted under one key. `entries`: how many changes the caller sent."""
 
     entries: int
     sums: dict[Tally, int] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class Batch:
     is_void: bool = False
     """Whether the batch takes earlier changes back (voids.py), in the periods in which they were counted."""
     may_use_debt: bool = False
-    """Whether the amounts were used elsewhere. Like a commit, they may go beyond a limit by the counter's debt."""
+    """Whether the amounts are used already, as in an import. They may go beyond a limit by the counter's debt."""
 
     @property
     def payload(self) -> dict[str, Any]:
         """The sums, which must be the same when the key is sent again. The order of entries and the period may differ.
 
-        A team's writes are not part of the payload: a retry makes them again, perhaps with another time or id.
+        The payload does not have a team's writes: a retry makes new writes, perhaps with another time or id.
         """
         ids = [periods.answer_members(tally.id)["id"] for tally in self.sums]
         pairs = zip(self.sums.items(), ids, strict=True)
@@ -150,12 +150,12 @@ def count(
 ) -> ChangeAnswer:
     """Makes all of the changes once, or no change.
 
-    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: of an import.
+    `days`: for how many days the receipt lives; None: as long as the counters say. `imported_day`: as in ReceiptKey.
 
     The answer is `{"counted","changes","tallies","visible"}`: how many changes, of how many tallies, and whether reads
-    show all changes now. Raises LimitReachedError, which names an entry and the amount that is left, and leaves no
-    receipt. Raises CounterRetiredError, KeyReusedError, StoreBusyError, and what botocore's errors map to. With a
-    team's writes the answer may have `answer`, and a refusal may be WriteRefusedError or WriteInvalidError.
+    show all changes now; with `answer`, if TeamWrites has it. If a limit refuses a sum, no receipt is written, and
+    LimitReachedError names the entry and the amount that is left. Raises CounterRetiredError, KeyReusedError,
+    StoreBusyError, what botocore's errors map to, and for a team's writes WriteRefusedError and WriteInvalidError.
     """
     if days is None:
         days = -(-max(receipts.lifetime_s(call.store, tally.counter) for tally in changes.sums) // receipts.DAY_S)
@@ -214,8 +214,9 @@ def _attempt(call: Call, changes: Batch, draft: ReceiptDraft, spilling: SpillPla
 
 
 def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -> None:
-    """Raises WriteRefusedError for the first condition of the team that failed, or WriteInvalidError for the first
-    write that DynamoDB rejects. Is called before `_release_expired`, because a released hold would not help."""
+    """Raises WriteRefusedError for the first write of the team whose condition failed, or WriteInvalidError for the
+    first write that DynamoDB rejects. If `all_of` the reasons are the same, DynamoDB rejected the whole request, and
+    the error names no write. Call this before `_release_expired`, because a released hold would not help."""
     for place, reason in enumerate(reasons):
         if reason.code == CONDITION_FAILED:
             raise WriteRefusedError(
@@ -229,9 +230,9 @@ def _refuse_team_write(reasons: Sequence[Reason], *, all_of: Sequence[Reason]) -
 
 
 def _release_expired(call: Call, changes: Batch, moved: Mapping[Tally, int], sent: SendResult) -> bool:
-    """Releases expired holds for each change that its limit refused. If a change still does not fit, raises
-    LimitReachedError for the first one. Returns False if no hold was released because the cached limits were stale. The
-    next attempt reads the limits again."""
+    """Releases expired holds for each sum that its limit refused. Raises LimitReachedError for the first sum that still
+    does not fit. Returns False if no hold was released because the cached limits were stale: the next attempt reads the
+    limits."""
     has_released = False
     for tally, old in zip(moved, sent.old_items()[1:], strict=False):
         counter, amount = tally.counter, moved[tally]

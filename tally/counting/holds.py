@@ -9,13 +9,13 @@ A hold enters each state once:
 
     held       gives its amount back, or a part of it, when it becomes released, expired or committed. Until then,
                the amount and the time may change
-    expired    may be released, or committed at an amount, which the commit takes
+    expired    may be released, or committed at an amount, which the commit takes from the number
     committed  may be voided, which gives back what the commit took
 
-One transaction moves a hold and its tally, on condition that the hold has the state that was read. The first
-transaction deletes the hold and puts its record. So the range of due holds has no settled holds, and a held hold has no
-TTL. The nonce of a record is the nonce of the call that put it. Expired holds are released before a refusal
-(`release_expired_for`), and in the sweep (expired_holds.py).
+One transaction moves a hold and its tally, on condition that the hold has the state that was read. When a hold leaves
+the state held, the transaction deletes its item, and puts a record under another key (hold_items.py). So a query of the
+due holds finds no settled holds. TTL removes records, but no held hold. Calls release expired holds before they refuse
+a change (`release_expired_for`), and the sweep releases the other expired holds (expired_holds.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .hold_items import COMMITTED, EXPIRED, HELD, OVERDUE, SETTLED_KEPT_S, VOIDE
 from .receipts import KEY_PREFIX, VOIDED_AT, Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once, refuse_retired
 from .tallies import minute_now
 
-DUE_PAGE_MAX = 80  # holds that one query before a refusal reads: 5 read units, with UUIDs as ids
+DUE_PAGE_MAX = 80  # holds that a call reads in one query before it refuses a change: 5 read units, with UUIDs as ids
 T = TypeVar("T")
 
 
@@ -66,8 +66,8 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         kept_s = hold_items.record_kept_s(call.store, counter)
         long_draft = draft._replace(expires_s=hold_items.known_until_s(latest_s, kept_s))
         receipt = long_draft.receipt(call, body, **tallies.receipt_facts(counter, id_, moved_by, minute))
-        facts: items.Values = {"latest": latest_s, "kept_s": kept_s, "receipt": draft.id}
-        writes = partial(_hold_writes, call, counter, id_, hold_id, moved_by, minute, facts)
+        record_values: items.Values = {"latest": latest_s, "kept_s": kept_s, "receipt": draft.id}
+        writes = partial(_hold_writes, call, counter, id_, hold_id, moved_by, minute, record_values)
         tallies.commit_within_limits(call, counter, id_, moved_by, lambda _: writes(), receipt)
         return body
 
@@ -103,9 +103,9 @@ def retry_with_room(call: Call, counter: Counter, id_: str, amount: int, change:
 def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, remaining: int) -> bool:
     """Releases expired holds of this tally until `amount` fits, and returns whether any was released.
 
-    Callers call this before they refuse a change. `remaining`: the amount that fits now. Only holds that took in the
-    direction of `amount` are released. A hold that another call settles at the same time counts as released. Raises
-    StoreBusyError if more expired holds may exist: the call's time is over, or one query did not return all due holds.
+    Callers call this before they refuse a change. `remaining`: the amount that fits now. Releases only holds whose
+    release moves the number against the direction of `amount`. A hold that another call settles at the same time counts
+    as released. Raises StoreBusyError if more expired holds may exist: no time is left, or not all due holds were read.
     """
     needed, released, refused = abs(amount) - remaining, 0, math.inf
     for hold in _due_of_tally(call, counter, id_) if needed > 0 and counter.may_settle_holds else ():
@@ -124,7 +124,7 @@ def release_expired_for(call: Call, counter: Counter, id_: str, amount: int, rem
 
 
 def _hold_writes(
-    call: Call, counter: Counter, id_: str, hold_id: str, moved_by: int, minute: int, facts: items.Values
+    call: Call, counter: Counter, id_: str, hold_id: str, moved_by: int, minute: int, record_values: items.Values
 ) -> list[Write]:
     first_expires_s = int(hold_id.split("-")[0])
     values: items.Values = {
@@ -134,7 +134,7 @@ def _hold_writes(
         "state": HELD,
         "amount": -moved_by,
         "expires": first_expires_s,
-        **facts,
+        **record_values,
         **({"caller": call.caller} if call.caller else {}),  # to find the hold when the user is forgotten
     }
     key = hold_items.live_key(counter, id_, hold_id, first_expires_s)
@@ -143,7 +143,7 @@ def _hold_writes(
 
 
 def amount_to_move(hold: Item, kept_amount: int) -> int:
-    """Returns by how much the number moves if the hold has taken `kept_amount` after the move."""
+    """Returns by how much the number has to move, so that the hold has taken `kept_amount` of it then."""
     amount = int(hold["amount"]["N"])
     taken = abs(amount) if hold["state"]["S"] == HELD else items.int_attribute(hold, "used")
     return taken - kept_amount if amount > 0 else kept_amount - taken
@@ -152,11 +152,11 @@ def amount_to_move(hold: Item, kept_amount: int) -> int:
 def transition(
     call: Call, counter: Counter, hold: Item, state: str, kept_amount: int = 0, *, must_be_unexpired: bool = False
 ) -> bool:
-    """Moves the hold to `state`, and moves its tally so that the hold has taken `kept_amount` after the move.
+    """Gives the hold the new `state`, and moves its tally so that the hold has taken `kept_amount` then.
 
-    `hold`: the item as it was read. `must_be_unexpired`: the hold moves only before it expires. A move to EXPIRED needs
-    a hold whose time is over. Returns False if another call moved or changed the hold first, or if the time does not
-    allow the move. Raises LimitReachedError if the move does not fit.
+    `hold`: the item as it was read. `must_be_unexpired`: the hold must not have expired. For EXPIRED, the time of the
+    hold must be over. Returns False if the time does not allow the new state, or if another call settled or changed the
+    hold first. Raises LimitReachedError if the tally has no room for the move.
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     table, id_, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
@@ -170,7 +170,7 @@ def transition(
         writes = [{"Put": items.with_expected(settled["Put"], {"state": hold["state"]["S"]})}]
     receipt = {"id": hold["receipt"]}
     if state == VOIDED and queries.get(call.store.client, call.store.settings.receipts_table, receipt):
-        # A commit whose receipt has expired may be voided, too. The nonce of the receipt stays, as in voids.py.
+        # If the receipt of a commit has expired, there is nothing to mark. The nonce stays, so no consumer books this.
         marked: items.Values = {VOIDED_AT: int(clock.now_s())}
         writes.append(items.update_write(call.store.settings.receipts_table, receipt, marked, expected=receipt))
     moved_by, debt = amount_to_move(hold, kept_amount), counter.debt if state == COMMITTED else 0
@@ -204,7 +204,7 @@ def _record(call: Call, hold: Item, state: str, kept_amount: int) -> items.Value
 
 
 def _time_condition(state: str, must_be_unexpired: bool) -> Item:
-    """Returns the condition on the expiry of a held hold that moves to `state`."""
+    """Returns the condition on the time of a held hold that gets the new `state`."""
     if state != EXPIRED and not must_be_unexpired:
         return {}
     now = {":now": {"N": str(int(clock.now_s()))}}
@@ -213,8 +213,8 @@ def _time_condition(state: str, must_be_unexpired: bool) -> Item:
 
 
 def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int, debt: int) -> list[Write]:
-    """Returns the writes that move the tally and put a receipt of the move, from which the bookkeeper knows what to
-    expect. `name`: the id of the hold and its new state, so each move of a hold has its own receipt."""
+    """Returns the writes that move the tally, and put a receipt by which the bookkeeper expects the move. `name`: the
+    id of the hold and its new state, so each state of a hold has its own receipt."""
     if not amount:
         return []
     minute = minute_now(call)
@@ -233,7 +233,7 @@ def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     counter_and_id, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
-    if not counter.takes_holds:  # the one limit of a counter that takes holds refuses no release
+    if not counter.takes_holds:  # no limit refuses a release if the counter still takes holds, so no hold is overdue
         first = f"{OVERDUE}{counter_and_id}#"
         page = queries.query(call.store, table, f"HOLDS#{bucket_number}", first, f"{first}~", Limit=DUE_PAGE_MAX)
         yield from (hold for hold in page if of_tally <= hold.items())

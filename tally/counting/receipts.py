@@ -1,8 +1,8 @@
 """Counts a change once for its idempotency key: its receipt and its effect are one write.
 
-A receipt is a record of Powertools' idempotency, always COMPLETED. So no record stays in progress, none is deleted
-after an exception, and none is updated. Powertools' layer hashes the key, validates the payload and reads the records.
-The change itself writes the receipt that its `ReceiptDraft` makes.
+A receipt is a record of Powertools' idempotency, always COMPLETED. So no record stays in progress, and Tally deletes
+and updates no record after an exception. Powertools' layer hashes the key, validates the payload and reads the records.
+The transaction of the change writes the receipt that its `ReceiptDraft` makes.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from ..dynamo.transactions import Write
 from ..errors import AlreadyCountedError, CounterRetiredError, KeyReusedError, NotCommittedError, NotFoundError
 
 KEY_PREFIX = "tally"
-"""Constant. Powertools' default is a function's name, so one key through two functions would count twice."""
+"""The same in each function. Powertools' default is the function's name: one key in two functions would count twice."""
 
 Body = dict[str, Any]
 """The JSON that an operation answers."""
 VISIBLE_NOW: Body = {"visible": "now"}
 VISIBLE_SOON: Body = {"visible": "soon"}
-"""When reads show a change: at once, or after the rollup has added it."""
+"""The member of an answer that says when reads show the change: now, or after the rollup has added it."""
 PENDING_ROLLUP: Item = {"rollup": {"BOOL": True}}
-"""The mark of a receipt or a child that was written alone, so that the rollup adds its amount to the tally."""
+"""The attribute of a spilled receipt or child, whose amount the rollup adds to the tally."""
 VOIDED_AT = "voided"
-"""The attribute of a receipt that says when its change was taken back, in epoch seconds."""
+"""The attribute of a receipt that says when its change was voided, in epoch seconds."""
 DAY_S = 24 * 3600
 IMPORT = "import"
 """The operation of imports, in the names of their receipts."""
 IMPORTED: Item = {"imported": {"BOOL": True}}
-"""The mark of a receipt or a child that an import writes: it is not traffic. If the day of the numbers is known, the
-value of the mark is that day: `{"N": "19846"}`."""
-# A day longer than checkpoints (CHECKPOINT_KEPT_S), so changes after the last checkpoint can be counted from receipts.
+"""The attribute of a receipt or a child that an import wrote: it is not traffic. The value may be the day of the
+imported numbers, since 1970: `{"N": "19846"}`."""
 PENDING_KEPT_S = 8 * DAY_S
+"""A spilled receipt lives so long at least: a day longer than a checkpoint (CHECKPOINT_KEPT_S), so that spilled changes
+after the last checkpoint can be counted from their receipts."""
 
 
 class ReceiptDraft(NamedTuple):
-    """The facts of a receipt before the change is made: its id, the payload's hash, when it expires, its mark."""
+    """What is known of a receipt before the change is made. `mark`: IMPORTED for an import, otherwise empty."""
 
     id: str
     payload_hash: str
@@ -54,7 +55,7 @@ class ReceiptDraft(NamedTuple):
     mark: Item
 
     def receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """Returns the write of the receipt, if the key has no live receipt. `facts`: attributes for the streams."""
+        """Returns the write of the receipt, if the key has no live receipt. `facts`: attributes for the consumers."""
         item = {
             "id": {"S": self.id},
             "status": {"S": _COMPLETED},
@@ -74,7 +75,7 @@ class ReceiptDraft(NamedTuple):
         }}  # fmt: skip
 
     def pending_receipt(self, call: Call, body: Body, **facts: Item) -> Write:
-        """Returns the receipt of a change that is written alone. It lives for PENDING_KEPT_S at least."""
+        """Returns the write of the receipt of a change that the rollup adds. It lives for PENDING_KEPT_S at least."""
         expires_s = max(self.expires_s, ends_s(PENDING_KEPT_S, has_user=bool(call.caller)))
         return self._replace(expires_s=expires_s).receipt(call, body, **PENDING_ROLLUP, **facts)
 
@@ -91,7 +92,7 @@ class ChangeAnswer(NamedTuple):
 
 
 class ReceiptKey(NamedTuple):
-    """The name of a receipt (with the caller of the call), and the payload, which a retry must repeat."""
+    """`operation`, `target`, `key` and the caller name a receipt. A retry must have the same `payload`."""
 
     operation: str
     target: str
@@ -108,7 +109,7 @@ class ReceiptKey(NamedTuple):
 
 
 def count_once(call: Call, receipt_key: ReceiptKey, change: Change) -> ChangeAnswer:
-    """Makes `change` once under the key. Raises the errors of `draft_receipt`, `answer_of_receipt` and the change."""
+    """Makes `change` once under the key. Raises the errors of `draft_receipt`, `answer_of_receipt` and `change`."""
     draft = draft_receipt(call, receipt_key)
     try:
         return ChangeAnswer(change(draft), replayed=False)
@@ -148,7 +149,7 @@ def end_of_day_s(at_s: int) -> int:
 
 
 def answer_of_receipt(call: Call, item: Item, draft: ReceiptDraft) -> ChangeAnswer:
-    """Returns the answer in the receipt that a change found. If this call wrote the receipt, it is not a replay.
+    """Returns the answer in `item`, the live receipt of the key. If this call wrote the receipt, it is not a replay.
 
     Raises KeyReusedError if the key was used with another payload, and the error of `_parse_receipt`.
     """
@@ -231,16 +232,15 @@ def find_receipt(call: Call, receipt_key: ReceiptKey) -> Item:
 
 
 class FoundReceipt(NamedTuple):
-    """The facts that a caller needs of a live receipt."""
+    """The body that a live receipt stores, and whether its change was voided."""
 
     body: Body
     is_voided: bool
-    """Whether the change was taken back."""
 
 
 def find_many(call: Call, operation: str, targets_and_keys: Sequence[tuple[str, str]]) -> list[FoundReceipt | None]:
-    """Returns what the live receipt of each (target, key) says, at most 100; None if there is no live receipt. One
-    request, 1 RCU for each receipt. Raises StoreBusyError."""
+    """Returns the live receipt of each (target, key), of at most 100; None if there is no live receipt. Sends one
+    request, and costs 1 RCU for each receipt. Raises StoreBusyError."""
     ids = [draft_receipt(call, ReceiptKey(operation, target, key, {})).id for target, key in targets_and_keys]
     keys = [{"id": {"S": id_}} for id_ in dict.fromkeys(ids)]
     receipts = {item["id"]["S"]: item for item in get_many(call, call.store.settings.receipts_table, keys)}

@@ -26,10 +26,10 @@ from ..errors import ConfigurationError, InvalidInputError, TallyError
 
 R = TypeVar("R")
 KEY_BYTES_MAX = {"partition key": 2048, "sort key": 1024}
-NESTING_MAX = 32  # levels; DynamoDB takes no more
+NESTING_MAX = 32  # levels of lists and maps in one value: DynamoDB's limit
 _DECLARATION, _ATTRIBUTES = "tally", "__tally_attributes__"
 _SERIALIZER, _DESERIALIZER = TypeSerializer(), TypeDeserializer()
-_ACCEPTED_TYPES: dict[Any, Any] = {  # the values that each type accepts; a bool is an int, too, so bool is first
+_ACCEPTED_TYPES: dict[Any, Any] = {  # for each declared type, the types of its values; bool first: True is an int, too
     bool: bool,
     str: str,
     int: (int, Decimal),
@@ -65,7 +65,7 @@ class Attribute:
     key: str | None
     """`partition key` or `sort key`; None if the attribute is not part of the key."""
     counter: AtomicCounter | None
-    has_default: bool
+    has_default: bool  # of the dataclass field
 
     @property
     def is_nullable(self) -> bool:
@@ -88,7 +88,7 @@ class Attribute:
             return coerce(_DESERIALIZER.deserialize(wire), self.type, self.name)
         except ValueError as error:
             raise RecordMismatchError(f"A stored item does not fit its class: {error}.", field=self.name) from None
-        except ArithmeticError:  # boto3 raises this
+        except ArithmeticError:  # boto3's context refuses to round
             raise RecordMismatchError(f"{self.name} has a number of more than 38 digits.", field=self.name) from None
 
     def invalid_reason(self) -> str | None:
@@ -124,12 +124,12 @@ def atomic_counter(*, delta: int = 1, start: int = 0, name: str | None = None) -
 
 
 def attribute(*, name: str, default: Any = dataclasses.MISSING) -> Any:
-    """Declares an attribute that has another name in the table: `e-mail`, `a.b`, `class`."""
+    """Declares an attribute that has another name in the table than in Python: `e-mail`, `a.b`, `class`."""
     return dataclasses.field(default=default, metadata={_DECLARATION: (name, None, None)})
 
 
-# atomic_counter is not in the specifiers. So a type checker takes its call for the field's default value, and the
-# constructor of the record class does not need the counter.
+# A type checker takes a call of atomic_counter, which is no field specifier, for a default value. So it does not
+# require the counter as an argument of the constructor.
 @dataclass_transform(kw_only_default=True, field_specifiers=(partition_key, sort_key, attribute, dataclasses.field))
 def record(cls: type[R]) -> type[R]:
     """Makes a record class, a dataclass with keyword arguments only. Raises ConfigurationError with the reason."""
@@ -155,7 +155,7 @@ def record(cls: type[R]) -> type[R]:
 def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
     """Returns the attributes of a record class by their names in the table, in the order of declaration.
 
-    If the class itself is not decorated, raises ConfigurationError.
+    If `record` did not decorate this very class, raises ConfigurationError.
     """
     if _ATTRIBUTES not in vars(cls):
         raise ConfigurationError(f"{cls.__name__} is not a record class: decorate it with @record")
@@ -164,7 +164,7 @@ def attributes_of(cls: type[object]) -> Mapping[str, Attribute]:
 
 
 def encode(value: object, type_: Any, where: str) -> Item:
-    """Returns the value in wire form. If it cannot be stored, raises InvalidInputError, which names `where`."""
+    """Returns the value in wire form. If it cannot be stored, raises InvalidInputError. `where`: the attribute."""
     try:
         wire: Any = _SERIALIZER.serialize(coerce(value, type_, where))
     except ValueError as error:
@@ -176,9 +176,10 @@ def encode(value: object, type_: Any, where: str) -> Item:
 
 
 def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
-    """Returns a value as the declared type, whether a caller gave the value or boto3 read it.
+    """Returns a value, which a caller gave or boto3 read, converted to the declared type.
 
-    For `Any`, whole numbers become int, and bytearray and boto3's Binary become bytes. Raises ValueError with a reason.
+    For `Any`, whole numbers become int, and bytearray and boto3's Binary become bytes. Raises ValueError with a reason
+    that names `where`, such as `tags[0]`. `depth`: 1, and 1 for each list or map around the value.
     """
     kind, inner = get_origin(type_) or type_, get_args(type_)
     if value is None and (kind is Any or NoneType in inner):
@@ -208,7 +209,7 @@ def coerce(value: Any, type_: Any, where: str, depth: int = 1) -> Any:
         pairs = value.items()
         return {coerce(k, str, f"{where}, a key"): coerce(v, type_, f"{where}.{k}", depth + 1) for k, v in pairs}
     if kind is str:
-        value.encode()  # half a surrogate pair is a ValueError
+        value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
     return bytes(value) if kind is bytes else value
 
 

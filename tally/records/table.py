@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_COUNTERS_READ = "_tally_counters_read"  # the name of the attribute with a record's counters as they were read
+_COUNTERS_READ = "_tally_counters_read"  # the attribute of a record object that holds its counters as they were read
 
 
 class RecordExistsError(CallerError):
-    """put_item would have reset the counters of an existing record. `item` is the stored item."""
+    """put_item found a record, whose counters it would have set back to their start. `item` is the stored item."""
 
     slug, status, title = "record-exists", 409, "The record exists"
 
@@ -58,9 +58,9 @@ class Records(Generic[R]):
     `extensions` run in order. If the list lacks AtomicCounterExtension, that extension runs first.
 
     A write takes effect once, also if its answer is lost. It costs 2 WCU for each KB; an update also costs 1 RCU for
-    each 4 KB, to read the record back. Without `exact` a write costs 1 WCU for each KB and no read. But after a lost
-    answer botocore repeats the write: an update can move the counters twice, and a condition can meet the write's own
-    effect.
+    each 4 KB, to read the record back. Without `exact` a write costs 1 WCU for each KB and no read. But if an answer is
+    lost, botocore sends the write again: an update can move the counters twice, and a condition can fail because of
+    the first copy.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Records(Generic[R]):
     def get_item(self, partition: object, sort: object = None) -> R | None:
         """Returns the record of this key; None if it does not exist. The read is strongly consistent.
 
-        Raises InvalidInputError for a key of another shape, RecordMismatchError, or what botocore's error maps to.
+        Raises InvalidInputError for a key that does not fit, RecordMismatchError, or what botocore's error maps to.
         """
         key_values = (partition,) if len(self._keys) == 1 and sort is None else (partition, sort)
         if len(key_values) != len(self._keys):
@@ -119,8 +119,8 @@ class Records(Generic[R]):
     ) -> R:
         """Writes the record's values and moves its counters in one call. Returns the record as it is now.
 
-        The record is read back, so it may show later updates of other callers. Without `exact` the record is the result
-        of this update, so each caller sees its own numbers.
+        With `exact`, the record is read after the update, so it may also show later updates of other callers. Without
+        `exact`, DynamoDB returns the record as this update left it.
 
         Removes unset (None) attributes, unless `ignore_nulls` is set or an action changes them. Attributes that the
         class does not declare stay. A new record gets its counters at their start.
@@ -149,7 +149,7 @@ class Records(Generic[R]):
     def put_write(self, record: R, *, condition: ConditionBase | None = None, reset_counters: bool = False) -> Write:
         """Returns the write of put_item, as an entry of TransactWriteItems: `{"Put": {…}}`.
 
-        Raises what put_item raises before it sends the write.
+        Raises the errors that put_item raises before it sends the write.
         """
         values, actions, conditions = self._apply_extensions("put_item", record, condition)
         if actions:
@@ -169,7 +169,7 @@ class Records(Generic[R]):
     ) -> Write:
         """Returns the write of update_item, as an entry of TransactWriteItems: `{"Update": {…}}`.
 
-        Raises what update_item raises before it sends the write. DynamoDB rejects an entry that writes nothing.
+        Raises the errors that update_item raises before it sends the write. DynamoDB rejects an entry without changes.
         """
         values, all_actions, conditions = self._apply_extensions("update_item", record, condition, ignore_nulls)
         all_actions += actions
@@ -184,10 +184,8 @@ class Records(Generic[R]):
         return {"Update": {"TableName": self._table_name, "Key": key, **parameters(all_actions, conditions)}}
 
     def from_item(self, item: Mapping[str, Any]) -> R:
-        """Returns the record of an item, for example of an error or a cancelled transaction.
-
-        Ignores undeclared attributes, and remembers the counters as they were read. Raises RecordMismatchError.
-        """
+        """Returns the record of an item, such as the `item` of an error. Ignores attributes that the class does not
+        declare. The record keeps its counters as they were read. Raises RecordMismatchError."""
         values = {}
         for name, a in self._attributes.items():  # an unset attribute is None, not its default
             if name in item or a.is_nullable or not a.has_default:
@@ -200,7 +198,7 @@ class Records(Generic[R]):
     def _apply_extensions(
         self, operation: Operation, record: R, condition: ConditionBase | None, ignore_nulls: bool = False
     ) -> tuple[Mapping[str, object], list[Action], list[ConditionBase]]:
-        """Returns the values, actions and conditions of a write after all extensions."""
+        """Returns the values, actions and conditions of a write, with the changes of all extensions."""
         if type(record) is not self._cls:
             raise InvalidInputError(f"A {type(record).__name__} is not a {self._cls.__name__}.")
         as_read = getattr(record, _COUNTERS_READ, {})
@@ -224,7 +222,7 @@ class Records(Generic[R]):
         return values, actions, conditions + ([condition] if condition is not None else [])
 
     def _encode_values(self, values: Mapping[str, object]) -> Item:
-        """Returns the set values in wire form, keys included. Raises for None where the class requires a value."""
+        """Returns the values in wire form, keys included. Leaves out None, or raises if the class requires a value."""
         item = {}
         for name, value in values.items():
             declared = self._attributes.get(name)
@@ -237,25 +235,26 @@ class Records(Generic[R]):
                 raise ExpressionError(f"{a.name} is a key of {self._cls.__name__}, and an extension left it out.")
         return item
 
-    def _send(self, write: Write, refused: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
+    def _send(self, write: Write, make_error: Callable[[Item | None], CallerError]) -> Mapping[str, Any]:
         """Sends one write, and retries after a conflict or throttling. Returns DynamoDB's answer.
 
-        All copies of an exact write have one token. DynamoDB rejects a transaction with an update without an
-        expression. So such an update, which writes only the key, is sent by itself: it may arrive twice.
+        All copies of an exact write have one token. In a transaction, DynamoDB rejects an update that writes only the
+        key. Such an update is a request of its own; a second copy has no effect.
 
-        If the condition failed, raises what `refused` makes. Raises StoreBusyError, or what botocore's error maps to.
+        If the condition failed, raises what `make_error` returns for the old item. Raises StoreBusyError, or what
+        botocore's error maps to.
         """
         retries, token = Retries(math.inf), secrets.token_urlsafe(24)
         exact = self._exact and ("Put" in write or "UpdateExpression" in write["Update"])
         while not (sent := send(self._client, [write], token) if exact else send_one(self._client, write)).committed:
             if sent.condition_failed:
-                raise refused(sent.reasons[0].item) from sent.error
+                raise make_error(sent.reasons[0].item) from sent.error
             sent.raise_unless_busy()
             sleep_or_raise_busy(retries)
         return sent.answer
 
     def _condition_error(self, key: Item, item: Item | None, is_guarded: bool) -> CallerError:
-        """Makes the error for a failed condition. The guard of put_item fails only if the item exists."""
+        """Makes the error for a failed condition. `is_guarded`: put_item also required that no record exists."""
         where = f"{self._cls.__name__} {_key_text({a.name: key[a.name] for a in self._keys})}"
         if is_guarded and item:
             why = f"There is a {where}: put_item would reset {', '.join(self._counters)}."

@@ -1,8 +1,8 @@
 """Reads a team's table page by page while the team writes, and adds the contributions of its items to a scan's recount.
 
-The scan adds a page as it was read, in the transaction that notes how far the scan has come. Each item is added on
-condition that neither the stream nor the scan has counted it. So a scan may stop anywhere and go on, and several
-processes may run it at once.
+One transaction adds a pack of items, and stores the position of the scan. Each item is added on condition that neither
+the stream nor the scan has counted the item. So a scan may stop anywhere and continue, and several processes may run
+one scan at once.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WRITES_MAX = TRANSACTION_ITEMS_MAX - 1  # in one transaction, beside the note of
 
 
 class ScanAbandonedError(TallyError):
-    """The scan was abandoned: another scan was started, or records that the scan needs were skipped or lost."""
+    """The scan was abandoned. Another scan was started, or records that the scan needs were skipped or lost."""
 
 
 class UncountableError(TallyError):
-    """The items of a table cannot be counted."""
+    """No item of a table can be counted, because of the table's keys."""
 
 
 CountedItem = tuple[Item, Contribution, Item]
@@ -42,7 +42,7 @@ CountedItem = tuple[Item, Contribution, Item]
 
 
 class Step(NamedTuple):
-    """The result of one step of a scan: how many items it read and added, and the units that it used."""
+    """The result of one transaction of a scan: how many items it read and added, and the units of both."""
 
     read: int
     added: int
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Items that one transaction adds: a marker for each item that counts, and an update for each group."""
+    """Items that one transaction adds, with a marker for each item that counts, and an update for each group."""
 
     items: Sequence[Item]
     markers: int
@@ -98,7 +98,7 @@ class ScanReader:
 
     @property
     def is_by_partition(self) -> bool:
-        """Whether the scan's groups are partitions of the table. The groups of RESERVED_GROUP_PREFIX are not."""
+        """Whether the scan can read its groups as partitions. The items of a reserved group may be anywhere."""
         groups = self.scan.groups
         has_reserved = any(group.startswith(RESERVED_GROUP_PREFIX) for group in groups)
         return bool(groups) and self.items_declaration.group_by is None and not has_reserved
@@ -108,7 +108,7 @@ class ScanReader:
         return {self.key_types[self.items_declaration.partition_key]: self.items_declaration.partition_key_of(group)}
 
     def run_steps(self) -> Iterator[Step]:
-        """Reads and adds all items from the scan's position on, yields each step, and ends the scan.
+        """Reads and adds all items after the scan's position, yields each step, and then notes the end of the scan.
 
         Raises ScanAbandonedError, UncountableError.
         """
@@ -122,11 +122,11 @@ class ScanReader:
                 added, written = self._add(pack.items, read)
                 yield Step(len(pack.items), added, units, written)
                 units = 0.0
-            # No transaction stored this page's position: without it, a resumed scan would read the page again.
+            # No transaction stored this page's position: a continued scan would read it again. No spot check continues.
             if page and not written and not self.scan.is_spot_check:
                 position = scan_state.position_write(self.store, self.scan, self.key_of(page[-1]), read)
                 if not try_commit(self.store, [position]):
-                    self.is_complete()  # raises if the scan is closed; if not, the next page notes the position
+                    self.is_complete()  # raises if the scan is closed; otherwise the next page stores its position
                 yield Step(0, 0, 0.0, 1.0)
         if not scan_state.end(self.store, self.scan, self.now_s()):
             raise ScanAbandonedError(ABANDONED_MESSAGE)
@@ -154,37 +154,39 @@ class ScanReader:
             start = None if number else after
             yield from queries.team_table_pages(self.store, self.table, (key, partition), start, **limited)
 
-    def _add(self, page: Sequence[Item], read: int) -> tuple[int, float]:
-        """Adds items that neither the stream nor the scan has counted. Returns how many, and the write units."""
+    def _add(self, pack: Sequence[Item], read: int) -> tuple[int, float]:
+        """Adds items that neither the stream nor the scan has counted. Returns how many it added, and the write units.
+        `read`: how many items the scan has read, with this pack."""
         name, generation, declaration = self.counter.name, self.scan.generation, self.items_declaration
-        values = ((self._if_covered(declaration.contribution(item)), item) for item in page)
-        left = [
+        values = ((self._if_covered(declaration.contribution(item)), item) for item in pack)
+        uncounted = [
             (first_seen.marker_key(name, generation, self.key_of(item)), value, item) for value, item in values if value
         ]
-        numbers = (self._if_covered(declaration.team_number(item)) for item in page)
+        numbers = (self._if_covered(declaration.team_number(item)) for item in pack)
         team_numbers = dict(number for number in numbers if number)  # by group
-        if not left and not team_numbers:
+        if not uncounted and not team_numbers:
             return 0, 0.0
         store, retries, now_s, units = self.store, Call(self.store).retries(), self.now_s(), 0.0
         table = store.settings.ledger_table
         while True:
-            writes = [first_seen.marker_write(table, key, None, value, now_s) for key, value, _ in left]
-            writes += [{"Update": update} for update in self._updates(left, team_numbers, now_s)]
-            writes.append(scan_state.position_write(store, self.scan, self.key_of(page[-1]), read))
+            writes = [first_seen.marker_write(table, key, None, value, now_s) for key, value, _ in uncounted]
+            writes += [{"Update": update} for update in self._updates(uncounted, team_numbers, now_s)]
+            writes.append(scan_state.position_write(store, self.scan, self.key_of(pack[-1]), read))
             sent = send(store.client, writes)
             units += 2 * len(writes)
             if sent.committed:
-                return len(left), units
+                return len(uncounted), units
             if sent.condition_failed:
                 if sent.codes[-1] == CONDITION_FAILED:
                     raise ScanAbandonedError(ABANDONED_MESSAGE)
-                left = [one for one, code in zip(left, sent.codes, strict=False) if code != CONDITION_FAILED]
+                # Items with a failed condition have a marker: the stream or another process has counted them.
+                uncounted = [one for one, code in zip(uncounted, sent.codes, strict=False) if code != CONDITION_FAILED]
                 continue
             sent.raise_unless_busy()
             sleep_or_raise_busy(retries)
 
     def pack(self, page: Sequence[Item]) -> Iterator[Pack]:
-        """Yields the items of a page in packs, each as large as one transaction."""
+        """Yields the items of a page in packs, each with as many items as one transaction takes."""
         pack, declaration = Pack([], 0, frozenset()), self.items_declaration
         for item in page:
             value = self._if_covered(declaration.contribution(item))
@@ -215,7 +217,7 @@ class ScanReader:
             add = tallies.add_write(
                 Call(self.store), self.counter, group, 0, 0, minute, nonce_prefix=tallies.REPAIR_NONCE_PREFIX
             )
-            # If a record has stored the number since the scan began, the record's number stays.
+            # If the consumer has stored the team's number since the scan began, that newer number stays.
             read = {self.scan.team_number_attribute: team_numbers[group]} if group in team_numbers else {}
             sets = {EXAMPLE: examples[group]} if group in examples else {}
             yield items.extend_update(add, adds={self.scan.recount_attribute: amount}, if_missing=read, sets=sets)

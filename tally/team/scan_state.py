@@ -1,13 +1,11 @@
 """The scans of a counter's items in the ledger: each counter has at most one open scan.
 
-While a scan is open, tally items have a recount beside their number, and every write moves both. When the scan has
-ended and the consumer has passed the end by CLOCK_SLACK, `number - recount` is the excess of the number, under any
-traffic. Then the scan is closed, and its recount does not move any more.
+A scan counts the items into a recount, an attribute of the tally items beside the number. While the scan is open, each
+record of an item moves number and recount. When the scan has ended and the consumer has passed the end by CLOCK_SLACK,
+`number - recount` is the excess of the number, under any traffic. A closed scan's recount does not move any more.
 
-    ITEMS, counter -> table, counted_by, generation, digest, groups, began, ended, closed, position, items, spot, found
-    PASSED, table -> passed, seen, stream
-
-`counted_by`: the digest of the declaration by which the items are counted; absent while they are not counted.
+    ITEMS, counter -> the fields of `Scan` (dynamo/keys.py has the names of the attributes)
+    PASSED, table -> passed, seen, stream (progress.py)
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ from ..dynamo.transactions import try_commit
 from ..errors import NotCountedError, StoreBusyError
 from . import first_seen
 
-CLOCK_SLACK = 5  # minutes by which a scan's clock and DynamoDB's stamps may differ
+CLOCK_SLACK = 5  # minutes by which the clock of a scan and the times of DynamoDB's records may differ
 
 SCANS_PARTITION = "ITEMS"
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 5  # an attempt fails only if another process changes a scan at the same moment
 RECOUNT_PREFIX = "recount#"
-"""The start of the names of the attributes that scans count into, in tally items."""
+"""The start of the name of the recount, an attribute of tally items. The generation of the scan follows."""
 TEAM_NUMBER_PREFIX = "team_number#"
-"""The start of the names of the attributes for the team's number, in tally items."""
+"""As RECOUNT_PREFIX, for the attribute with the team's number as the scan has read it."""
 
 
 class Scan(NamedTuple):
@@ -40,7 +38,7 @@ class Scan(NamedTuple):
 
     counter: str
     generation: int = 0
-    """0: there was no scan."""
+    """The number of the scan: each scan of a counter has a higher number; 0: there was no scan."""
     digest: str = ""
     """The digest of the declaration that the scan counts by."""
     groups: tuple[str, ...] = ()
@@ -88,11 +86,11 @@ class Scan(NamedTuple):
         return not {self.counted_by, "" if self.closed else self.digest} <= {"", declared}
 
     def covers(self, counter: Counter, group: str) -> bool:
-        """Returns whether items of a group move the recount."""
+        """Returns whether the items of a group move the recount now."""
         return self.is_open_for(counter) and (not self.groups or group in self.groups)
 
     def may_lack_markers(self, now_s: float) -> bool:
-        """Returns whether markers of the scan (first_seen.py) may have expired."""
+        """Returns whether markers of the scan (first_seen.py) may have expired, so that it would count items twice."""
         return now_s >= self.began_s + first_seen.SCAN_VALID_S
 
     def is_open_for(self, counter: Counter) -> bool:
@@ -116,12 +114,12 @@ def begin(
 ) -> Scan | None:
     """Starts a scan of these groups, or of all. Returns None if another process started a scan.
 
-    Abandons an open scan, so the recount of that scan does not move any more. The consumer's event source mapping must
-    exist, because the consumer must get each record from now on.
+    Abandons an open scan of the counter, so that scan's recount does not move any more. The event source mapping of the
+    consumer must exist, because the consumer has to get each record from the start of the scan on.
     """
     assert counter.items is not None
     before, groups = read_scan(store, counter.name), tuple(groups)
-    generation = max(before.generation + 1, int(now_s))  # higher than in older scans of a renamed counter, too
+    generation = max(before.generation + 1, int(now_s))  # the time is higher than after a former use of this name, too
     values: dict[str, Any] = {
         "generation": generation, "digest": counter.items_digest, "groups": " ".join(groups), "began": int(now_s),
         "items": 0, "table": counter.items.table, **({"spot": 1} if is_spot_check else {}),
@@ -129,7 +127,7 @@ def begin(
     removed = ("ended", "closed", "position", *(() if is_spot_check else ("spot",)))
     removed = removed if before.counted_by == counter.items_digest else (*removed, "counted_by")
     _try_change(store, before, values, removed)
-    scan = read_scan(store, counter.name)  # an answer may be lost; the same scan of another process is as good
+    scan = read_scan(store, counter.name)  # its answer may be lost; an equal scan by another process will do
     started = (generation, counter.items_digest, groups, int(now_s))
     return scan if (scan.generation, scan.digest, scan.groups, scan.began_s) == started else None
 
@@ -141,7 +139,7 @@ def position_write(store: Store, scan: Scan, position: Item, read: int) -> Write
 
 
 def expect_counting(scan: Scan) -> items.Expected:
-    """Returns the attributes of a scan that still counts: it has not ended or closed, and no other scan was started."""
+    """Returns what a scan's attributes must be while it reads: not ended, not closed, and of the same generation."""
     return {"generation": scan.generation, "ended": None, "closed": None}
 
 
@@ -163,8 +161,8 @@ def end(store: Store, scan: Scan, now_s: float) -> bool:
 def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found: int | None = None) -> bool:
     """Closes a scan. Returns False if another scan was started.
 
-    `counted_by`: the digest of the declaration by which the scan has counted every group. `groups_found`: how many
-    groups have items. None: the stored value stays.
+    `counted_by`: the digest of the declaration, if the scan has counted every group. `groups_found`: how many groups
+    have items. None: the stored value stays.
     """
     results = {"counted_by": counted_by, "found": groups_found}
     values: dict[str, Any] = {"closed": 1, **{name: value for name, value in results.items() if value is not None}}
@@ -177,9 +175,8 @@ def close(store: Store, scan: Scan, counted_by: str | None = None, groups_found:
 def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]) -> dict[str, Scan]:
     """Returns the last scans of a table's counters, by name, before the consumer applies records.
 
-    A number may be counted by another declaration, or its counter may not be declared any more. The consumer skips the
-    records of such a number. So it first notes the number as not counted, in case the old declaration is deployed
-    again. Raises StoreBusyError.
+    The consumer skips the records of a counter whose declaration changed or was removed. So this function first notes
+    that the counter's items are not counted, in case the old declaration is deployed again. Raises StoreBusyError.
     """
     for _ in range(ATTEMPTS_MAX):
         stored = map(Scan.of, queries.partition_items(store, store.settings.ledger_table, SCANS_PARTITION))
@@ -193,9 +190,9 @@ def scans_for_consumer(store: Store, table: str, counters: Mapping[str, Counter]
 
 
 def invalidate(store: Store, scan: Scan) -> bool:
-    """Notes that the items are not counted, and abandons an open scan, because records are skipped or lost.
+    """Notes that the items are not counted, and abandons an open scan, because the consumer skips records or lost them.
 
-    Returns False, and changes nothing, if the scan has changed since it was read.
+    If the scan has changed since it was read, changes nothing and returns False.
     """
     if not scan.counted_by and scan.closed:
         return True
@@ -221,15 +218,15 @@ def _try_change(
 
 
 def is_complete(store: Store, scan: Scan, table: str) -> bool:
-    """Returns whether a scan has ended, and the consumer has passed the end, so that the recount is complete."""
+    """Returns whether the recount is complete: the scan has ended, and the consumer is CLOCK_SLACK past the end."""
     return 0 < scan.ended_s <= passed_s(store, table) - CLOCK_SLACK * store.settings.minute_s
 
 
 def as_of(store: Store, counter: Counter) -> int | None:
     """Returns the time up to which a counter's number includes every write of its items; None: not known.
 
-    The time is approximate: a read of a quiet stream shard may miss a record. Raises NotCountedError while the items
-    are not counted by the present declaration.
+    The time is approximate, because the sweep's read of a quiet stream shard may miss a record. Raises NotCountedError
+    while the items are not counted by the present declaration.
     """
     assert counter.items is not None
     table = counter.items.table

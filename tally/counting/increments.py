@@ -1,8 +1,8 @@
 """Changes one counter: counts, gives numbers out, spills, or sets.
 
 A transaction returns no values. So a numbered counter and a compare-and-set read the number and commit the next number,
-on condition that the number has not moved. Each write increments the version (`ETag`), so a number that moved and moved
-back has another version. These counters have one shard, and their callers take turns.
+on condition that the number has not moved. Each write increments the version (`ETag`). So the condition also fails if
+the number moved, and then moved back. These counters have one shard, and their callers take turns.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .receipts import (
 )
 from .tallies import State, minute_now
 
-NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so the last of 50 callers at once fails 49 times
-NUMBER_BACKOFF_MAX_S = 0.080
+NUMBER_ATTEMPTS_MAX = 64  # callers take numbers one by one, so the last of 50 concurrent callers fails 49 times
+NUMBER_BACKOFF_MAX_S = 0.080  # short, because after each failure another caller has its number, and does not return
 
 
 class Increment(NamedTuple):
-    """One intended change of a tally, and the body of its answer."""
+    """One intended change of a tally. `operation`, `key`: as in ReceiptKey. `body`: members of the answer."""
 
     counter: Counter
     id: str
-    """The stored id of the tally, with the period, chosen once, so that no attempt moves another period."""
+    """The stored id of the tally, with its period. The period is chosen once, so no attempt moves another period."""
 
     amount: int
     operation: str
@@ -58,18 +58,18 @@ class Increment(NamedTuple):
     receipt_days: int | None = None
     """For how many days the receipt lives; None: as the counter says."""
     used: bool = False
-    """Whether the amount is used already. Such an amount may exceed the limit, up to the counter's `debt`."""
+    """Whether the caller has used the amount already. It may exceed the limit by the counter's `debt`."""
 
 
 def count(call: Call, change: Increment) -> ChangeAnswer:
     """Makes the change once.
 
-    A change that is visible now takes one transaction with receipt and count: 4 WCU, one round trip. A change that is
-    visible soon, or whose tally is hot, takes the receipt alone: 1 WCU. The rollup adds the change to the tally. A
-    numbered counter is read first. The body says whether the change is `visible` now or soon.
+    A change that is visible now is one transaction of receipt and number: 4 WCU, one round trip. A change that is
+    visible soon, or that spills, writes only the receipt for 1 WCU, and the rollup adds the change to the tally. If the
+    counter is numbered, the tally is read first. The body says whether the change is `visible` now or soon.
 
-    If the limit refuses an amount that was `used`, and expired holds make no room, the amount is counted within the
-    `debt`, and the body says `over`.
+    If the limit refuses an amount that was `used`, and the release of expired holds makes no room, the amount may go
+    beyond the limit by the `debt`, and the body says `over`.
 
     Raises KeyReusedError if the key was used for another amount. Raises LimitReachedError at a floor or ceiling, which
     leaves no receipt. Raises CounterRetiredError, and the errors of transactions.commit_change.
@@ -112,10 +112,10 @@ def _add(call: Call, change: Increment, draft: ReceiptDraft, *, debt: int = 0) -
 
 
 def _spill(call: Call, change: Increment, draft: ReceiptDraft) -> Body:
-    """Writes the receipt alone; the rollup adds the change to the tally."""
+    """Writes only the receipt. The rollup adds the change to the tally."""
     body = {**change.body, **VISIBLE_SOON}
     minute = minute_now(call)
-    if not call.caller:  # the consumers book the change on the minute of its record, and need only its day
+    if not call.caller:  # for privacy, only the day: the consumers book the change on the minute of its record
         minute -= minute % tallies.MINUTES_PER_DAY
     facts = tallies.receipt_facts(change.counter, change.id, change.amount, minute)
     put_receipt(call, draft.pending_receipt(call, body, **facts))
@@ -158,15 +158,15 @@ def set_value(
     imported_day: int | None = None,
     debt: int = 0,
 ) -> ChangeAnswer:
-    """Sets the number to `value` if the counter still has `version` (0: the counter has no number yet).
+    """Sets the number to `value` if the tally still has `version` (0: the tally has no number).
 
-    The counter is read first, because the receipt says by how much the number moved. Without a key the version is the
-    key, so a second equal request is a replay. A numbered counter moves forward only, because it must not give a number
-    out twice; before its first change it may be set to any value. `days`: for how many days the receipt lives; None: as
-    the counter says. `imported_day`: the day of an import. `debt`: how far an import may go beyond a limit.
+    Reads the tally first, because the receipt says by how much the number moved. Without a key the version is the key,
+    so a second equal request is a replay. A numbered counter moves forward only, because it must not give a number out
+    twice; before its first change it may be set to any value. `days`: for how many days the receipt lives; None: as the
+    counter says. `imported_day`: as in ReceiptKey. `debt`: how far an import may go beyond a limit.
 
-    Raises PreconditionFailedError if the counter has moved, LimitReachedError for a value beyond its limits or behind
-    its numbers, KeyReusedError, CounterRetiredError.
+    Raises PreconditionFailedError for another version, LimitReachedError for a value beyond the limits or behind the
+    numbers that were given out, KeyReusedError, CounterRetiredError.
     """
     if not (counter.retired or counter.limit_overrides):
         _refuse_beyond(counter, value, limits.cached_limits(call, counter, id_).with_debt(debt))
@@ -194,7 +194,7 @@ def _assign(call: Call, counter: Counter, id_: str, value: int, version: int, de
         raise _stale_version_error(state)
     is_upward = (counter.delta or 0) > 0
     if counter.numbered and state.version and (value < state.value if is_upward else value > state.value):
-        # The counter would give a number out a second time.
+        # With this value, the counter would give a number out a second time.
         direction, side = ("up", "more") if is_upward else ("down", "less")
         detail = f"{counter.name} has given out its numbers {direction} to {state.value}. Nothing was counted."
         raise LimitReachedError(f"{detail} Set {state.value} or {side}.", field="value")

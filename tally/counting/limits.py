@@ -7,12 +7,12 @@ or the cache is stale.
 
     PREFIX#id         SORT   override#name, override#ceiling or override#floor: the override. Without periods, the item
                              also has the number
-    PREFIX#id#period  SORT   the same attributes: a copy of the override, in the item of the number. override#name is
-                             `?…`: a stale mark. The copy is not valid, and a reader reads the override. Events still
-                             use the limit of this copy
+    PREFIX#id#period  SORT   a copy of these attributes, in the item of the period's number. If override#name begins
+                             with `?` (a stale mark), the copy is out of date: writes read the override, and only
+                             events of thresholds still use the limit of the copy
 
 The first write of a period that has to obey a limit copies the override into the period's item. The write expects
-that `override#name` is as it was read. A change of the override writes into each period that a call may be in
+that `override#name` is as it was read. A change of the override also writes into each period that a call may be in
 (overrides.py), so no write can use an override that was replaced.
 """
 
@@ -32,17 +32,17 @@ from . import periods
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "override#name", "override#floor", "override#ceiling"
 """The attributes of an override: its unique name, its floor, its ceiling. No counter may have these attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
-"""The attributes of an item whose override was deleted, and of the item of a period whose id has no override."""
+"""Stands for no override: the attributes after an override was deleted, and the copy in a period without override."""
 STALE_COPY_PREFIX = "?"
-"""A stale mark begins with this. The mark is in `override#name`, where the name of the override was."""
-CACHED_TALLIES_MAX = 10_000  # in one process: a tally's limits take 300 bytes in the cache, and save a read
+"""The start of a stale mark, which replaces the name of the override in `override#name`."""
+CACHED_TALLIES_MAX = 10_000  # tallies in the cache of a process, at 300 bytes each; each saves a read
 
 
 class Limits(NamedTuple):
     """The limits of a tally, and the override that they come from.
 
-    `override`: the attributes of the override; empty if there is no override. `copy_id`: the value of `override#name`
-    in the tally's item, so the name of an override or a stale mark; None if the item lacks the attribute.
+    `override`: the attributes of the override; empty if there is no override. `copy_id`: `override#name` of the tally's
+    item, which is the name of an override, `-` or a stale mark; None if the item lacks the attribute.
     """
 
     floor: int | None
@@ -70,15 +70,15 @@ class Limits(NamedTuple):
         return (self.floor is None or value >= self.floor) and (self.ceiling is None or value <= self.ceiling)
 
     def allows(self, value: int, amount: int) -> bool:
-        """Returns whether `value` may move by `amount`. A move away from a limit is always allowed."""
+        """Returns whether a number of `value` may move by `amount`. It may always move away from a limit."""
         limit, _ = self.condition_for(0, amount)
         return limit is None or (value >= limit if amount < 0 else value <= limit)
 
     def condition_for(self, start: int, amount: int) -> tuple[int | None, str]:
         """Returns the value of `:limit` and the condition of a change by `amount`.
 
-        The condition compares the number before the change: `number <= ceiling - amount`. Returns None and "" if no
-        limit can refuse the change. `start`: the number of a tally that is not stored yet.
+        DynamoDB compares the number before the change: `number <= ceiling - amount`. Returns None and "" if no limit
+        can refuse the change. `start`: the number of a tally that is not stored.
         """
         if amount < 0 and self.floor is not None:
             limit, comparison = self.floor - amount, ">="
@@ -92,12 +92,12 @@ class Limits(NamedTuple):
 
 
 def override_attribute(counter: Counter) -> str:
-    """Returns the attribute that holds an override."""
+    """Returns the attribute with the limit of an override of this counter."""
     return OVERRIDE_FLOOR if counter.ceiling is None else OVERRIDE_CEILING
 
 
 def attributes_to_remove(override: Mapping[str, Any]) -> list[str]:
-    """Returns the limit attributes that an override lacks. A write of the override removes them from the item."""
+    """Returns the limit attributes that an override lacks, and that its write removes: an older override had them."""
     return [name for name in (OVERRIDE_FLOOR, OVERRIDE_CEILING) if name not in override]
 
 
@@ -129,7 +129,7 @@ def read_limits(call: Call, counter: Counter, id_: str) -> Limits:
 
 
 def limits_from_item(call: Call, counter: Counter, id_: str, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits of a tally from its `item`: as it was just read, or as a failed condition has returned it."""
+    """Returns the limits of a tally. `item`: the tally's item, just read, or returned by a failed condition."""
     return limits_from_items(call, {(counter, id_): item})[counter, id_]
 
 
@@ -165,15 +165,15 @@ def limits_from_items(
 def answer_members(counter: Counter, id_: str, value: int, bounds: Limits) -> dict[str, int]:
     """Returns the members of an answer about the limit of a tally whose number is `value`; {} without a limit.
 
-    `left`: the amount that still fits, below 0 if `value` is beyond the limit. `over`: true if `value` is beyond the
-    limit. `resets_at`: when the period ends.
+    `left`: the amount that still fits. If `value` is beyond the limit, `left` is below 0, and `over` is true.
+    `resets_at`: when the period ends, in epoch seconds.
     """
     if bounds.limit is None:
         return {}
     left = value - bounds.limit if bounds.ceiling is None else bounds.limit - value
-    more: dict[str, int] = {"over": True} if left < 0 else {}
-    more |= {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
-    return {"limit": bounds.limit, "left": left, **more}
+    members: dict[str, int] = {"over": True} if left < 0 else {}
+    members |= {"resets_at": periods.ends_s(counter, id_)} if counter.period else {}
+    return {"limit": bounds.limit, "left": left, **members}
 
 
 def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, amount: int, debt: int) -> Write:
@@ -195,7 +195,7 @@ def with_limit_condition(call: Call, write: Write, counter: Counter, id_: str, a
 
 
 def key(counter: Counter, id_: str) -> Item:
-    """Returns the key of the item with the limits of a tally. For an id without a period, it has the override."""
+    """Returns the key of the item with a tally's limits. If `id_` has no period, the item has the override itself."""
     return keys.key(counter.partition_start + id_, counter.sort_key)
 
 
@@ -206,14 +206,14 @@ def _read_items(call: Call, item_keys: list[Item]) -> list[Item]:
 def _limits_without_copy(counter: Counter, override: Mapping[str, Any], item: Mapping[str, Any]) -> Limits:
     """Returns the limits of an override that the `item` of a period has no copy of.
 
-    The cache does not get these limits, because the next write copies the override and changes `copy_id`.
+    These limits are not cached, because the next write copies the override into the item, and so changes `copy_id`.
     """
     override = override if OVERRIDE in override else NO_OVERRIDE
     return parse_limits(counter, override)._replace(copy_id=item.get(OVERRIDE))
 
 
 def parse_limits(counter: Counter, item: Mapping[str, Any]) -> Limits:
-    """Returns the limits in an item. If the counter has a ceiling now, ignores the floor of an older override."""
+    """Returns the limits in an item. Ignores the floor of an override if the counter now has a ceiling instead."""
     override = {name: item[name] for name in (OVERRIDE, override_attribute(counter)) if name in item}
     return Limits(
         None if counter.floor is None else items.int_attribute(override, OVERRIDE_FLOOR, counter.floor),

@@ -1,7 +1,7 @@
 """Makes one request from a write's actions on document paths and from boto3's conditions.
 
-In the request each name and value has its own alias. So reserved words, dots in names and conditions of other
-extensions do not clash. The model follows the Java client's UpdateExpression:
+In the request each name and each value has an alias. So a name may be a reserved word or have dots, and the conditions
+of two extensions do not clash. The model follows the Java client's UpdateExpression:
 https://github.com/aws/aws-sdk-java-v2/blob/master/docs/design/services/dynamodb/high-level-library/UpdateExpression.md
 """
 
@@ -25,13 +25,13 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[([0-9]{1,9})\]")
 
 
 class ExpressionError(TallyError):
-    """DynamoDB would reject the write, or the write is ambiguous: a bug in the program."""
+    """A bug in the program: DynamoDB would reject the write, or the write is ambiguous."""
 
     slug, status, title = "bad-expression", 500, "An expression is wrong"
 
 
 class Operand:
-    """An operand of SET that DynamoDB computes, in place of a value."""
+    """What SET stores if DynamoDB is to compute the value: a formula or another path."""
 
     def __add__(self, other: object) -> Formula:
         return Formula("{} + {}", (self, other))
@@ -45,16 +45,16 @@ class Operand:
 
 @dataclass(frozen=True)
 class Formula(Operand):
-    """An operand that is made of other operands and of values."""
+    """An operand that is made of other operands and of values. `template`: such as `{} + {}`, for the `parts`."""
 
     template: str
     parts: tuple[object, ...]
 
 
 class Path(Attr, Operand):
-    """The place of a value: attribute names, which may hold any character, and list indexes, from the outside in.
+    """A document path: the name of an attribute, and then the keys of maps and the indexes of lists inside.
 
-    `Path("a.b")` is the attribute `a.b`. `Attr("a.b")` and `"a.b"` are the entry `b` of the attribute `a`.
+    `Path("a.b")` is the attribute `a.b`. `Attr("a.b")` and `"a.b"` are `Path("a", "b")`, the entry `b` in `a`.
     """
 
     def __init__(self, *steps: str | int) -> None:
@@ -75,7 +75,7 @@ def if_not_exists(path: str | Attr, value: object) -> Formula:
 
 
 def list_append(first: object, second: object) -> Formula:
-    """Returns the operand that joins two lists: paths, other operands, or values. A text is a path."""
+    """Returns the operand that joins two lists. A list is a path, another operand or a value; a str is a path."""
     parts = tuple(_path(part) if isinstance(part, str) else part for part in (first, second))
     return Formula("list_append({}, {})", parts)
 
@@ -110,7 +110,7 @@ class Action:
         return cls("DELETE", _path(path), members)
 
     def overlaps(self, other: Action) -> bool:
-        """Returns whether the paths are equal, one contains the other, or they take one value for a list and a map."""
+        """Returns whether the paths are equal, one contains the other, or one takes a list for the other's map."""
         for mine, theirs in zip(self.path.steps, other.path.steps, strict=False):
             if mine != theirs:
                 return type(mine) is not type(theirs)
@@ -121,9 +121,9 @@ class Action:
 
 
 def parameters(actions: Sequence[Action], conditions: Sequence[ConditionBase]) -> dict[str, Any]:
-    """Returns the request parameters of a write. If paths overlap, raises ExpressionError with both authors.
+    """Returns the request parameters of a write. If the paths of two actions overlap, raises ExpressionError with both.
 
-    An empty expression is left out, because DynamoDB rejects it. A write with a condition asks for the old item.
+    Leaves out an empty expression, because DynamoDB rejects it. A write with a condition asks for the old item.
     """
     for action, other in combinations(actions, 2):
         if action.overlaps(other):
@@ -148,7 +148,7 @@ class _Aliases:
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.values: dict[str, Item] = {}
-        self._last_path = ""  # the last path in the request, which the error of a value names
+        self._last_path = ""  # the path that precedes a value, so that the error of the value can name it
 
     def action(self, action: Action) -> str:
         path = self.text(action.path)
@@ -157,7 +157,7 @@ class _Aliases:
         return f"{path}{' = ' if action.verb == 'SET' else ' '}{self.text(action.operand)}"
 
     def text(self, part: Any) -> str:
-        """Returns the text of a condition, operand, path or value. Raises InvalidInputError if it cannot be stored."""
+        """Returns the text of a condition, operand, path or value. Raises InvalidInputError for an unstorable value."""
         if isinstance(part, ConditionBase):
             built = part.get_expression()
             texts = (self._compared(part, value) for value in built["values"])
@@ -173,7 +173,7 @@ class _Aliases:
         return alias
 
     def _compared(self, condition: ConditionBase, value: Any) -> str:
-        grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # the values of IN
+        grouped = condition.has_grouped_values and not isinstance(value, AttributeBase)  # the list of values of IN
         return f"({', '.join(map(self.text, value))})" if grouped else self.text(value)
 
     def _name(self, name: str) -> str:

@@ -1,12 +1,12 @@
 """Top lists: the tallies of a counter that moved most in an hour, a day or a month.
 
-The list of an hour is exact: the sweep reads every tally, and writes the list with each part of the hour. The list has
-the tallies that moved up most, and the tallies that moved down most. The list of a day is merged from the lists of its
-hours, and the list of a month from the lists of its days. If some of these lists lack a tally, the tally may have moved
-more or less than its sum. `error_max` is the most by which the sum may differ.
+The list of an hour is exact: with each part of the hour (hours.py), the sweep reads every tally and writes the list. A
+list has the tallies that moved up most, and the tallies that moved down most. The list of a day is merged from the
+lists of its hours, and the list of a month from the lists of its days. If a tally is not on each of these lists, its
+sum may be too low or too high. `error_max` is the most by which the sum may be wrong.
 
 In the ledger, PK, SK -> attributes:
-    top     TOP#hour#counter, 2026-11-22T13 -> body, least (the cutoff), error, through
+    top     TOP#hour#counter, 2026-11-22T13 -> body, least (TopList.cutoff), error, through (the last minute)
             TOP#day#counter, 2026-11-22 -> body, least, error, through
 """
 
@@ -28,9 +28,9 @@ from ..errors import InvalidInputError, NotFoundError
 from . import progress, spans
 from .progress import HOUR_S, hour_of
 
-UP_MAX = 200  # tallies that moved up; callers see 100 at most
-DOWN_MAX = 50  # tallies that moved down
-BYTES_MAX = 150_000  # of the ids of the tallies that moved up, or down, before compression; an id has up to 1,024
+UP_MAX = 200  # tallies that moved up, on one list; an answer has 100 at most
+DOWN_MAX = 50  # tallies that moved down, on one list: no answer has them, but merged sums need them
+BYTES_MAX = 150_000  # of all ids that moved up, or down, on one list; an id has up to 1,024 bytes
 HOURS_KEPT_S = 90 * 24 * HOUR_S  # the lists of days are kept for ever
 HOURS, DAYS = "TOP#hour#", "TOP#day#"
 HOUR, DAY, MONTH = "hour", "day", "month"
@@ -52,17 +52,17 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True)
 class TopList:
-    """The tallies that moved up most, then the tallies that moved down most."""
+    """A list of the tallies that moved up most, and after them the tallies that moved down most."""
 
     entries: Sequence[Ranked] = ()
     cutoff: int = 0
-    """The largest distance from 0 that the sum of a missing tally may have; 0: no tally is missing."""
+    """The most that the known sum of a tally that is not on the list differs from 0; 0: the list has all tallies."""
     error: int = 0
-    """The most by which a value may be too low or too high."""
+    """The most by which a known sum, or a value on the list, may be too low or too high."""
 
     @property
     def missing_max(self) -> int:
-        """The most by which a missing tally may have moved up or down."""
+        """The most by which a tally that is not on the list may have moved up or down."""
         return self.cutoff + self.error
 
 
@@ -73,7 +73,7 @@ class TopListBuilder:
         self._heaps: dict[str, tuple[list[Ranked], list[Ranked]]] = defaultdict(lambda: ([], []))
 
     def add(self, counter: str, id_: str, amount: int) -> None:
-        """Adds one tally. A heap also has the missing tally that is farthest from 0."""
+        """Adds one tally. A heap has one tally more than the list takes, because its amount is the cutoff."""
         up, down = self._heaps[counter]
         heap, most = (down, DOWN_MAX) if amount < 0 else (up, UP_MAX)
         push = heapq.heappush if len(heap) <= most else heapq.heappushpop
@@ -86,7 +86,7 @@ class TopListBuilder:
 
 
 def merge_lists(lists: Iterable[TopList]) -> TopList:
-    """Returns the list over several spans."""
+    """Returns the list of a day or month from the lists of its hours or days."""
     sums: dict[str, int] = defaultdict(int)
     error = 0
     for of_span in lists:
@@ -97,14 +97,14 @@ def merge_lists(lists: Iterable[TopList]) -> TopList:
 
 
 def _truncate(moved: Collection[Ranked], error: int) -> TopList:
-    """Makes a list of the tallies that moved up most and down most, as many as a list takes."""
+    """Makes a list of the tallies that moved most, up and down, as many as a list takes."""
     up, least_up = _farthest([ranked for ranked in moved if ranked.value > 0], UP_MAX)
     down, least_down = _farthest([ranked for ranked in moved if ranked.value < 0], DOWN_MAX)
     return TopList([*up, *down], max(least_up, least_down), error)
 
 
 def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
-    """Returns the tallies that moved most, and the distance of the next tally from 0; 0: there is no next tally."""
+    """Returns the tallies that moved most, and the size of the first amount that does not fit; 0: all tallies fit."""
     moved.sort(key=lambda ranked: ranked.rank)
     sizes = accumulate(len(ranked.id) for ranked in moved[:most])
     listed = sum(size <= BYTES_MAX for size in sizes)
@@ -112,10 +112,8 @@ def _farthest(moved: list[Ranked], most: int) -> tuple[list[Ranked], int]:
 
 
 def write_lists(store: Store, hour: int, through: int, lists: TopListBuilder, moved: Iterable[str]) -> None:
-    """Writes the lists of an hour, and the lists of its day (of UTC), as they are after the minute `through`.
-
-    `moved`: the counters that moved since the lists were written. The lists of other counters stay.
-    """
+    """Writes the lists of an hour, and the lists of its day (UTC), as they are after the minute `through`. `moved`: the
+    counters whose tallies moved since the lists were last written. The lists of other counters stay."""
     day, expires_s = span_of(hour)[:10], (hour + 1) * HOUR_S + HOURS_KEPT_S
     for counter in sorted(moved):
         _write(store, f"{HOURS}{counter}", span_of(hour), lists.list(counter), through, expiration=expires_s)
@@ -128,11 +126,10 @@ def span_of(hour: int) -> str:
     return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(SPAN_FORMATS[HOUR])
 
 
-def _write(store: Store, partition: str, span: str, list_: TopList, through: int, **more: int) -> None:
-    """Writes a list, unless another sweep has written a newer list."""
-    values: items.Values = {
-        "body": items.compress(list_.entries), "least": list_.cutoff, "error": list_.error, "through": through, **more,
-    }  # fmt: skip
+def _write(store: Store, partition: str, span: str, list_: TopList, through: int, **expiry: int) -> None:
+    """Writes a list, unless another sweep has written a newer list. `expiry`: `expiration`, or nothing."""
+    sizes = {"least": list_.cutoff, "error": list_.error, "through": through}
+    values: items.Values = {"body": items.compress(list_.entries), **sizes, **expiry}
     write = items.put_write(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
         "ConditionExpression": "attribute_not_exists(through) OR through <= :through",
@@ -142,12 +139,12 @@ def _write(store: Store, partition: str, span: str, list_: TopList, through: int
 
 
 def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int) -> dict[str, Any]:
-    """`{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: what moved most in an hour, day or month.
+    """Answers `{"counter","by","span","top":[{"id","value"}],"error_max","as_of"}`: the ids that moved up most.
 
-    `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`: the most by which a value
-    may differ, and by which a missing tally may be above the last tally of the list. `as_of`, epoch seconds: the
-    list lacks changes after this time; null if there is no list yet. If the list of a span was deleted, or the span was
-    over before the series began, raises NotFoundError. Raises InvalidInputError.
+    `by`: HOUR, DAY or MONTH. `span`: `2026-11-22T13`, `2026-11-22` or `2026-11`, of UTC; None: the newest. `error_max`:
+    the most by which a value may be wrong, and by which an id that is not in `top` may be above the last id in `top`.
+    `as_of`, epoch seconds: the list lacks changes after this time; null if there is no list. If the list of a span was
+    deleted, or the span was over before the series began, raises NotFoundError. Raises InvalidInputError.
     """
     spans.require_single_period(counter, by)
     progress_ = progress.read(call.store)
@@ -174,7 +171,7 @@ def top_list(call: Call, counter: Counter, by: str, span: str | None, limit: int
 
 
 def checked_span(span: str, by: str) -> str:
-    """Returns the span. If its form is not the form of `by`, raises InvalidInputError."""
+    """Returns the span. If it does not name an hour, day or month, as `by` says, raises InvalidInputError."""
     try:
         parsed = datetime.strptime(span, SPAN_FORMATS[by])
         if len(span) == SPAN_LENGTHS[by] and parsed.strftime(SPAN_FORMATS[by]) == span:
@@ -186,7 +183,7 @@ def checked_span(span: str, by: str) -> str:
 
 
 def read_lists(store: Store, partition: str, first: str, last: str) -> dict[str, TopList]:
-    """Reads the lists from one span to another, both included. `partition`: HOURS or DAYS, and the counter."""
+    """Returns the lists from `first` to `last` by span, both included. `partition`: HOURS or DAYS, and the counter."""
     lists = {}
     for item in queries.partition_items(store, store.settings.ledger_table, partition, first, last):
         listed = [Ranked(*parts) for parts in items.decompress(item["body"])]

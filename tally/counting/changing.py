@@ -51,7 +51,7 @@ def change_hold(
             sleep_or_raise_busy(retries)
 
     payload = {"hold": hold_id, "amount": amount, "ttl_s": ttl_s}
-    receipt_key = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    receipt_key = ReceiptKey(operation, hold_items.key_part(counter.name, id_), key, payload, counter.receipt_days)
     return holds.with_state(call, counter, id_, count_once(call, receipt_key, commit))
 
 
@@ -120,5 +120,5 @@ def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expire
         return [{"Put": items.with_expected(put["Put"], hold_items.expect_as_read(hold))}]
     old_item: Item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
     moved: items.Values = {"target": tally, "hold_id": hold_id, "state": MOVED, "expires": expires_s}
-    record = items.put_write(table, hold_items.settled_key(hold_items.holder_key(counter.name, tally), hold_id), moved)
+    record = items.put_write(table, hold_items.settled_key(hold_items.key_part(counter.name, tally), hold_id), moved)
     return [{"Delete": items.with_expected(old_item, hold_items.expect_as_read(hold))}, put, record]

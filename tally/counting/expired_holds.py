@@ -21,7 +21,7 @@ from ..dynamo.keys import Item
 from ..dynamo.queries import Page
 from ..dynamo.transactions import TRANSACTION_ITEMS_MAX, Write, try_commit
 from ..errors import ConfigurationError, LimitReachedError, RetryableError, StoreRefusedError, TallyError
-from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, holder_key, overdue_pages
+from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, key_part, overdue_pages
 from .holds import transition
 
 PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds that are read at once; one transaction moves as many
@@ -122,6 +122,6 @@ class _HoldsSweep:
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []
         table = {"TableName": self.store.settings.ledger_table}
-        overdue_key = f"{OVERDUE}{holder_key(name, id_)}#{hold_id}"
+        overdue_key = f"{OVERDUE}{key_part(name, id_)}#{hold_id}"
         as_read = items.with_expected({**table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}, expect_as_read(hold))
         return [{"Delete": as_read}, {"Put": {**table, "Item": {**hold, "SK": {"S": overdue_key}}}}]

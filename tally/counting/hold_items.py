@@ -39,10 +39,10 @@ FIND_ATTEMPTS_MAX = 5  # after the first, an attempt fails only if a call change
 
 def bucket(counter: Counter, id_: str) -> int:
     """Returns the bucket, 0 to 15, that the holds of one tally are in."""
-    return hashlib.sha256(holder_key(counter.name, id_).encode()).digest()[0] % BUCKETS
+    return hashlib.sha256(key_part(counter.name, id_).encode()).digest()[0] % BUCKETS
 
 
-def holder_key(name: str, id_: str) -> str:
+def key_part(name: str, id_: str) -> str:
     """Returns counter and id, without the period, as the keys of holds have them: `stock/mug`."""
     return f"{name}/{periods.answer_members(id_)['id']}"
 
@@ -50,7 +50,7 @@ def holder_key(name: str, id_: str) -> str:
 def live_key(counter: Counter, id_: str, hold_id: str, expires_s: int) -> Item:
     """Returns the key of a held hold. Holds sort by their time of expiry."""
     unique = hold_id.partition("-")[2]
-    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{holder_key(counter.name, id_)}")
+    return keys.key(f"HOLDS#{bucket(counter, id_)}", f"{expires_s}-{unique}#{key_part(counter.name, id_)}")
 
 
 def settled_key(counter_and_id: str, hold_id: str) -> Item:
@@ -61,7 +61,7 @@ def settled_key(counter_and_id: str, hold_id: str) -> Item:
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
     """Returns the hold from the first of three places that has it. A hold never goes back, so the reads miss no hold.
     If its record has another time, the search repeats with this time. Raises NotFoundError, StoreBusyError."""
-    counter_and_id, time_s = holder_key(counter.name, id_), int(hold_id.split("-")[0])
+    counter_and_id, time_s = key_part(counter.name, id_), int(hold_id.split("-")[0])
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{counter_and_id}#{hold_id}")
     for _ in range(FIND_ATTEMPTS_MAX):
         live = live_key(counter, id_, hold_id, time_s)

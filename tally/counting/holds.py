@@ -71,7 +71,7 @@ def place(call: Call, counter: Counter, id_: str, amount: int, ttl_s: int, *, op
         tallies.commit_within_limits(call, counter, id_, moved_by, lambda _: writes(), receipt)
         return body
 
-    receipt_key = ReceiptKey(operation, hold_items.holder_key(counter.name, id_), key, payload, counter.receipt_days)
+    receipt_key = ReceiptKey(operation, hold_items.key_part(counter.name, id_), key, payload, counter.receipt_days)
     answer = retry_with_room(call, counter, id_, moved_by, lambda: count_once(call, receipt_key, change))
     return with_state(call, counter, id_, answer)
 
@@ -160,7 +160,7 @@ def transition(
     """
     assert state == COMMITTED or not kept_amount, "only a commit keeps an amount"
     table, id_, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
-    key = hold_items.settled_key(hold_items.holder_key(counter.name, id_), hold_id)
+    key = hold_items.settled_key(hold_items.key_part(counter.name, id_), hold_id)
     settled = items.put_write(table, key, _record(call, hold, state, kept_amount))
     if hold["state"]["S"] == HELD:
         held_item = {"TableName": table, "Key": {"PK": hold["PK"], "SK": hold["SK"]}}
@@ -230,7 +230,7 @@ def _move_writes(call: Call, counter: Counter, id_: str, name: str, amount: int,
 
 def _due_of_tally(call: Call, counter: Counter, id_: str) -> Iterator[Item]:
     """Yields the expired holds of this tally. Raises StoreBusyError if a page is full of other tallies' holds."""
-    counter_and_id, table = hold_items.holder_key(counter.name, id_), call.store.settings.ledger_table
+    counter_and_id, table = hold_items.key_part(counter.name, id_), call.store.settings.ledger_table
     bucket_number = hold_items.bucket(counter, id_)
     of_tally = {"target": {"S": id_}, "state": {"S": HELD}}.items()
     if not counter.takes_holds:  # no limit refuses a release if the counter still takes holds, so no hold is overdue

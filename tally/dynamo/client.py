@@ -21,10 +21,8 @@ from .contention import Breaker, Retries, Spread
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Pauses garbage collection. At the end of the pause, exempts all objects that exist from later collections.
-
-    Collections take an eighth of a cold start.
-    """
+    """Pauses garbage collection, which takes an eighth of a cold start. At the end, exempts all objects that exist from
+    later collections."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -52,9 +50,9 @@ WRITER_THREADS = 16  # writes at once: a thousand writes take about a second
 CALL_TIME_DEFAULT_S = 8.0
 """Time for one call if no Lambda context gives a shorter one."""
 
-ANSWER_RESERVE_S = 0.5  # at the end of an invocation, Tally needs this time to answer if the store does not
+ANSWER_RESERVE_S = 0.5  # before an invocation must end: so long Tally takes to answer if the store does not answer
 
-REQUEST_S_MAX = 9.0  # three attempts, each with a second to connect and two seconds to get an answer
+REQUEST_S_MAX = 9.0  # three attempts by CLIENT_CONFIG, each with a second to connect and two seconds to get an answer
 
 CLIENT_CONFIG = Config(
     connect_timeout=1,  # seconds; DynamoDB answers in milliseconds, and botocore's default is 60 s
@@ -87,7 +85,8 @@ class StoreMeter:
     def _end(self, context: dict[str, Any], response_dict: dict[str, Any] | None, **_: Any) -> None:
         began_s, sent_s = context["tally_began_s"]
         self.elapsed_s += time.monotonic() - began_s
-        if response_dict and response_dict["status_code"] == HTTPStatus.OK:  # errors do not correct the clock
+        # An error may be due to the clock, which may be set right before the next request. So no error corrects it.
+        if response_dict and response_dict["status_code"] == HTTPStatus.OK:
             CLOCK.correct_by(_date(response_dict), sent_s)
 
 
@@ -100,11 +99,11 @@ STORE_METER = StoreMeter()
 
 
 def reseed_after_restore() -> None:
-    """In the Lambda runtime, makes each environment that SnapStart restores seed `random` and forget its clock.
+    """In the Lambda runtime, makes each environment that SnapStart restores seed `random`, and correct its own clock.
 
-    Restored environments share the snapshot's state of `random`. botocore takes the pauses between its own retries from
-    `random`. So without new seeds, environments that were throttled together would retry together. Tally's own retries
-    use SystemRandom. The correction of one machine's clock does not fit another machine's clock.
+    Restored environments share the snapshot's state of `random`, from which botocore takes the pauses between its
+    retries. So without new seeds, environments that were throttled together would retry together. (Tally's own retries
+    use SystemRandom.) The snapshot's correction of the clock is of another machine.
     """
     with suppress(ImportError):
         from snapshot_restore_py import register_after_restore  # type: ignore[import-untyped]
@@ -140,11 +139,11 @@ class Store:
     spread: Spread = field(default_factory=Spread)
     breaker: Breaker = field(default_factory=Breaker)
     idempotency_layers: dict[str, Any] = field(default_factory=dict)
-    """Powertools' layers for the receipts (receipts.py)."""
+    """Powertools' layers for the receipts, by the prefix of their keys (counting/receipts.py)."""
     secret_cache: dict[str, str] = field(default_factory=dict)
-    """The secrets that this process has read (counting/pseudonyms.py)."""
+    """The secrets that this process has read, by name (counting/pseudonyms.py)."""
     limit_cache: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The last limits that this process saw of tallies that may have an override (counting/limits.py)."""
+    """By counter and id, the limits that this process read last (counting/limits.py)."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     """The clock and the sleep of retries. A simulation replaces both (bench/hot_key.py)."""
@@ -152,7 +151,7 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of one operation: its caller, its deadline, and a nonce that marks the writes of this call."""
+    """One call of one operation. `nonce`: a random value in the writes of this call, which shows who wrote an item."""
 
     store: Store
     caller: str | None = None

@@ -1,9 +1,9 @@
 """How writers of one hot tally avoid each other, without messages between them.
 
-If two transactions on one item conflict, the writer moves to another shard and spreads wider. After throttling the
-writer only waits: more shards under one partition key do not help until DynamoDB has split the partition. A change that
-may spill is written alone, and the rollup adds it. It spills at once after throttling, after some retries of conflicts
-(transactions.commit_change), and without a try while the circuit breaker of the tally is open.
+If two transactions on one item conflict, the writer tries another shard and spreads wider. After throttling the writer
+only waits, because more shards under one partition key do not help until DynamoDB has split the partition. If a change
+may spill, the writer spills it at once after throttling, after some retries of conflicts (transactions.commit_change),
+and without a try while the circuit breaker of the tally is open.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import NamedTuple
 TRACKED_TALLIES_MAX = 1024  # few tallies are hot; beyond this, the least recently hot tally is forgotten
 NARROW_AFTER_S = 10.0  # a tally without a conflict for this long narrows to half its shards
 RETRY_S_MAX = 3.0  # after this time the caller gets a 503, because a caller that waits holds a Lambda environment
-ATTEMPTS_MAX = 12
+ATTEMPTS_MAX = 12  # in RETRY_S_MAX
 BACKOFF_FIRST_S = 0.010  # a conflicting transaction is over in 10 to 30 ms
 BACKOFF_MAX_S = 0.640
 SPILL_RETRIES_MAX = 3  # after these retries a change spills if it may: other shards and some 60 ms did not help
-BREAKER_OPEN_S = 10.0  # as NARROW_AFTER_S: a hot tally stays hot for minutes
+BREAKER_OPEN_S = 10.0  # then one change probes: a tally stays hot for minutes, so a shorter time would fail often
 BREAKER_THROTTLED_S = 60.0  # a throttled partition needs minutes until DynamoDB has split it
-SPILL_RETRY_S_MAX = 6.0  # a change written alone has no fallback, and needs only 1 WCU
+SPILL_RETRY_S_MAX = 6.0  # longer than RETRY_S_MAX: a spilled change needs only 1 WCU, and has no other way to count
 PROBE_S = RETRY_S_MAX  # the longest time until the change that probes has its answer
 
 Random = SystemRandom  # SnapStart restores every environment with the same state of `random`
@@ -33,7 +33,7 @@ Random = SystemRandom  # SnapStart restores every environment with the same stat
 
 class _Width(NamedTuple):
     shards: int
-    since_s: float
+    since_s: float  # when the tally had its last conflict, or was last narrowed
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class Spread:
     def pick_shard(self, tally: str, max_shards: int, *, avoid: int | None = None) -> int:
         """Picks a shard for the next write, below `max_shards`. If there are two or more, `avoid` is not picked.
 
-        Counters that share a partition key are hot together, but each has its own limit of shards.
+        Counters that share a partition key share a width, but each counter has its own `max_shards`.
         """
         shards = min(self.width(tally), max_shards)
         if avoid is None or shards == 1:
@@ -74,7 +74,7 @@ class Spread:
     def widen(self, tally: str, max_shards: int) -> None:
         """Spreads a tally over twice as many shards after a conflict, `max_shards` at most.
 
-        The spread never becomes smaller: another counter of the same partition key may need it.
+        Never narrows the tally to a smaller `max_shards`: another counter of the same partition key may need the width.
         """
         now_s = self.clock()
         shards = self.width(tally)
@@ -86,7 +86,7 @@ class Spread:
 
 
 class _OpenState(NamedTuple):
-    until_s: float
+    until_s: float  # until then all changes spill; the next change after that probes
     is_probing: bool
 
 
@@ -102,7 +102,7 @@ class Breaker:
     def is_open(self, tally: str) -> bool:
         """Returns whether the next change of this tally spills.
 
-        After the breaker was open for its time, one change probes, and other changes still spill.
+        After the breaker was open for its time, one change does not spill, and so probes. Other changes still spill.
         """
         with self._lock:
             state = self.open_tallies.get(tally)
@@ -123,7 +123,7 @@ class Breaker:
                 self.open_tallies.popitem(last=False)
 
     def close(self, tally: str) -> None:
-        """Closes the breaker if a change probes. Any other change that committed began before the breaker opened."""
+        """Closes the breaker if a change probes. Otherwise the committed change is older than the open breaker."""
         with self._lock:
             state = self.open_tallies.get(tally)
             if state is not None and state.is_probing:
@@ -132,7 +132,7 @@ class Breaker:
 
 @dataclass(eq=False)
 class Retries:
-    """Jittered retries of one change. `attempts_max`, `retry_s_max` and the deadline of the call bound them."""
+    """Jittered retries of one change, until `attempts_max`, `retry_s_max` or the deadline of the call."""
 
     deadline_s: float
     since_s: float | None = None
@@ -143,7 +143,7 @@ class Retries:
     random: Random = field(default_factory=SystemRandom)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
-    attempts: int = 0
+    attempts: int = 0  # that have failed
 
     def __post_init__(self) -> None:
         since_s = self.clock() if self.since_s is None else self.since_s

@@ -1,4 +1,4 @@
-"""Strongly consistent reads: one item, some items, one page, or all pages."""
+"""Reads one item, many items, one page or all pages, strongly consistent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .keys import Item, key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-PAGES_MAX = 100_000  # a page has up to 1 MB. A table of more than 100 GB is exported, not read page by page
+PAGES_MAX = 100_000  # a page has up to 1 MB. Read page by page, a table of 100 GB takes hours: export it
 SORT_KEY_MIN, SORT_KEY_MAX = " ", "~"  # sort keys of the ledger are printable ASCII
 
 
 class Page(list[Item]):
-    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units, if asked for."""
+    """The items of one page, in order. `has_more`: whether items follow. `units`: the read units; 0: not asked for."""
 
     has_more: bool = False
     units: float = 0.0
@@ -28,7 +28,7 @@ class Page(list[Item]):
 
 def get(client: DynamoDBClient, table: str, item_key: Item) -> Item:
     """Returns one item; empty if it is missing. Raises what botocore's error maps to, StoreUnreachableError."""
-    # `ConsumedCapacity` proves that the answer is complete: the answer for a missing item has no other member.
+    # `ConsumedCapacity` proves that the answer was not cut off: if the item is missing, it is the only member.
     parameters: dict[str, Any] = {"TableName": table, "Key": item_key, "ReturnConsumedCapacity": "TOTAL"}
     return dict(_send_read(client.get_item, "ConsumedCapacity", **parameters).get("Item", {}))
 
@@ -39,7 +39,7 @@ def ping(store: Store) -> None:
 
 
 def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[Item]:
-    """Returns the items of at most 100 keys that exist, in any order. Raises StoreBusyError, StoreUnreachableError."""
+    """Returns the items that exist of at most 100 keys, in any order. Raises StoreBusyError, StoreUnreachableError."""
     present: list[Item] = []
     retries, unread = call.retries(), list(keys)
     while unread:
@@ -53,7 +53,7 @@ def get_many(call: Call, table: str, keys: Sequence[Item], **more: Any) -> list[
 
 
 def get_each(call: Call, table: str, keys: Sequence[Item]) -> list[Item]:
-    """Returns the items of these keys of the counts table or the ledger, in order; a missing item is empty."""
+    """Returns the items of these keys, in order, from the counts table or the ledger; a missing item is empty."""
     present = {(item["PK"]["S"], item["SK"]["S"]): item for item in get_many(call, table, keys)}
     return [present.get((item_key["PK"]["S"], item_key["SK"]["S"]), {}) for item_key in keys]
 
@@ -93,10 +93,7 @@ def partition_pages(
 
 
 def scan_pages(store: Store, table: str, **more: Any) -> Iterator[Page]:
-    """Yields the pages of a table. The items of one partition follow each other.
-
-    `more`: further parameters of DynamoDB's Scan.
-    """
+    """Yields the pages of a table. The items of a partition follow each other. `more`: further parameters of a Scan."""
     return _all_pages(store.client.scan, {"TableName": table, **more})
 
 
@@ -166,9 +163,9 @@ def _send_read(send: Callable[..., Any], member: str, *, consistent: bool = True
 
 
 def require_member(answer: dict[str, Any], member: str) -> dict[str, Any]:
-    """Returns the answer. If this member is missing, raises StoreUnreachableError.
+    """Returns DynamoDB's answer. If it lacks `member`, raises StoreUnreachableError.
 
-    If an answer was cut off, botocore returns an empty answer. Without this check, a tally would be read as 0.
+    If the connection cut an answer off, botocore returns an empty answer. Without this check, Tally would read a 0.
     """
     if member not in answer:
         raise StoreUnreachableError("The store's answer was cut off.")

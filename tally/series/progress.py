@@ -1,4 +1,4 @@
-"""The progress of the hours, and the minutes of an hour."""
+"""How far the sweep has summed up the hours, and the minutes of an hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..streams.loss import NOTHING_LOST_S
 
 HOUR_S = 3600
 DAY_H = 24
-EXPIRY_GRACE_DAYS = 7  # how long an item outlives the days that are shown, because sweeps may be late
+EXPIRY_GRACE_DAYS = 7  # an item is kept for so many days after its day is last shown, because sweeps may be late
 PROGRESS = keys.key(keys.PROGRESS_KEY, keys.PROGRESS_KEY)
 
 
@@ -26,18 +26,18 @@ class Progress:
     through: int = -1
     """The last minute in running segments."""
     hour: int = -1
-    """The first hour, in hours since 1970, that is not in the items of the days."""
+    """The present hour, in hours since 1970: the first hour that the items of the days lack."""
     after: str = ""
-    """The digest of the last tally whose item has that hour; empty: no item has that hour."""
+    """The digest of the last tally whose item has this hour: the sweep is writing it; empty: no item has it."""
     retention: str = "[]"
     """JSON, `[[first day, days]]`: items from the first day on are kept for so many days (0: for ever), up to the first
     day of the next entry. The first day of the first entry is the first day that is not deleted, which only grows."""
     lost_s: int = NOTHING_LOST_S
     """The time of the oldest record that no segment has, because the record is a dead letter, or may be lost."""
     redriven_until: int = -1
-    """The last minute on which a record that was in no segment may be booked, such as a redriven dead letter."""
+    """A dead letter that was redriven lately is booked on this minute or an earlier minute."""
     missing_since_s: int = NOTHING_LOST_S
-    """The time of the oldest change that may be in no hour, because it is lost, or redriven and not summed up."""
+    """The time of the oldest change that may be in no hour: lost, a dead letter, or redriven and not summed up."""
 
     @property
     def values(self) -> dict[str, str | float]:
@@ -59,13 +59,14 @@ class Progress:
     def retention_for(self, option: int) -> str:
         """Returns `retention` if items are written now to be kept for `option` days; 0: for ever.
 
-        If `option` is longer than before, it begins with the next day, because older items keep their expiration.
+        A longer `option` than before applies from the next day on, because items keep the expiration that they have.
         """
         day, entries = self.hour // DAY_H, json.loads(self.retention) or [[0, option]]
         before = entries[-1][1]
         if before != option:
             is_longer = option == 0 or 0 < before < option
             entries.append([day + 1 if is_longer else day, option])
+        # TTL may have deleted the items of days before `expired_before - days`.
         expired_before = max(day, int(clock.now_s()) // (DAY_H * HOUR_S) - EXPIRY_GRACE_DAYS + 1)
         ends = [*(first for first, _ in entries[1:]), expired_before + 2]  # + 2: the last entry has not ended
         spans = [(first, days, end) for (first, days), end in zip(entries, ends, strict=True)]
@@ -82,7 +83,8 @@ class Progress:
         return max(0, complete_s) if self.through >= self.since >= 0 else None
 
     def with_missing(self, lost_s: int, minute: int) -> Progress:
-        """Returns the progress after a sweep found, in `minute`, that no segment has the record of `lost_s`."""
+        """Returns the progress with `lost_s`, as a sweep found it in `minute`. If `lost_s` is later than before, a dead
+        letter was redriven. Until the hours have the minute on which it was booked, `missing_since_s` stays."""
         redriven_until = minute + 1 if lost_s > self.lost_s else self.redriven_until
         missing_since_s = lost_s if self.through >= redriven_until else min(lost_s, self.missing_since_s)
         return replace(self, lost_s=lost_s, redriven_until=redriven_until, missing_since_s=missing_since_s)

@@ -35,17 +35,17 @@ ALL_TIME = SeriesRange(DAY, 0, 24 * 365 * 1000)  # 1970 to 2969, so the day of e
 
 
 def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> dict[str, Any]:
-    """`{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
+    """Answers `{"counter","id","by","series":[{"from","value"}],"imports","repairs","since","as_of"}`.
 
     `from` is the beginning of an hour or a day, in epoch seconds. The series lack changes after `as_of` and changes
-    before `since`: the first deployment of Tally, or the first day that is kept. If there are no series yet, `as_of`
-    and `since` are null. `imports`: `{"from","value"}` of each imported day of UTC that the range overlaps, also before
-    `since`. `repairs`: `{"at","value","how","added"}`. If a tally's first change was after `since`, the tally is the
-    sum of its series, of all of its imports, and of `added` in all of its repairs.
+    before `since`, which is the first deployment of Tally, or the first day that is kept. If no series exist, `as_of`
+    and `since` are null. `imports`: `{"from","value"}` of each imported day of UTC in the range, also before `since`.
+    `repairs`: `{"at","value","how","added"}` (`_repairs`). If a tally's first change was after `since`, the tally is
+    the sum of its series, of all of its imports, and of `added` in all of its repairs.
     """
     spans.require_single_period(counter, wanted.by, wanted.zone)
     store, settings = call.store, call.store.settings
-    progress_ = progress.read(store)  # read before the numbers, so they have every hour that the progress says
+    progress_ = progress.read(store)  # before the amounts, so that they are as new as the progress, or newer
     body = {"counter": counter.name, "id": id_, "by": wanted.by}
     if progress_.as_of(settings) is None:
         return {**body, "series": [], "imports": [], "repairs": [], "since": None, "as_of": None}
@@ -78,8 +78,8 @@ def read_series(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> 
 
 
 def _stored_amounts(store: Store, counter: str, id_: str, low: str, high: str) -> Iterator[tuple[str, int, int]]:
-    """Yields each stored amount of a tally: (sort key, hour, amount). The hour is an hour of the day; in an item of
-    imports, it is an hour since 1970. `low`, `high`: the first and the last sort key."""
+    """Yields (sort key, hour, amount) for each amount in the items of a tally from the sort key `low` to `high`. The
+    hour is an hour of the day, but in an item of imports an hour since 1970."""
     partition, table = hours.day_partition(counter, id_), store.settings.ledger_table
     for item in queries.partition_items(store, table, partition, low, high):
         for name in item.keys() - {"PK", "SK", "expiration"}:
@@ -97,7 +97,7 @@ class ImportedHour(NamedTuple):
 def read_imports(
     store: Store, counter: str, id_: str, progress_: Progress, running: Iterable[HourAmount], wanted: SeriesRange
 ) -> Iterator[ImportedHour]:
-    """Yields the imports of a tally into the days (UTC) of a range. `running`: the amounts of the present hour."""
+    """Yields the imports of a tally into the days (UTC) of a range. `running`: its amounts in the present hour."""
     first, last = (hours.day_name(max(-1, hour // 24)) for hour in (wanted.first, wanted.end - 1))
     low, high = f"{hours.IMPORT}{first}", f"{hours.IMPORT}{last}"
     for sort_key, hour, amount in _stored_amounts(store, counter, id_, low, high):
@@ -115,8 +115,8 @@ def read_all_imports(store: Store, counter: str, id_: str, progress_: Progress) 
 
 
 def total_imported(call: Call, counter: Counter, tally: str) -> dict[str, int] | None:
-    """Returns `{"amount","as_of"}`: the imported amount of a tally in all. Returns None if nothing is summed up yet. A
-    counter with periods has None, too, because one series has all periods of an id."""
+    """Returns `{"amount","as_of"}`: all that was imported into a tally. Returns None if no hour is summed up, or if the
+    counter has periods, because one series has all periods of an id."""
     progress_ = progress.read(call.store)
     as_of = progress_.as_of(call.store.settings)
     if as_of is None or counter.period is not None:
@@ -134,15 +134,16 @@ def _start_s(hour: int, wanted: SeriesRange) -> int:
 
 
 def _repairs(call: Call, counter: Counter, id_: str, wanted: SeriesRange) -> Iterator[dict[str, Any]]:
-    """Yields the repairs in the range. The series do not have them. `added`: the part of a repair that was accepted
-    before `since`, or whose record is lost, so the series lack it. The rest of a repair corrects the tally alone."""
+    """Yields the repairs in the range, which are not in the series. `added`: the part of the amount that the series
+    lack, because it was accepted before `since`, or its record is lost. Only the tally lacked the rest."""
     for repair in history.read_repairs(call.store, counter.name, id_):
         if wanted.first * HOUR_S <= repair["at"] < wanted.end * HOUR_S:
             yield {"at": repair["at"], "value": repair["amount"], "how": repair["how"], "added": repair["added"]}
 
 
 def range_of(by: str, from_s: int | None, to_s: int | None, zone: str | None, now_s: float) -> SeriesRange:
-    """Returns the range that a caller asks for. `to_s` None: it ends now. `from_s` None: it has 24 hours or 30 days.
+    """Returns the range that a caller asks for. Without `to_s`, it ends now; without `from_s`, it has 24 hours or 30
+    days; without `zone`, its days are of UTC.
 
     Raises InvalidInputError if the range is empty or has too many points, if the time zone is not known, or if a day
     does not begin with an hour of UTC.

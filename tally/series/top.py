@@ -128,8 +128,8 @@ def span_of(hour: int) -> str:
 
 def _write(store: Store, partition: str, span: str, list_: TopList, through: int, **expiry: int) -> None:
     """Writes a list, unless another sweep has written a newer list. `expiry`: `expiration`, or nothing."""
-    sizes = {"least": list_.cutoff, "error": list_.error, "through": through}
-    values: items.Values = {"body": items.compress(list_.entries), **sizes, **expiry}
+    numbers = {"least": list_.cutoff, "error": list_.error, "through": through}
+    values: items.Values = {"body": items.compress(list_.entries), **numbers, **expiry}
     write = items.put_write(store.settings.ledger_table, keys.key(partition, span), values)
     write["Put"] |= {
         "ConditionExpression": "attribute_not_exists(through) OR through <= :through",

@@ -1,6 +1,6 @@
 """Compares numbers with the recount of a scan, and notes the difference as drift, or sets the numbers to the recount.
 
-When the scan is complete (team/scan_state.py), `difference` is right under any traffic.
+When the scan is complete (team/scan_state.py), number and recount can be compared under any traffic.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .scan_reader import ABANDONED_MESSAGE, ScanAbandonedError, ScanReader
 from .team_numbers import TeamNumberNote
 
 GROUPS_MAX = TRANSACTION_ITEMS_MAX - 1  # numbers that one transaction sets; 1 item is the condition
-STALE_MAX = 3  # recounts of older scans that an item may keep
+STALE_MAX = 3  # attributes of older scans that an item may keep, because their removal costs a write
 
 
 class Difference(NamedTuple):
-    """The number of one group, and its recount. `is_set`: this scan has set it. `first_item`: has the team's number."""
+    """The number of one group, its recount, and its `drift` row. `is_set`: this scan or a newer scan has set the number
+    to its recount. `first_item`: the group's shard 0, on which a scan stores the team's number."""
 
     group: str
     number: int
@@ -40,7 +41,7 @@ class Difference(NamedTuple):
 
     @property
     def excess(self) -> int:
-        """The amount by which the number is too high."""
+        """By how much the number is too high; negative if it is too low."""
         return self.number - self.recount
 
 
@@ -86,7 +87,7 @@ class Recount(ScanReader):
         now_s, add = self.now_s(), self._number_update(difference)
         if not has_team_number:
             return self._commit_while_open({"Update": add}, rows.drift_write(self.store, difference.drift, 0, now_s))
-        # If the team has a number, the drift row has the excess of that number, so the row stays.
+        # If the team keeps a number, the drift row has the excess of the team's number (watch.py), so the row stays.
         first = difference.first_item.get(self.scan.team_number_attribute)
         add = items.with_expected(add, {self.scan.team_number_attribute: first})
         add = TeamNumberNote(team_number=first or team_numbers.NO_NUMBER).extend(add)
@@ -113,7 +114,7 @@ class Recount(ScanReader):
         return left
 
     def _number_update(self, difference: Difference) -> Item:
-        """Returns the update that sets the number of a group, once."""
+        """Returns the update that sets the number of a group, if neither this scan nor a newer scan has set it."""
         generation, minute = self.scan.generation, self.store.settings.minute_of(self.now_s())
         change = difference.group, 0, -difference.excess, minute
         add = tallies.add_write(Call(self.store), self.counter, *change, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
@@ -124,10 +125,8 @@ class Recount(ScanReader):
         return add
 
     def _commit_while_open(self, *writes: Write, only_if_counted: bool = False) -> bool:
-        """Commits only while the scan is open, because the recount of a closed scan does not move.
-
-        `only_if_counted`: only while the items are counted, too.
-        """
+        """Commits the writes if the scan is open, because the recount of a closed scan does not move, and so is wrong.
+        `only_if_counted`: and if the items are counted."""
         table, expected = self.store.settings.ledger_table, dict[str, Any](generation=self.scan.generation, closed=None)
         expected |= {"counted_by": self.counter.items_digest} if only_if_counted else {}
         check = items.check_write(table, scan_state.scan_key(self.counter.name), expected)
@@ -165,6 +164,6 @@ class Recount(ScanReader):
         return Difference(group, number, recount, row, stale, is_set, first)
 
     def _stale_attributes(self, item: Item) -> list[str]:
-        """Returns the attributes of older scans. A newer scan may be open."""
+        """Returns the attributes of scans that are older than this scan, because a newer scan may be open."""
         names = (name for name in item if name.startswith((scan_state.RECOUNT_PREFIX, scan_state.TEAM_NUMBER_PREFIX)))
         return [name for name in names if int(name.partition("#")[2]) < self.scan.generation]

@@ -4,8 +4,8 @@
     WATCHED#bucket, digest -> counter, target, at, low, high, since, rule
 
 `team_number`: its value in the newest record. `up#…` and `down#…`: by how much the number may be too low or too high
-because of the changes in one stretch of time. The number may not include some changes of items yet, and may have moved
-before its items. `WATCHED` lists the groups that team/watch.py checks.
+because of the changes in one stretch of time: the number may lag behind these changes, or have moved before them.
+`WATCHED` lists the groups that team/watch.py checks; `low`, `high`, `since` and `rule` are of its checks.
 
 The name of a stretch has its end in seconds. So the name stays right if `within_s`, and with it the length of a
 stretch, changes.
@@ -27,10 +27,10 @@ from ..items import TEAM_NUMBER
 
 UP, DOWN = "up#", "down#"
 NO_NUMBER: Item = {"NULL": True}
-"""The number of a group whose item is gone, or has no number."""
-STRETCHES_PER_WINDOW = 6  # in the declared `within_s`
+"""The stored number of a group if the team's item with the number was removed, or has no number."""
+STRETCHES_PER_WINDOW = 6  # so many stretches of time make up the declared `within_s`
 STRETCHES_MAX = 200  # of an item in each direction: 33 busy minutes if `within_s` is 60
-STRETCHES_PER_WRITE_MAX = 100  # an expression has up to 4 KB
+STRETCHES_PER_WRITE_MAX = 100  # because DynamoDB takes expressions of up to 4 KB
 PARTITIONS = 16  # of the listed groups: a partition takes 1,000 write units a second
 
 
@@ -42,15 +42,15 @@ def stretch_s(counter: Counter) -> int:
 
 @dataclass
 class TeamNumberNote:
-    """The facts that a run of records stores for the team's number of one group."""
+    """What a run of records stores about the team's number of one group. `at_s`: when its newest record was made."""
 
     team_number: Item | None = None
     """None: no record of the run has the number."""
     moves: dict[str, int] = field(default_factory=dict)
-    """By attribute, the amount of its stretch."""
-    at_s: int = 0  # of the newest record
+    """By attribute (`up#…`, `down#…`), the amount to add to its stretch."""
+    at_s: int = 0
     recount_attribute: str = ""
-    """The attribute of an open scan for the number; empty: no scan is open."""
+    """The attribute in which an open scan stores the team's number; empty: no scan is open."""
 
     def move(self, counter: Counter, made_s: float, up: int, down: int) -> None:
         """Notes by how much the number may be too low (`up`) and too high (`down`) for a while."""
@@ -86,7 +86,7 @@ def watch_write(table: str, counter: str, group: str, at_s: int) -> Write:
     }
 
 
-def in_flight(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
+def uncertainty(item: Mapping[str, Any], since_s: float) -> tuple[int, int]:
     """Returns by how much the number may be too low, and too high, because of the changes since `since_s`."""
     sums = dict.fromkeys((UP, DOWN), 0)
     for name, value in item.items():
@@ -103,10 +103,10 @@ def expired_stretches(item: Mapping[str, Any], since_s: float) -> list[str]:
 
 
 def merged_stretches(item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Sequence[str]]]:
-    """If an item has very many stretches, merges the oldest, and yields the merged stretch and the names to remove.
+    """If an item has more than STRETCHES_MAX stretches, merges the oldest. Yields the new values and the old names.
 
-    Merged changes stay in flight for longer. Without a merge, an item grows while a dead letter waits, and DynamoDB
-    bills each write by the whole item.
+    After a merge, the bounds stay wide for longer. Without it, the item would grow while a dead letter waits, and
+    DynamoDB bills each write by the whole item.
     """
     for start in (UP, DOWN):
         names = _stretches(item, start)

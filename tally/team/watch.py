@@ -1,9 +1,9 @@
 """Compares a team's own numbers with the exact counts of their items. It writes drift rows, and never a number.
 
-The count and the team's number are on one item. The team's number may lag behind its items, or be ahead of them. So one
-check gives a lower and an upper bound of the excess, not the excess itself. A lasting excess lies within the bounds of
-every check, so the checks of ten minutes are intersected. If the number follows its items within the declared time, and
-the intersection does not contain 0, the number is wrong.
+One tally item has the count and the team's number (team_numbers.py). The team's number may lag behind its items, or be
+ahead of them. So one check gives a lower and an upper bound of the excess, not the excess itself. A lasting excess lies
+within the bounds of every check, so the checks of ten minutes are intersected. If the intersection does not contain 0,
+the number is wrong, or the team's code takes longer than the declared `within_s`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..dynamo.transactions import try_commit
 from ..items import TEAM_NUMBER
 from . import scan_state, team_numbers
 
-BOUNDS_WINDOW_S = 600  # checks of so many seconds are intersected; in more time, the lasting excess may change
+BOUNDS_WINDOW_S = 600  # the checks of so many seconds are intersected; later, the lasting excess may be another one
 
 
 def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> int:
@@ -37,7 +37,7 @@ def check_numbers(store: Store, counters: Mapping[str, Counter], now_s: float, u
         if passed.get(name):
             check_group(store, watching[name], listed, passed[name], now_s)
             checked += 1
-        elif name in watching:  # a scan counts the items, which may take hours
+        elif name in watching:  # the items are not counted. A scan may take hours, so keep their tally items small
             tally_key = tallies.key(watching[name], listed["target"]["S"], 0)
             _compact(store, tally_key, queries.get(store.client, store.settings.counts_table, tally_key))
     return checked
@@ -58,14 +58,14 @@ def check_group_now(store: Store, counter: Counter, group: str, now_s: float) ->
 
 
 def team_number(store: Store, counter: Counter, group: str) -> int | None:
-    """Returns the team's number of a group in the newest record; None: there is no number."""
+    """Returns the team's number of a group, as the newest record has it; None: the group has no number."""
     item = queries.get(store.client, store.settings.counts_table, tallies.key(counter, group, 0))
     return items.int_attribute(item, TEAM_NUMBER) if "N" in item.get(TEAM_NUMBER, {}) else None
 
 
 def unproven_reason(store: Store, counter: Counter, group: str) -> str:
     """Returns why nobody can know now whether the number of a group is right; empty if the number is known to be right
-    or wrong. Earlier checks prove nothing about later changes."""
+    or wrong. Uses only the present bounds, because earlier checks prove nothing about later changes."""
     watch, declaration = counter.watch, counter.items
     assert watch is not None
     assert declaration is not None
@@ -81,7 +81,7 @@ def unproven_reason(store: Store, counter: Counter, group: str) -> str:
 
 
 def count_changed_groups(store: Store) -> Mapping[str, int]:
-    """Returns how many groups of each counter changed lately. Their lasting excess is not known yet."""
+    """Returns how many groups of each counter changed lately, so that their lasting excess is not known."""
     return Sums(listed["counter"]["S"] for listed in _listed_groups(store))
 
 
@@ -93,7 +93,7 @@ def _passed_s(store: Store, counter: Counter) -> int:
 
 
 def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now_s: float) -> None:
-    """Checks one group, and notes its drift. If another process checks it or a record moves it, notes nothing."""
+    """Checks one group, and notes its drift, but not if another process or a new record changes the group meanwhile."""
     assert counter.watch is not None
     target, table = listed["target"]["S"], store.settings.ledger_table
     tally_key = tallies.key(counter, target, 0)
@@ -102,8 +102,8 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
     key, expected = {name: listed[name] for name in ("PK", "SK")}, {"at": items.int_attribute(listed, "at")}
     since_s, rule = passed_s - counter.watch.within_s, f"{counter.watch.within_s} {counter.watch.same_transaction}"
     bounds = excess_bounds(counter, item, passed_s)
-    if bounds is None or (expected["at"] <= since_s and team_numbers.in_flight(item, since_s) == (0, 0)):
-        low, high = bounds or (0, 0)  # nothing is in flight: the next record lists the group again
+    if bounds is None or (expected["at"] <= since_s and team_numbers.uncertainty(item, since_s) == (0, 0)):
+        low, high = bounds or (0, 0)  # the bounds are final, so the group leaves the list until its next record
         writes = [{"Delete": items.with_expected({"TableName": table, "Key": key}, expected)}]
     else:
         low, high, since = intersect_bounds(listed, *bounds, now_s, rule)
@@ -121,7 +121,7 @@ def check_group(store: Store, counter: Counter, listed: Item, passed_s: int, now
 
 
 def _compact(store: Store, tally_key: Item, item: Item, expired: Sequence[str] = ()) -> None:
-    """Removes expired stretches from a tally item. If none has expired, merges old stretches."""
+    """Removes expired stretches (team_numbers.py) from a tally item. If no stretch expired, merges old stretches."""
     table = store.settings.counts_table
     if expired:
         try_commit(store, [items.remove_attributes_write(table, tally_key, expired)])
@@ -132,7 +132,7 @@ def _compact(store: Store, tally_key: Item, item: Item, expired: Sequence[str] =
 
 
 def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) -> tuple[int, int] | None:
-    """Returns the bounds of the excess of the team's number, by its tally item; None: there is no number.
+    """Returns the bounds of the excess of the team's number, by its tally item; None: the item has no team number.
 
     `passed_s`: the time up to which the count includes every record, epoch seconds.
     """
@@ -142,15 +142,15 @@ def excess_bounds(counter: Counter, item: Mapping[str, Any], passed_s: float) ->
     excess = items.int_attribute(dict(item), TEAM_NUMBER) - tallies.stored_number(counter, item, 0)
     if counter.watch.same_transaction:
         return excess, excess
-    up, down = team_numbers.in_flight(item, passed_s - counter.watch.within_s)
+    up, down = team_numbers.uncertainty(item, passed_s - counter.watch.within_s)
     return excess - down, excess + up
 
 
 def intersect_bounds(listed: Item, low: int, high: int, now_s: float, rule: str) -> tuple[int, int, int]:
-    """Returns the intersection of a check's bounds with the noted bounds, and when the first check was (epoch seconds).
+    """Returns the intersection of a check's bounds with the stored bounds, and when its first check was, epoch seconds.
 
-    `rule`: the declared times that the check used. If the intersection is empty, or the first check is old or had
-    another `rule`, this check is the new first check.
+    `rule`: the declaration that the check used. If the intersection is empty, or the first check is older than
+    BOUNDS_WINDOW_S or had another `rule`, this check is the new first check.
     """
     since = items.int_attribute(listed, "since") if listed.get("rule") == {"S": rule} else 0
     if since and now_s - since < BOUNDS_WINDOW_S:

@@ -1,8 +1,8 @@
 """The sweep releases expired holds, and reports the holds that it cannot release.
 
-The release of a hold is refused if its tally is at a limit that was declared later, its item is broken, or its counter
-is not declared. Such a hold moves from the due holds to the overdue holds. There it delays no other hold, and every
-sweep tries to release it. If the release fails for a passing reason, such as throttling, the hold stays in place.
+A hold cannot be released if its tally is at a limit that was declared after the hold was placed, its item is broken, or
+its counter is not declared. The sweep moves such a hold from the due to the overdue holds, where it delays no other
+hold, and tries each time to release it. If a release fails for a short time, as by throttling, the hold is not moved.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..errors import ConfigurationError, LimitReachedError, RetryableError, Stor
 from .hold_items import BUCKETS, EXPIRED, OVERDUE, due_pages, expect_as_read, key_part, overdue_pages
 from .holds import transition
 
-PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds that are read at once; one transaction moves as many
-RELEASE_S_MAX = 1.0  # for one hold, because the other holds wait
+PAGE_MAX = TRANSACTION_ITEMS_MAX // 2  # holds of one read: one transaction can move all, with two writes each
+RELEASE_S_MAX = 1.0  # seconds for one hold, because the other holds wait
 
 
 class SweptHolds(NamedTuple):
@@ -37,10 +37,10 @@ class SweptHolds(NamedTuple):
 
 
 def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> SweptHolds:
-    """Releases expired holds, until `until_s` on the store's clock. The next sweep does the rest.
+    """Releases expired holds, until `until_s` on the store's clock. The next sweep continues.
 
-    The sweep reads a page of each bucket in turn, from a random bucket on. A hold that cannot be released delays no
-    other hold. Each sweep tries such a hold, logs it, and counts it in the metric HoldsNotReleased.
+    Reads a page of each bucket in turn, and begins with a random bucket. If a hold cannot be released, logs this,
+    counts the hold in the metric HoldsNotReleased, and continues with the next hold.
     """
     run, finished = _HoldsSweep(store, counters, until_s), True
     first = store.spread.random.randrange(BUCKETS)
@@ -58,13 +58,13 @@ def sweep(store: Store, counters: Mapping[str, Counter], until_s: float) -> Swep
             turns.append(pages)
             run.release_page(page)
     finished = finished and not turns
-    run.report(all_seen=finished)
+    run.report(tried_all=finished)
     return SweptHolds(run.released, len(run.failed_ids), finished)
 
 
 @dataclass
 class _HoldsSweep:
-    """One sweep: the number of holds that it released, and the holds whose release failed."""
+    """One sweep, and what it did. `released`: the number of holds that it released."""
 
     store: Store
     counters: Mapping[str, Counter]
@@ -73,8 +73,8 @@ class _HoldsSweep:
     failed_ids: set[str] = field(default_factory=set)
     """The ids of the holds whose release failed."""
     refused_tallies: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """By tally: the amount from which on this sweep releases no more holds of the tally, and whether to move them to
-    the overdue holds."""
+    """By tally, after a failed release: the smallest amount that this sweep does not try any more, because it will not
+    fit either, and whether to move its holds to the overdue holds."""
 
     @property
     def is_out_of_time(self) -> bool:
@@ -97,13 +97,13 @@ class _HoldsSweep:
         except TallyError:
             observe.logger.exception("holds not moved")
 
-    def report(self, *, all_seen: bool) -> None:
+    def report(self, *, tried_all: bool) -> None:
         """Writes the metric, but a 0 only if the sweep tried all holds."""
-        if all_seen or self.failed_ids:
+        if tried_all or self.failed_ids:
             observe.write_metrics({observe.HOLDS_NOT_RELEASED: len(self.failed_ids)})
 
     def _release(self, hold: Item) -> list[Write]:
-        """Releases one hold. If the release is refused, returns the writes that move the hold to the overdue holds."""
+        """Releases one hold. If it cannot be released, returns the writes that move it to the overdue holds."""
         name, id_, hold_id = (hold[fact]["S"] for fact in ("counter", "target", "hold_id"))
         tally, amount = f"{name}/{id_}", abs(int(hold["amount"]["N"]))
         if amount < self.refused_tallies.get(tally, (math.inf, False))[0]:
@@ -116,8 +116,8 @@ class _HoldsSweep:
             except TallyError as error:
                 why = {"hold_id": hold_id, "tally": tally, "reason": str(error.__cause__ or error)}
                 observe.logger.warning("hold not released", extra=why)
-                passing = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
-                self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not passing)
+                is_transient = isinstance(error, RetryableError) and not isinstance(error, StoreRefusedError)
+                self.refused_tallies[tally] = (amount if isinstance(error, LimitReachedError) else 0, not is_transient)
         self.failed_ids.add(hold_id)
         if hold["SK"]["S"].startswith(OVERDUE) or not self.refused_tallies[tally][1]:
             return []

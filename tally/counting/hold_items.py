@@ -29,12 +29,12 @@ from . import periods
 from .receipts import lifetime_s
 
 BUCKETS = 16  # a bucket is one partition: 16 take about 5,000 holds a second
-UNRELEASED_MAX = 20  # `count_unreleased` reads at most so many expired, and so many overdue holds of a bucket
+UNRELEASED_MAX = 20  # in each bucket, `count_unreleased` reads so many expired and so many overdue holds at most
 OVERDUE = "OVERDUE#"  # sorts after all times of expiry
 SETTLED_KEPT_S = 24 * 3600  # the record of a hold is kept at least this long after `latest`, for late commits
 HELD, COMMITTED, RELEASED, EXPIRED, VOIDED = "held", "committed", "released", "expired", "voided"
 MOVED = "moved"
-FIND_ATTEMPTS_MAX = 5  # after the first, an attempt fails only if a call changes the hold's time between two reads
+FIND_ATTEMPTS_MAX = 5  # the first may find MOVED; each later one fails only if a call changes the hold's time meanwhile
 
 
 def bucket(counter: Counter, id_: str) -> int:
@@ -43,7 +43,7 @@ def bucket(counter: Counter, id_: str) -> int:
 
 
 def key_part(name: str, id_: str) -> str:
-    """Returns counter and id, without the period, as the keys of holds have them: `stock/mug`."""
+    """Returns the part of a hold's keys that names the counter and the id, without the period: `stock/mug`."""
     return f"{name}/{periods.answer_members(id_)['id']}"
 
 
@@ -59,8 +59,8 @@ def settled_key(counter_and_id: str, hold_id: str) -> Item:
 
 
 def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
-    """Returns the hold from the first of three places that has it. A hold never goes back, so the reads miss no hold.
-    If its record has another time, the search repeats with this time. Raises NotFoundError, StoreBusyError."""
+    """Returns the hold. A hold is live, then perhaps overdue, then settled, so reads in this order do not miss it. If
+    the settled record is MOVED, reads again by the time in the record. Raises NotFoundError, StoreBusyError."""
     counter_and_id, time_s = key_part(counter.name, id_), int(hold_id.split("-")[0])
     overdue = keys.key(f"HOLDS#{bucket(counter, id_)}", f"{OVERDUE}{counter_and_id}#{hold_id}")
     for _ in range(FIND_ATTEMPTS_MAX):
@@ -68,7 +68,7 @@ def find(call: Call, counter: Counter, id_: str, hold_id: str) -> Item:
         places = (live, overdue, settled_key(counter_and_id, hold_id))
         read = (queries.get(call.store.client, call.store.settings.ledger_table, place) for place in places)
         hold = next(filter(None, read), None)
-        if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id with a moved hold's new time leads to it
+        if hold is None or hold["hold_id"]["S"] != hold_id:  # a wrong id may be the key of a hold with another time
             raise NotFoundError(f"There is no hold {hold_id}.")
         if hold["state"] != {"S": MOVED}:
             return hold
@@ -104,12 +104,12 @@ def count_unreleased(store: Store, expired_before_s: float) -> tuple[int, bool]:
 
 
 def expect_as_read(hold: Item) -> items.Expected:
-    """Returns the condition that a hold is held and has the amount that was read. A new time gives a hold a new key."""
+    """Returns the condition that a hold is as it was read. The time needs no condition, because it is in the key."""
     return {"state": HELD, "amount": hold["amount"]}
 
 
 def current_state(hold: Item) -> str:
-    """Returns the state of the hold now. If its time is over, a held hold has expired."""
+    """Returns the state of the hold now: EXPIRED if its item says HELD and its time is over."""
     state = str(hold["state"]["S"])
     return EXPIRED if state == HELD and expires_s(hold) <= clock.now_s() else state
 
@@ -120,10 +120,10 @@ def expires_s(hold: Item) -> int:
 
 
 def record_kept_s(store: Store, counter: Counter) -> int:
-    """Returns for how many seconds after `latest` the receipts and the record of a new hold are kept."""
+    """Returns the `kept_s` of a new hold: for how long after `latest` its receipts and its record are kept."""
     return max(SETTLED_KEPT_S, lifetime_s(store, counter))
 
 
 def known_until_s(latest_s: int, kept_for_s: int) -> int:
-    """Returns until when the receipts and the record of a hold are kept, in epoch seconds. `latest_s`: its `latest`."""
+    """Returns until when the receipts and the record of a hold are kept, in epoch seconds, by `latest` and `kept_s`."""
     return max(int(clock.now_s()), latest_s) + kept_for_s + clock.CLOCK_DIFFERENCE_S_MAX

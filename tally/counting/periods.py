@@ -1,12 +1,12 @@
 """Periods of a counter: which period a time is in, when the period ends, and how long its tally is kept.
 
 A period is named as ISO 8601 has it: `2026-11-22T14:05`, `2026-11-22T14`, `2026-11-22`, `2026-W47`, `2026-11`, `2026`.
-Its tally has the stored id `7c20#2026-11`. No id from outside holds `#`, so no caller can name the tally of another id.
+Its tally has the stored id `7c20#2026-11`. No id from outside has a `#`, so no caller can name the tally of another id.
 
-Every write of a tally sets its TTL. If a late write creates a removed tally a second time, DynamoDB removes that tally,
-too. A stream record says whether TTL removed its item. That removal is not drift. If a person removes a tally, or its
-period is not over, the removal is drift. A repair sets the drift of a removed tally to 0 and does not move the tally.
-A rebuild adds nothing to a tally whose TTL is over or ends within an hour.
+Every write of a tally sets its TTL. If a late write makes a removed tally once more, TTL removes it once more. If TTL
+removes a tally after the end of its period, which the stream record says, that is not drift. Any other removal is. A
+repair of a removed tally sets its drift to 0, and does not make the tally. A rebuild adds nothing to a tally whose TTL
+is over or ends within an hour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import InvalidInputError, NotFoundError
 
 _SEPARATOR = "#"
 _NAME_CHARACTERS = {"minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}  # of `2026-11-22T14:05`
-_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # name + this: the date of the period's first day
+_FIRST_DAY = {"week": "-1", "month": "-01", "year": "-01-01"}  # after a period's name: makes the date of its first day
 _DURATIONS = {
     "minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1),
 }  # fmt: skip
@@ -28,10 +28,10 @@ _MONTHS = {"month": 1, "year": 12}
 
 
 def tally_id(counter: Counter, id_: str, now_s: float, period: str | None = None) -> str:
-    """Returns the stored id of the tally that a change or a read at `now_s` moves or reads: `7c20#2026-11`.
+    """Returns the stored id of the tally that a call at `now_s` moves or reads: `7c20#2026-11`.
 
-    `period`: the period that the caller asks for; None: the current period. Without periods the stored id is the id
-    itself. Raises InvalidInputError if the counter has no such period, NotFoundError if its tally is no longer kept.
+    `period`: the period that the caller asks for; None: the current period. If the counter has no periods, the stored
+    id is the id. Raises InvalidInputError for an invalid period, NotFoundError if the period's tally is not kept.
     """
     if counter.period is None:
         if period is not None:
@@ -60,7 +60,7 @@ def answer_members(tally: str) -> dict[str, str]:
 
 
 def tally_id_of_answer(id_: str, body: Mapping[str, object]) -> str:
-    """Returns the stored id of the tally that an answer names. `id_`: the id, with or without a period."""
+    """Returns the stored id of the tally that an answer is about. `id_`: its id, with or without a period."""
     id_ = id_.partition(_SEPARATOR)[0]
     return f"{id_}{_SEPARATOR}{body['period']}" if "period" in body else id_
 
@@ -78,7 +78,7 @@ def is_valid_tally_id(counter: Counter, tally: str) -> bool:
 
 
 def is_kept(counter: Counter, tally: str, now_s: float) -> bool:
-    """Returns whether a tally is still kept. If not, its number is unknown."""
+    """Returns whether a tally is kept at `now_s`. If not, TTL may have removed it, so its number is unknown."""
     if not is_valid_tally_id(counter, tally):
         return False
     end_s = expires_s(counter, tally)
@@ -91,7 +91,7 @@ def expires_s(counter: Counter, tally: str) -> int | None:
 
 
 def has_ended(counter: Counter, tally: str, at_s: float) -> bool:
-    """Returns whether the period of a tally had ended at this time. If the counter lost its periods, all have ended."""
+    """Returns whether the period of a tally had ended at `at_s`. If the counter no longer has periods, returns True."""
     return _SEPARATOR in tally if counter.period is None else ends_s(counter, tally) <= at_s
 
 
@@ -121,7 +121,7 @@ def _period_name(period: str, local: datetime) -> str:
 
 
 def _start_of(period: str, name: str) -> datetime:
-    """Raises ValueError if `name` does not name a period."""
+    """Returns the start of a period, as local time. Raises ValueError if `name` does not name a period."""
     return datetime.fromisoformat(name + _FIRST_DAY.get(period, ""))
 
 

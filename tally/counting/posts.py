@@ -18,7 +18,7 @@ from . import deletion
 from .children import parent_removed_error
 from .tallies import TOMBSTONE, sum_of_shards
 
-TEXT_KEY = "META.BODY"  # sorts after every shard (`.` follows `#`): one Query reads META, its shards and the text
+TEXT_KEY = "META.BODY"  # `.` sorts after `#`, so one Query reads META, the shards `META#…` and the text
 EDIT_ATTEMPTS_MAX = 5  # an attempt fails only if the same author edits the post at the same moment
 
 
@@ -33,9 +33,9 @@ def read_post(call: Call, counter: Counter, post_id: str) -> dict[str, Any]:
 def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[dict[str, Any], bool]:
     """Creates the post or, for its author, gives it this text. Returns the post, and whether it was created.
 
-    `revision` counts edits. If the post has this text already, that is not an edit, so a retry does not count. Raises
+    `revision` counts edits. If the post has this text, nothing is edited, so a retry changes nothing. Raises
     ForbiddenError for anybody but the author, EditConflictError if the post keeps changing, ParentRemovedError for a
-    deleted post whose likes are still being removed.
+    deleted post while the sweep removes its likes.
     """
     for _ in range(EDIT_ATTEMPTS_MAX):
         post = _read(call, counter, post_id)
@@ -55,17 +55,15 @@ def write_post(call: Call, counter: Counter, post_id: str, text: str) -> tuple[d
 
 
 def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
-    """Deletes the caller's post with its text, and returns whether this call deleted it. The sweep deletes the likes.
-
-    A second deletion changes nothing. Raises NotFoundError, ForbiddenError for anybody but the author, and the errors
-    of deletion.remove_parent.
-    """
+    """Deletes the caller's post with its text. The sweep deletes the likes. Returns whether this call deleted the post:
+    False for a second call. Raises NotFoundError, ForbiddenError for anybody but the author, and the errors of
+    deletion.remove_parent."""
     author = {"authorId": {"S": decoded_user(call.caller or "")}}
     meta = queries.get(call.store.client, call.store.settings.counts_table, _meta_key(counter, post_id))
-    own = meta.get("authorId") == author["authorId"]
-    if not meta or (TOMBSTONE in meta and not own):
+    is_author = meta.get("authorId") == author["authorId"]
+    if not meta or (TOMBSTONE in meta and not is_author):
         raise NotFoundError(f"There is no post {post_id}.")
-    if not own:
+    if not is_author:
         raise ForbiddenError(f"Only its author deletes post {post_id}.")
     text_key = key(counter.partition_start + post_id, TEXT_KEY)
     text: Write = {"Delete": {"TableName": call.store.settings.counts_table, "Key": text_key}}
@@ -75,8 +73,8 @@ def delete_post(call: Call, counter: Counter, post_id: str) -> bool:
 def _read(call: Call, counter: Counter, post_id: str) -> dict[str, Any] | None:
     """Returns the post; `{TOMBSTONE: True}` for a deleted post; None if there is no post.
 
-    A Query is not a snapshot. While a post is created or deleted, the Query may find `META` and not the text. If so,
-    reads once more. If somebody removed the text manually, the post counts as missing.
+    A Query is not a snapshot. While a call creates or deletes the post, a Query may find `META` and not the text, but a
+    second Query does not. If somebody removed the text by hand, the post counts as missing.
     """
     partition, table = counter.partition_start + post_id, call.store.settings.counts_table
     for _ in range(2):
@@ -110,7 +108,7 @@ def _create(call: Call, counter: Counter, post_id: str, text: str) -> dict[str, 
 
 
 def _edit(call: Call, counter: Counter, post: dict[str, Any], text: str) -> dict[str, Any]:
-    """Commits the text and one more revision, on condition that the post has the revision that was read."""
+    """Commits the text and the next revision, on condition that the post still has the revision that was read."""
     post_id = post["id"]
     table, expected = call.store.settings.counts_table, {"revision": post["revision"], TOMBSTONE: None}
     meta = items.update_write(table, _meta_key(counter, post_id), {"revision": post["revision"] + 1}, expected=expected)

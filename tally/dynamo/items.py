@@ -1,8 +1,7 @@
 """Makes items and writes from Python values, and reads items back.
 
-A value is a string, a number, or an attribute in DynamoDB's wire form, as a read returns it. `expected`: the attributes
-as they were read, None for an attribute that was missing. If an attribute has another value now, the condition of the
-write fails.
+A value is a string, a number, or an attribute in DynamoDB's wire form, as a read returns it. `expected`: what the
+attributes of an item must be for the write to commit; None: the attribute must be missing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Values = Mapping[str, str | float | Item]
 Expected = Mapping[str, str | float | Item | None]
 
 EXPECT_NO_ITEM: Expected = {"PK": None}
-"""Expects that the item does not exist."""
+"""The write commits only if the item does not exist."""
 
 
 def to_wire(values: Values) -> Item:
@@ -42,17 +41,17 @@ def compress(body: object) -> Item:
 
 
 def decompress(value: Item) -> Any:
-    """Returns the body that `compress` has compressed."""
+    """Returns the JSON body of an attribute that `compress` made."""
     return json.loads(zlib.decompress(value["B"]))
 
 
 def int_attribute(item: Item, name: str, missing: int = 0) -> int:
-    """Returns a whole number of an item; `missing` if the attribute is missing."""
+    """Returns an attribute as an int; `missing` if the item lacks the attribute."""
     return int(item[name]["N"]) if name in item else missing
 
 
 def from_wire(item: Item) -> dict[str, Any]:
-    """Returns the strings, whole numbers and booleans of an item by name, without its key."""
+    """Returns the attributes of an item as Python values, without its key. Each is a str, an int or a bool."""
     return {
         name: int(value["N"]) if "N" in value else value["S"] if "S" in value else value["BOOL"]
         for name, value in item.items()
@@ -61,12 +60,12 @@ def from_wire(item: Item) -> dict[str, Any]:
 
 
 def put_write(table: str, key: Item, values: Values) -> Write:
-    """Returns the write that puts an item, and replaces an older item of its key."""
+    """Returns the write that puts an item, in place of any item with the same key."""
     return {"Put": {"TableName": table, "Item": key | to_wire(values)}}
 
 
 def update_write(table: str, key: Item, values: Values, *, remove: Iterable[str] = (), expected: Expected) -> Write:
-    """Returns the write that sets some attributes of an item and removes others. The write makes a missing item."""
+    """Returns the write that sets `values` and removes the attributes `remove`. The write makes a missing item."""
     names, removed = _placeholders("set", values), _placeholders("removed", remove)
     sets = "SET " + ", ".join(f"#{at} = :{at}" for at in names)
     parameters = {
@@ -99,15 +98,13 @@ def extend_update(
     adds: Mapping[str, int] = MappingProxyType({}),
     remove: Iterable[str] = (),
 ) -> Item:
-    """Returns the parameters of `update` with further attributes to set, add to or remove.
-
-    The expression of `update` begins with SET and ends with ADD. `if_missing`: set only if the attribute is missing.
-    """
+    """Returns the parameters of `update` with further attributes to set, add to or remove. `if_missing`: values to set
+    only where the attribute is missing. The expression of `update` must begin with SET and end with ADD."""
     expression: str = update["UpdateExpression"]
     names, values = dict(update["ExpressionAttributeNames"]), dict(update["ExpressionAttributeValues"])
 
     def placeholder(name: str, value: str | float | Item | None = None) -> str:
-        alias = f"beside{len(names)}"
+        alias = f"extra{len(names)}"
         names[f"#{alias}"] = name
         if value is not None:
             values[f":{alias}"] = _to_wire(value)
@@ -126,7 +123,7 @@ def extend_update(
 
 
 def check_write(table: str, key: Item, expected: Expected) -> Write:
-    """Returns the write that checks an item on which the other writes of a transaction depend."""
+    """Returns the check that an item is as expected. If not, no write of the check's transaction commits."""
     return {"ConditionCheck": with_expected({"TableName": table, "Key": key}, expected)}
 
 
@@ -147,5 +144,5 @@ def with_expected(parameters: Item, expected: Expected) -> Item:
 
 
 def _placeholders(kind: str, names: Iterable[str], first: int = 0) -> dict[str, str]:
-    """Returns the names by placeholder. A name may be a reserved word, or have characters that expressions refuse."""
+    """Returns the names by placeholder (`set0`, or from `first` on), because expressions take no reserved words."""
     return {f"{kind}{number}": name for number, name in enumerate(names, first)}

@@ -1,6 +1,6 @@
 """Keys of the ledger's items, and the minute that items store.
 
-The ledger holds what the streams report of each tally, and how far their consumers have come. PK, SK -> attributes:
+The ledger has what the streams report of each tally, and how far the consumers have come. PK, SK -> attributes:
     segment     SEGMENT#minute#bucket, table#stream shard#first sequence -> body, pairs, imports
     judge       JUDGE, JUDGE -> format, judged, after, journal_complete_s, bookkeeper_passed_s, rollup_passed_s,
                 reads_complete_s, oldest_dead_letter_s, redriven_until, oldest_loss_s, resume_minute, probe_visible_s,
@@ -22,7 +22,7 @@ The ledger holds what the streams report of each tally, and how far their consum
     first count SEEN#counter#item's digest, generation -> group, amount: whether the stream or a scan counted a team
                 item first (team/first_seen.py)
     secret      SECRET, SECRET -> secret (counting/pseudonyms.py)
-    event       EVENT#partition or, once it is sent, SENT#partition, epoch ms#name -> detail (streams/events.py)
+    event       EVENT#partition, or SENT#partition after the event is sent, epoch ms#name -> detail (streams/events.py)
     level       LEVEL#counter, digest -> level, target, expiration (streams/levels.py)
     deleted     DELETED, epoch s#counter#target -> counter, target, found_nothing
 
@@ -41,15 +41,15 @@ Item = dict[str, Any]
 """An item in DynamoDB's wire form: `{"PK": {"S": …}, …}`."""
 
 FORMAT = 2
-"""The format of all stored items and dead letters. If older code would misread a change of the format, the change
-takes the next number, and migrates the items."""
-CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after the checkpoint's last move; a stream keeps its records for a day
+"""The format of all stored items and dead letters. If you change the format so that older code would misread an item,
+take the next number, and migrate the stored items."""
+CHECKPOINT_KEPT_S = 7 * 24 * 3600  # after the consumer last wrote the checkpoint; a stream keeps records for a day
 DRIFT_KEY, DEAD_LETTER_KEY, DELETED_KEY = "DRIFT", "DEADLETTER", "DELETED"
 JUDGE_KEY, FINGERPRINT_KEY, PROGRESS_KEY, LOST_KEY = "JUDGE", "FINGERPRINT", "PROGRESS", "LOST"
 LOST_HISTORY_KEY = "HISTORY#LOST"
 IMPORT_KEY = "HISTORY#IMPORT"
-RECEIPT_HEARTBEAT_PREFIX = "heartbeat#"  # of heartbeats in receipts; HEARTBEAT_PREFIX is for other tables
-MINUTE_MAX = 10**10  # later than each minute, and than each time in seconds until the year 2286
+RECEIPT_HEARTBEAT_PREFIX = "heartbeat#"  # of a heartbeat's id in receipts; in other tables, HEARTBEAT_PREFIX
+MINUTE_MAX = 10**10  # later than each minute until the year 2286, even if a minute lasts a second (minute_s)
 
 
 def key(partition_key: str, sort_key: str) -> Item:
@@ -63,12 +63,12 @@ def running_partition(hour: int, through: int) -> str:
 
 
 def tally_digest(counter: str, target: str) -> str:
-    """Returns a tally's name for sort keys. A sort key takes 1,024 bytes, and an id alone may have 1,024."""
+    """Returns a tally's name for sort keys: a hash, because an id may fill the 1,024 bytes of a sort key."""
     return hashlib.sha256(f"{counter}#{target}".encode()).hexdigest()[:32]
 
 
 def minute_of(item: Mapping[str, Any]) -> int | None:
-    """Returns the minute `at` of an item; None if it is not valid, as in an item that somebody put manually."""
+    """Returns the minute `at` of an item; None if the item has no valid minute, because somebody put it by hand."""
     try:
         at = int(item["at"]["N"])
     except (KeyError, TypeError, ValueError):
@@ -77,10 +77,11 @@ def minute_of(item: Mapping[str, Any]) -> int | None:
 
 
 def removal_pair_of(child: Mapping[str, Any]) -> str:
-    """Returns the name that both halves of a removal share: 12 hexadecimal digits of a hash of the removed child.
+    """Returns the pair name of a removal: 12 hexadecimal digits of a hash of the removed child. The bookkeeper
+    finds the name in the nonce of the tally, and derives it from the record of the child, so it finds both halves.
 
     `child`: the item as it was read, or the old image of its record. If `SK`, `at` or `nonce` is missing, or has
-    another type than Tally writes, that attribute counts as empty.
+    another type than Tally writes, "" takes its place.
     """
     parts = [child.get(name, {}).get(kind, "") for name, kind in (("SK", "S"), ("at", "N"), ("nonce", "S"))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]

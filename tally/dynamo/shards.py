@@ -1,6 +1,7 @@
 """Lists the shards of the tables' streams, and reads the records after a sequence number.
 
-Lambda reads the streams for the consumers. The sweep lists the shards, to know what a consumer must pass.
+Lambda reads the streams for the consumers. The sweep lists the shards that a consumer must pass, and reads the records
+of a quiet shard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ..errors import StoreRefusedError, from_botocore
 
 ShardTree = dict[str, str | None]  # the parent of each stream shard by id; None: no parent is listed
-PAGES_MAX = 100  # of 100 shards: a table with 10,000 open shards takes 10 million writes a second
+PAGES_MAX = 100  # pages of 100 shards: with 10,000 open shards, a table takes 10 million writes a second
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=5,  # seconds; a shard listing takes longer than an item
@@ -26,7 +27,7 @@ CONFIG = Config(
 
 
 class StreamShards:
-    """The streams of counts and receipts. `arns`: by table."""
+    """The streams of some tables. `arns`: the ARN of each stream, by the name of its table."""
 
     def __init__(self, arns: dict[str, str], make_client: Callable[[], Any] = lambda: streams_client()) -> None:
         self._arns, self._client = arns, make_client()
@@ -34,7 +35,7 @@ class StreamShards:
     def list_shards(self, table: str) -> ShardTree:
         """Returns every shard that DynamoDB lists of a table's stream. Raises what botocore's error maps to.
 
-        Raises StoreRefusedError beyond PAGES_MAX pages, because a part of the shards proves nothing."""
+        If there are more than PAGES_MAX pages, raises StoreRefusedError, because some of the shards prove nothing."""
         tree: ShardTree = {}
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
@@ -47,18 +48,18 @@ class StreamShards:
         raise StoreRefusedError(f"The stream of {table} lists more than {len(tree)} shards.")
 
     def is_disabled(self, table: str) -> bool:
-        """Returns whether a table's stream takes no records: it was switched off, or the table was deleted."""
+        """Returns whether a table's stream gets no more records, because somebody disabled it or deleted the table."""
         described = self._ask("describe_stream", StreamArn=self._arns[table], Limit=1)["StreamDescription"]
         return described.get("StreamStatus") in ("DISABLING", "DISABLED")
 
     def records_after(self, table: str, shard: str, sequence: str | None) -> Iterator[list[Any]]:
-        """Yields the records after a sequence number (None: all), a list for each call, also an empty list."""
+        """Yields the records after a sequence number (None: all), in one list, perhaps empty, for each GetRecords."""
         of_shard = {"StreamArn": self._arns[table], "ShardId": shard}
         after = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence or ""}
         oldest = {"ShardIteratorType": "TRIM_HORIZON"}
         try:
             iterator = self._ask("get_shard_iterator", **of_shard, **(after if sequence else oldest))["ShardIterator"]
-        except StoreRefusedError:  # TrimmedDataAccessException; the next call raises any other error again
+        except StoreRefusedError:  # mostly because the record has expired; the next call would raise any other error
             iterator = self._ask("get_shard_iterator", **of_shard, **oldest)["ShardIterator"]
         while iterator:
             answer = self._ask("get_records", ShardIterator=iterator)
@@ -73,5 +74,5 @@ class StreamShards:
 
 
 def streams_client(**overrides: Any) -> Any:
-    """Makes the client of DynamoDB Streams. Make it once."""
+    """Makes the client of DynamoDB Streams. Make it once in a process: this takes milliseconds."""
     return boto3.client("dynamodbstreams", config=CONFIG, **overrides)

@@ -1,7 +1,7 @@
 """Predicts from a sample what a scan of a team's table costs, and which items will not count.
 
-The sample costs some read units. Its items are from random places, so the estimate is good if the parts of the table
-are alike.
+The sample costs some read units. Its items are from random places of the table, so the estimate is good if these places
+are like the other places.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .spot_checks import random_items
 
 SAMPLE_PLACES, ITEMS_PER_PLACE = 8, 100
 UNIT_BYTES = 4096  # of a strongly consistent read
-TRANSACTION_S, MB_S = 0.03, 0.15  # about the time of DynamoDB for a transaction of many writes, and to read 1 MB
-SET_UNITS, SET_WATCHED_UNITS = 2, 6  # to set a number; beside a team's number, each takes a transaction of its own
+TRANSACTION_S, MB_S = 0.03, 0.15  # about how long DynamoDB takes to commit many writes, and to read 1 MB
+SET_UNITS, SET_WATCHED_UNITS = 2, 6  # write units to set a number, without and with a team's number (three writes)
 
 
 @dataclass
@@ -33,13 +33,12 @@ class ScanPlan:
     """Whether the scan sets the numbers."""
     units_per_s_max: int = 0
     """How many units a second the scan may take; 0: no limit."""
-    items_read: int = 0
+    items_read: int = 0  # the items of the sample; the next five fields are of these items
     items_counting: int = 0
     writes: int = 0
-    packs: int = 0
-    """How many transactions the sample takes."""
+    packs: int = 0  # transactions, which have the writes
     items_lacking: int = 0
-    """Items that do not count although their keys fit: they lack an attribute, or have another value of `where`."""
+    """Items whose keys fit, but that count for nothing: they lack an attribute, or `where` does not hold."""
     groups: set[str] = field(default_factory=set)
     faults: Multiset[str] = field(default_factory=Multiset)
     examples: dict[str, str] = field(default_factory=dict)
@@ -77,12 +76,13 @@ class ScanPlan:
         return max(1, -(-int(self.recount.table_description.get("TableSizeBytes", 0)) // UNIT_BYTES))
 
     def extrapolate(self, number: float) -> int:
-        """Returns the estimate for the whole table from a number of the sample."""
+        """Returns the estimate for the whole table if the sample has `number`."""
         return round(number * self.items / max(self.items_read, 1))
 
     @property
     def numbers_to_set(self) -> int:
-        """How many numbers the scan sets. If an attribute names the groups, the sample has most of the few groups."""
+        """About how many numbers the scan sets. If an attribute names the groups, the groups are few, and the sample
+        has most of them. Otherwise each partition is a group."""
         if not self.sets_numbers:
             return 0
         has_few_groups = self.recount.items_declaration.group_by is not None
@@ -109,7 +109,7 @@ class ScanPlan:
 
     def lines(self) -> Iterator[str]:
         """Yields the lines that `tally scan` prints before it asks."""
-        table, what = self.recount.items_declaration.table, "scan" if self.sets_numbers else "recount"
+        table, command = self.recount.items_declaration.table, "scan" if self.sets_numbers else "recount"
         groups = sum(not group.startswith(RESERVED_GROUP_PREFIX) for group in self.groups)
         yield (
             f"{table} has about {self.items:,} items. Of a sample of {self.items_read:,}, {self.items_counting:,}"
@@ -117,7 +117,7 @@ class ScanPlan:
         )
         speed = f" at {self.units_per_s_max:,} units a second" if self.units_per_s_max else ""
         yield (
-            f"a {what} takes about {self.read_units:,} read units of {table}, {self.write_units:,} write units of"
+            f"a {command} takes about {self.read_units:,} read units of {table}, {self.write_units:,} write units of"
             f" Tally's tables and {self.seconds:,} s{speed}; then it reads the counts table"
         )
         if capacity := half_of_provisioned_reads(self.recount) * 2:

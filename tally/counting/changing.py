@@ -1,6 +1,6 @@
 """Changes a hold: gives it another amount, another time, or both, in one transaction and once for its key.
 
-The hold keeps its id. A new time moves the hold to another key; a record under its id has the time (hold_items.py).
+The hold keeps its id. A new time gives the hold another key. A record under the id then says MOVED, and has the time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def change_hold(
 ) -> ChangeAnswer:
     """Gives a hold another `amount`, and another end, `ttl_s` seconds from now; None: as it is. Answers as holds.place.
 
-    If less is left than the hold is to grow by, releases expired holds. If that is not enough, raises LimitReachedError
-    and leaves the hold as it is. Raises HoldSettledError for a hold that has ended, InvalidInputError for a time beyond
-    the latest end, NotFoundError for an unknown hold or a period that is not kept, and the errors of holds.place.
+    If the hold is to grow by more than is left, releases expired holds. If that is not enough, raises LimitReachedError
+    and leaves the hold as it is. Raises HoldSettledError for a hold that is settled or expired, InvalidInputError for a
+    time beyond `latest`, NotFoundError for an unknown hold or a period that is not kept, and the errors of holds.place.
     """
     assert amount is None or amount > 0, "the operation checks it"
     expires_s = None if ttl_s is None else int(clock.now_s()) + ttl_s
@@ -56,11 +56,11 @@ def change_hold(
 
 
 def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError | None:
-    """Returns the error for a hold that cannot be changed; None if it can. `hold`: the item as it was read."""
+    """Returns the error for a hold that cannot be changed; None if the hold can be changed."""
     state, tally, now_s = hold_items.current_state(hold), hold["target"]["S"], clock.now_s()
     if state != HELD:
-        lost = " Others may have its amount." if state == EXPIRED else ""
-        return HoldSettledError(f"The hold is {state}, and cannot be changed.{lost} Place another hold.")
+        consequence = " Others may have its amount." if state == EXPIRED else ""
+        return HoldSettledError(f"The hold is {state}, and cannot be changed.{consequence} Place another hold.")
     if counter.retired:
         return retired_error(counter)
     if not periods.is_kept(counter, tally, now_s):
@@ -75,8 +75,8 @@ def _refusal(counter: Counter, hold: Item, expires_s: int | None) -> CallerError
 def _try_change(
     call: Call, counter: Counter, hold: Item, amount: int | None, expires_s: int | None, draft: ReceiptDraft
 ) -> Body | None:
-    """Commits the amount and the time, and returns the answer; None if another call changed or moved the hold first.
-    Releases expired holds if there is no room."""
+    """Commits the amount and the time, and returns the answer; None if another call changed or settled the hold first.
+    If a larger amount does not fit, releases expired holds."""
     tally, minute = hold["target"]["S"], tallies.minute_now(call)
     amount, expires_s = amount or abs(int(hold["amount"]["N"])), expires_s or hold_items.expires_s(hold)
     moved_by, of_hold = holds.amount_to_move(hold, amount), _change_writes(call, counter, hold, amount, expires_s)
@@ -111,7 +111,7 @@ def _try_change(
 
 
 def _change_writes(call: Call, counter: Counter, hold: Item, amount: int, expires_s: int) -> list[Write]:
-    """Returns the writes that give a hold this amount and time, on condition that it is as it was read."""
+    """Returns the writes that give a hold this amount and time, on condition that the hold is as it was read."""
     table, tally, hold_id = call.store.settings.ledger_table, hold["target"]["S"], hold["hold_id"]["S"]
     signed = amount if int(hold["amount"]["N"]) > 0 else -amount
     new_key = hold_items.live_key(counter, tally, hold_id, expires_s)

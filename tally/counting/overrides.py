@@ -1,11 +1,11 @@
 """Overrides: the limit of one id in place of the limit that its counter declares (limits.py).
 
-After the answer, every write is judged by the override. A call chooses its period when it begins, by the clock of its
-process, and is over within seconds. That clock may differ from the clock here by CLOCK_DIFFERENCE_S_MAX
-(dynamo/clock.py). So a change of the override writes a copy into each period that a call may be in: the periods of the
-last CLOCK_DIFFERENCE_S_MAX. If a period begins within CLOCK_DIFFERENCE_S_MAX, it gets a mark instead. A later change,
-by a clock that is behind, may miss that period, so the period's first write has to read the override. The first write
-of a later period reads the override, too.
+After a change of the override is answered, each write obeys the new override. A call that counts chooses its period
+when it begins, by the clock of its process, which may differ from this process's clock by CLOCK_DIFFERENCE_S_MAX
+(dynamo/clock.py). So a change of the override writes a copy into each period that such a call may be in: the present
+period, and each period that ended within CLOCK_DIFFERENCE_S_MAX. A period that begins within CLOCK_DIFFERENCE_S_MAX
+gets a stale mark (limits.py), because the next change of the override, by a clock that is behind, may miss it. The
+first write of a period without a copy, or with a stale mark, reads the override.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import limits, periods, tallies
 from .limits import NO_OVERRIDE, OVERRIDE, STALE_COPY_PREFIX, override_attribute
 from .receipts import Body, ChangeAnswer, ReceiptDraft, ReceiptKey, count_once
 
-STEP_S = 60  # no period is shorter
+STEP_S = 60  # between the times whose periods get a copy: no period is shorter
 
 
 def read_override(call: Call, counter: Counter, id_: str) -> Body:
@@ -33,10 +33,10 @@ def put_override(
 ) -> ChangeAnswer:
     """Sets the override of an id; None deletes it. Answers `{"counter","id","limit","override"}`.
 
-    The number does not move, so the receipt has no amount. 4 WCU; with periods 6, and 2 more for each other period
-    nearby. Raises KeyReusedError, StoreBusyError.
+    The number does not move, so the receipt has no amount. Costs 4 WCU; with periods 4 WCU, and 2 WCU for each period
+    that gets a copy or a mark. Raises KeyReusedError, StoreBusyError.
     """
-    assert counter.limit_overrides, "no change would be judged by the override"
+    assert counter.limit_overrides, "no write would obey the override"
     is_set = limit is not None
     override = {OVERRIDE: {"S": call.nonce}, override_attribute(counter): {"N": str(limit)}} if is_set else NO_OVERRIDE
     limit_now = limit if is_set else limits.declared_limits(counter).limit
@@ -52,7 +52,7 @@ def put_override(
 
 
 def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> list[Write]:
-    """Returns the writes of an override, and of its copies for the periods that calls may be in."""
+    """Returns the writes of an override, and of its copies and marks in the periods that calls may be in."""
     if counter.period is None:
         return [_copy_write(call, counter, id_, override)]
     key, table = limits.key(counter, id_), {"TableName": call.store.settings.counts_table}
@@ -61,7 +61,8 @@ def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> 
         first = {"Delete": {**table, "Key": key}}
     now_s = clock.now_s()
     mark: Item = {OVERRIDE: {"S": f"{STALE_COPY_PREFIX}{call.nonce}"}}
-    ahead_s = clock.CLOCK_DIFFERENCE_S_MAX * (2 if counter.unique else 1)  # a visit may begin a period early
+    # The time of a visit may be ahead of the clock that counts the visit, and that clock ahead of this clock.
+    ahead_s = clock.CLOCK_DIFFERENCE_S_MAX * (2 if counter.unique else 1)
     copies = {
         periods.tally_id(counter, id_, now_s + offset_s): mark if offset_s > 0 else override
         for offset_s in range(ahead_s, -clock.CLOCK_DIFFERENCE_S_MAX - 1, -STEP_S)
@@ -70,9 +71,8 @@ def _override_writes(call: Call, counter: Counter, id_: str, override: Item) -> 
 
 
 def _copy_write(call: Call, counter: Counter, tally: str, copy: Item) -> Write:
-    """Returns the write that gives a tally's item the override or a mark, beside the number. An override removes the
-    attributes of an earlier override. The write increments the version: a caller that sets the number by an older
-    version has not seen the override."""
+    """Returns the write that stores the override or a stale mark in a tally's item. An override removes the attributes
+    of an earlier override. The write increments the version, so that no caller sets the number by older limits."""
     remove = [] if copy[OVERRIDE]["S"].startswith(STALE_COPY_PREFIX) else limits.attributes_to_remove(copy)
     write: Write = {
         "TableName": call.store.settings.counts_table,

@@ -1,6 +1,6 @@
-"""Pseudonyms: Tally stores a hash under a secret in place of a name that it must recognise and may not know.
+"""Pseudonyms: in place of a visitor's name or address, Tally stores a keyed hash, by which it recognises the visitor.
 
-A reader of the table cannot find a name by a trial of all possible names, such as users' ids or addresses.
+The key is a secret. So a reader of the table cannot hash all possible names or addresses, and compare the hashes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..errors import StoreBusyError
 from .receipts import DAY_S
 
 SECRET = "SECRET"  # partition and sort key of the stack's secret, in the ledger
-SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"
-SALT_GRACE_S = 600  # how long after midnight a salt is deleted, because a clock may be behind
-SALT_LOOKBACK_DAYS = 3  # days whose salts a sweep deletes
-_DIGEST_BYTES = 18  # 24 characters: 144 bits. A secret of 22 characters has fewer
+SALT, LAST_CLEANED_DAY = "SALT#", "FORGOTTEN"  # the start of a salt's name; a name in `Store.secret_cache`
+SALT_GRACE_S = 600  # a salt is deleted so long after midnight, because the clock of a process may be behind
+SALT_LOOKBACK_DAYS = 3  # a sweep deletes the salts of so many past days
+_DIGEST_BYTES = 18  # 24 characters of base64, 144 bits: more than a browser's secret of 22 characters has
 
 
 def pseudonym(secret: str, text: str) -> str:
@@ -35,8 +35,8 @@ def pseudonym(secret: str, text: str) -> str:
 def stack_secret(call: Call) -> str:
     """Returns the secret of the stack. The first call that needs the secret makes it. Raises StoreBusyError.
 
-    It is in the ledger, so a stack that is restored from its backups recognises its visitors. A stack that loses the
-    secret counts the visitors of the current periods a second time.
+    The secret is in the ledger, which has backups, so a restored stack still recognises its visitors. If the secret was
+    lost, the stack would count the visitors of the current periods a second time.
     """
     return _read_or_create(call, SECRET, call.store.settings.ledger_table, key(SECRET, SECRET), {})
 
@@ -44,8 +44,8 @@ def stack_secret(call: Call) -> str:
 def salt_of_day(call: Call, now_s: float) -> str:
     """Returns the salt of a day of UTC. The first call that needs the salt makes it. Raises StoreBusyError.
 
-    The salt is in a table without backups, and `delete_old_salts` deletes it after the day. A process forgets the salt
-    at its first call of another day.
+    The salt is in a table without backups, and `delete_old_salts` deletes the salt after the day. A process forgets the
+    salt when it first needs the salt of another day.
     """
     name, cache = _salt_name(now_s), call.store.secret_cache
     for old in [cached for cached in cache if cached.startswith(SALT) and cached != name]:
@@ -55,7 +55,7 @@ def salt_of_day(call: Call, now_s: float) -> str:
 
 
 def delete_old_salts(store: Store, now_s: float) -> None:
-    """Deletes the salts of past days, once in a process and day. TTL removes older salts."""
+    """Deletes the salts of the last SALT_LOOKBACK_DAYS days, once a day in each process. TTL removes older salts."""
     day = _salt_name(now_s - SALT_GRACE_S)
     if store.secret_cache.get(LAST_CLEANED_DAY) == day:
         return
@@ -70,7 +70,7 @@ def _salt_name(at_s: float) -> str:
 
 
 def _read_or_create(call: Call, name: str, table: str, item_key: Item, extra: items.Values) -> str:
-    """Returns a secret. A process reads each secret once. The first process that needs the secret makes it."""
+    """Returns a secret, which the first process makes, and each process reads once. `extra`: attributes of its item."""
     cache = call.store.secret_cache
     if name not in cache:
         item = get(call.store.client, table, item_key)

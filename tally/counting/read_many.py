@@ -1,7 +1,7 @@
-"""Reads many tallies in as few requests as possible, and sends the requests side by side.
+"""Reads many tallies in as few requests as possible, and sends the requests at the same time.
 
-One BatchGetItem reads up to 100 tallies that have one item each. A sharded tally may have many items, and only a Query
-of its partition finds them. Threads send these Queries, one for each sharded tally.
+One BatchGetItem reads all tallies of unsharded counters, which have one item each. Any other tally may have many items,
+which only a Query of its partition finds. Threads send these Queries.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..errors import StoreBusyError
 from . import limits, tallies
 from .tallies import Tally
 
-READERS = 16  # threads, because a Query waits for the store for most of its time
-_pool = ThreadPoolExecutor(READERS, "reader")  # starts a thread when there is something to read
+READERS = 16  # threads of a process: a thread mostly waits for DynamoDB
+_pool = ThreadPoolExecutor(READERS, "reader")  # starts its threads when there is something to read
 
 
 def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
-    """Returns `value` of at most 100 different tallies, and the members about their limits, each strongly consistent.
+    """Returns `value` of at most 100 different tallies, with the members about limits, each strongly consistent.
 
-    Costs 1 RCU for each tally, whatever its shards, and 1 more if a period has no copy of its override. The values are
-    not of one moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error maps to.
+    Costs 1 RCU for each tally, and 1 RCU more if a period has no copy of the override. The values are not of one
+    moment. If one tally cannot be read, raises StoreBusyError, or what botocore's error maps to.
     """
     unsharded = [tally for tally in wanted if tally.counter.has_version]
     sharded = [tally for tally in wanted if not tally.counter.has_version]
@@ -40,8 +40,8 @@ def read(call: Call, wanted: Collection[Tally]) -> dict[Tally, dict[str, int]]:
             numbers[tally] = {"value": value, **limits.answer_members(*tally, value, bounds[tally])}
         return numbers | {tally: {"value": read.result()} for tally, read in zip(sharded, reads, strict=True)}
     finally:
-        for left in reads:
-            left.cancel()  # after a failure, no caller waits for the rest
+        for pending in reads:
+            pending.cancel()  # after a failure, nobody needs the reads that have not begun
 
 
 def _read_sharded(call: Call, tally: Tally) -> int:

@@ -13,23 +13,23 @@ from . import hold_items, holds, periods
 from .hold_items import COMMITTED, EXPIRED, HELD, RELEASED, VOIDED
 from .receipts import Body, retired_error
 
-# An attempt fails if another call moves the hold first. A hold moves at most four times: it becomes overdue, expired,
-# committed and voided. It is rare that another call changes its amount or time in between.
+# An attempt fails only if another call changes the hold first. A hold gets a new state at most four times: overdue,
+# expired, committed, voided. Calls rarely change its amount or time in between.
 ATTEMPTS_MAX = 5
 _STATES_BEFORE = {COMMITTED: (HELD, EXPIRED), RELEASED: (HELD, EXPIRED), VOIDED: (COMMITTED,)}
 
 
 def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amount: int | None = None) -> Body:
-    """Commits a hold of the id (`COMMITTED`: `amount` stays taken; None: the amount that was held), releases it
-    (`RELEASED`: gives the amount back), or voids it (`VOIDED`: gives back what its commit took), once.
+    """Gives a hold of the id its final `state`. COMMITTED: `amount` stays taken; None: the amount that was held.
+    RELEASED: the hold gives its amount back. VOIDED: it gives back what its commit took.
 
-    A commit of less than the held amount gives the rest back, and a commit of more takes the difference. An expired
-    hold has given its amount back, so a commit at an amount takes all of it. Such a commit may come until `kept_s`
-    seconds after the expiry. The period of the hold moves, even if another period is current.
+    A commit of less than the held amount gives the difference back, and a commit of more takes the difference. An
+    expired hold may have given its amount back, so only a commit with an `amount` is possible, until `kept_s` seconds
+    after the expiry. The tally of the hold's period moves, even if another period is current.
 
-    Returns `{"counter","id","hold","state","changed"}`, and after a commit the `amount` that it took. To settle the
-    same way twice changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
-    HoldSettledError for a hold that was settled another way, or has expired. Raises CounterRetiredError for a void. If
+    Returns `{"counter","id","hold","state","changed"}`, and after a commit the `amount` that it took. A second equal
+    call changes nothing. Raises NotFoundError for an unknown hold, or a period that is not kept. Raises
+    HoldSettledError if the hold has another final state, or has expired. Raises CounterRetiredError for a void. If
     there is no room, raises LimitReachedError and leaves the hold as it is.
     """
     assert state in _STATES_BEFORE, "no call makes a hold expire"
@@ -39,7 +39,7 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
         hold = hold_items.find(call, counter, id_, hold_id)
         used_member = {"amount": items.int_attribute(hold, "used")} if "used" in hold else {}
         if hold["state"] == {"S": state} and amount in (None, used_member.get("amount")):
-            # The nonce is that of this call if the call settled the hold in an attempt whose response was lost.
+            # If an earlier attempt of this call settled the hold, and its answer was lost, the hold has this nonce.
             return {**body, **used_member, "changed": hold.get("nonce") == {"S": call.nonce}}
         must_be_unexpired = state == COMMITTED and amount is None
         _refuse(counter, hold, state, must_be_unexpired=must_be_unexpired)
@@ -52,17 +52,17 @@ def settle(call: Call, counter: Counter, id_: str, hold_id: str, state: str, amo
 
 
 def _refuse(counter: Counter, hold: Item, state: str, *, must_be_unexpired: bool) -> None:
-    """Raises if the hold cannot move to the state. `must_be_unexpired`: the move needs a hold that has not expired."""
+    """Raises the error if the hold cannot get this state. `must_be_unexpired`: an expired hold cannot get it."""
     present, tally = hold_items.current_state(hold), hold["target"]["S"]
     if present not in _STATES_BEFORE[state]:
         amount = f" at {items.int_attribute(hold, 'used')}" if present == COMMITTED else ""
         raise HoldSettledError(f"The hold is {present}{amount}.")
-    late = (state, present) == (COMMITTED, EXPIRED)
-    if late and must_be_unexpired:
+    is_late_commit = (state, present) == (COMMITTED, EXPIRED)
+    if is_late_commit and must_be_unexpired:
         raise HoldSettledError("The hold is expired. Others may have its amount. Commit an amount to take it now.")
-    if late and hold_items.expires_s(hold) + int(hold["kept_s"]["N"]) <= clock.now_s():
+    if is_late_commit and hold_items.expires_s(hold) + int(hold["kept_s"]["N"]) <= clock.now_s():
         raise HoldSettledError("The hold expired too long ago to be committed.")
-    if (late or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
+    if (is_late_commit or state == VOIDED) and not periods.is_kept(counter, tally, clock.now_s()):
         raise periods.not_kept_error(counter, tally, "hold")
     if state == VOIDED and counter.retired:
         raise retired_error(counter)

@@ -1,6 +1,6 @@
-"""Decides which tallies of one transaction spill, and when the transaction is sent again after conflicts or throttling.
+"""Decides which tallies of a batch (batch.py) spill, and when its transaction is sent again.
 
-The rules of transactions.commit_change apply, for many changes under one key (batch.py).
+The rules are those of transactions.commit_change, which commits one change.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from .tallies import Tally
 
 @dataclass
 class SpillPlan:
-    """The tallies of one transaction. A hot tally that may spill does so at the start, and a throttled tally at once.
-    After SPILL_RETRIES_MAX retries, all tallies that may spill do so."""
+    """The tallies of a batch that spill. A hot tally spills from the first attempt on, and a throttled tally from the
+    next attempt on, if its counter allows this. After SPILL_RETRIES_MAX retries, each tally spills that may spill."""
 
     call: Call
     may_spill: Collection[Tally]
     spilled: set[Tally]
-    """The tallies whose changes are written alone, so that the rollup adds them; not if their counter is always rolled
-    up."""
+    """The tallies whose sums the rollup adds. Tallies of counters that are always visible soon may be missing."""
     retries: Retries
 
     @classmethod
     def at_start(cls, call: Call, moved: Iterable[Tally]) -> SpillPlan:
-        """Makes the plan of the first attempt."""
+        """Makes the plan of the first attempt. `moved`: the tallies whose caller did not ask for `soon`."""
         may_spill = {tally for tally in moved if tally.counter.may_spill}
         hot = {tally for tally in may_spill if call.store.breaker.is_open(tally.partition)}
         return cls(call, may_spill, hot, call.retries())
 
     def is_pending(self, tally: Tally) -> bool:
-        """Returns whether the rollup adds the tally's change."""
+        """Returns whether the rollup adds the sum of the tally."""
         return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], minute: int, *, may_use_debt: bool) -> list[Write]:
-        """Returns the writes that move the tallies by their sums, each on a shard of this attempt."""
+        """Returns the writes that move the tallies by their sums. Each call picks the shards anew."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [
@@ -48,16 +47,16 @@ class SpillPlan:
         ]
 
     def close_breakers(self, sums: Iterable[Tally]) -> None:
-        """Closes the breakers of tallies that the transaction moved."""
+        """Closes the breakers of the tallies that the committed transaction moved."""
         for tally in sums:
             self.call.store.breaker.close(tally.partition)
 
     def retry(self, sums: Collection[Tally], sent: SendResult) -> None:
-        """Decides after conflicts or throttling which tallies spill, and waits for the next attempt.
+        """Decides after conflicts or throttling which tallies spill, and sleeps before the next attempt.
 
-        In the transaction the receipt was first, the tallies followed, and then the team's writes. A conflict on one of
-        the team's writes says nothing about the tallies, nor does a conflict on the receipt alone. Raises
-        StoreBusyError when the retries are used up, or what `sent` maps to if nothing was busy.
+        In the transaction the receipt was first, the tallies followed, and then the team's writes. A conflict on the
+        receipt or on a team's write says nothing about the tallies. Raises StoreBusyError when the retries are used up.
+        If no write met a conflict or throttling, raises what the error of `sent` maps to.
         """
         sent.raise_unless_busy()
         without_team = sent._replace(reasons=sent.reasons[: 1 + len(sums)])
@@ -67,12 +66,12 @@ class SpillPlan:
             if code == CONFLICT:
                 record_conflict(self.call, *tally)
         failed = [tally for tally, code in codes.items() if code not in ("None", CONDITION_FAILED)]
-        last, spilled = self.retries.attempts >= SPILL_RETRIES_MAX, set[Tally]()
-        if throttled or (last and failed):
+        must_spill, spilled = self.retries.attempts >= SPILL_RETRIES_MAX, set[Tally]()
+        if throttled or (must_spill and failed):
             hot = set(self.may_spill).intersection(failed)
             for tally in hot:
                 self.call.store.breaker.trip(tally.partition, BREAKER_THROTTLED_S if throttled else BREAKER_OPEN_S)
-            spilled = (set(self.may_spill) if last else hot) - self.spilled
+            spilled = (set(self.may_spill) if must_spill else hot) - self.spilled
         self.spilled |= spilled
-        if not (throttled and spilled):  # otherwise the next attempt needs less throughput
+        if not (throttled and spilled):  # after a spill, the next attempt needs less throughput, and is sent at once
             sleep_or_raise_busy(self.retries)

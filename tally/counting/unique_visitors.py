@@ -1,9 +1,7 @@
 """Unique visitors: each visitor counts once in a period.
 
-A visitor and a period have one receipt, which is written with the tally, or alone for the rollup to add. So retries,
-spilling and lost stream records have the same effect as for any change. The number stays when the receipt has expired.
-
-The receipt does not name the visitor. It has a pseudonym, under the secret of the stack.
+A visitor has one receipt in a period. Its key is a pseudonym of the visitor (pseudonyms.py), which does not reveal who
+the visitor is. Otherwise a visit is a change like any other. The number stays after the receipt has expired.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ from . import increments, periods, pseudonyms
 from .increments import Increment
 from .receipts import DAY_S, PENDING_KEPT_S, ChangeAnswer
 
-VISIT_LATE_MAX_S = DAY_S  # the greatest age of a visit's first attempt
+VISIT_LATE_MAX_S = DAY_S  # a visit may be counted until so long after the client first tried to count it
 
 
 def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | None = None) -> ChangeAnswer:
-    """Counts a visitor in the period of `at_s`, the time of the visit's first attempt; None: now.
+    """Counts a visitor in the period of `at_s`, when the client first tried to count the visit; None: now.
 
-    The body says whether the visitor is `new` in that period. A retry whose first answer was lost gets that answer,
-    with `new`. 1 WCU if the counter is visible soon; else 4 WCU and 1 RCU, and 1 RCU for a visitor who was counted
-    before.
+    The body says whether the visitor is `new` in that period. If the client repeats the call, the visitor is not new.
+    A counter that is visible soon costs 1 WCU a visit. Any other costs 4 WCU and 1 RCU for a new visitor, else 1 RCU.
 
     Raises InvalidInputError for a time that is too old or in the future, and the errors of increments.count.
     """
@@ -38,10 +35,10 @@ def count(call: Call, counter: Counter, id_: str, visitor: str, at_s: float | No
 
 
 def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> ChangeAnswer:
-    """Counts a visitor of a page today, by what the request says of the visitor. 1 WCU. Raises as increments.count.
+    """Counts a visitor of a page today, for 1 WCU. `visitor`: what the request says of the visitor. Raises as `count`.
 
     The pseudonym is a hash under the salt of the day. When the salt is deleted, nobody can tell who the visitor was, or
-    whether a visitor of another day is the same.
+    whether the same visitor came on another day.
     """
     now_s = clock.now_s()
     pseudonym = pseudonyms.pseudonym(pseudonyms.salt_of_day(call, now_s), " ".join(visitor))
@@ -49,7 +46,7 @@ def count_on_page(call: Call, counter: Counter, page: str, *visitor: str) -> Cha
 
 
 def _count(call: Call, counter: Counter, tally: str, pseudonym: str) -> ChangeAnswer:
-    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no first attempt comes later
+    lives_s = periods.ends_s(counter, tally) + PENDING_KEPT_S - clock.now_s()  # no visit is counted later
     body = {"counter": counter.name, **periods.answer_members(tally)}
     target, days = f"{counter.name}/{tally}", int(-(-lives_s // DAY_S))
     change = Increment(counter, tally, 1, "add_visitor", pseudonym, body, receipt_target=target, receipt_days=days)

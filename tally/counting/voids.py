@@ -1,8 +1,8 @@
 """Voids: takes an earlier change back by the key that it was counted under, once, in its own period.
 
-A void is a change by the opposite amounts (batch.py). Its key is the nonce of the receipt that it takes back, so a
-change has one void, whichever caller asks. The same transaction marks the receipt. The mark stays as long as the
-receipt. For that time, a late copy of the change finds that it was counted, and no second void begins.
+A void is a batch of the opposite amounts (batch.py). Its key is the nonce of the change's receipt, so a change has one
+void, whichever caller asks. The void's transaction also marks the receipt of the change (`voided`). The receipt stays
+until it expires. Until then a late copy of the change is a replay, and counts nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ OPERATION = "void"
 
 
 class Voided(NamedTuple):
-    """The amount that was taken back from each tally, and the answer of the void."""
+    """The amounts of the change that was voided, by tally, and the answer of the void."""
 
     amounts: Mapping[Tally, int]
     answer: ChangeAnswer
 
 
 def void(call: Call, receipt_key: ReceiptKey) -> Voided:
-    """Takes back the change that was counted under the name of `receipt_key` and the caller of the call.
+    """Takes back the change that the caller of the call counted under the name of `receipt_key`.
 
-    The read of the receipt is 1 RCU. A void of one tally takes 6 WCU, or 4 if the rollup moves the tally.
+    Reads the receipt for 1 RCU. The void of a change of one tally costs 6 WCU, or 4 WCU if the rollup moves the tally.
 
-    Raises NotFoundError if there is no live receipt, or if a tally of the change is no longer kept. Raises
-    LimitReachedError if a tally has no room for the amount, which writes nothing. Raises InvalidInputError for a
-    counter whose declaration has changed, CounterRetiredError, and the errors of batch.count.
+    Raises NotFoundError if there is no live receipt, or if a tally of the change is not kept. Raises LimitReachedError,
+    and writes nothing, if a tally has no room for the amount. If a counter of the change is not declared, or is not
+    batchable now, raises InvalidInputError. Raises CounterRetiredError, and the errors of batch.count.
     """
     receipt, now_s = receipts.find_receipt(call, receipt_key), clock.now_s()
     amounts = _voided_amounts(receipt, call.counters, now_s)
@@ -45,18 +45,18 @@ def void(call: Call, receipt_key: ReceiptKey) -> Voided:
     as_read, marked = {"nonce": receipt["nonce"], VOIDED_AT: None}, {VOIDED_AT: int(now_s)}
     table = call.store.settings.receipts_table
     mark = TeamWrites([items.update_write(table, {"id": receipt["id"]}, marked, expected=as_read)])
-    back = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
+    opposite = Batch(len(amounts), {tally: -amount for tally, amount in amounts.items()}, team=mark, is_void=True)
     # The void's receipt lives as long as the receipt of the change.
     days = (int(receipt["expiration"]["N"]) - int(now_s)) // DAY_S + 1
     try:
-        answer = batch.count(call, back, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
+        answer = batch.count(call, opposite, operation=OPERATION, key=receipt["nonce"]["S"], soon=False, days=days)
     except WriteRefusedError:
         raise NotFoundError("Another change has just used this key.", field="key") from None
     return Voided(amounts, answer)
 
 
 def _voided_amounts(receipt: Item, counters: Mapping[str, Counter], now_s: float) -> dict[Tally, int]:
-    """Returns the amount that the receipt says of each tally, in the period in which it was counted."""
+    """Returns the amounts of the receipt's change, by tally of the period in which the change was counted."""
     changes = [(receipt["counter"]["S"], receipt["target"]["S"], receipt["amount"])] if "counter" in receipt else [
         (name, id_, amount)
         for part in ("changes", "soon")

@@ -1,6 +1,7 @@
 """Checks the writes that a team adds to a transaction of Tally's (tally/transact.py) before they are sent.
 
-Tally's DynamoDB client checks no parameters. DynamoDB itself checks values, keys, sizes and expressions.
+Tally's DynamoDB client checks no parameters, so this module checks shape and tables. DynamoDB checks the rest: values,
+keys, sizes and expressions.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from .items import Write
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all writes. Only DynamoDB knows how it counts the 4 MB of a transaction
+REQUEST_BYTES_MAX = 16 * 1024 * 1024  # of all writes; far above 4 MB, because only DynamoDB counts these 4 MB exactly
 _WIRE_FORM = 'Values need DynamoDB\'s form: {"S": "mug"}, {"N": "7"}. Use boto3.dynamodb.types.TypeSerializer.'
 _MESSAGE_CHARACTERS_MAX = 200  # of botocore's message, which may quote a whole item
 
 
 def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: Collection[str]) -> list[Write]:
-    """Returns the writes. Each asks DynamoDB to return the old item if the write's condition fails.
+    """Returns the writes, each with the request to return the old item if the write's condition fails.
 
-    `forbidden_tables`: tables that no write may touch. Raises InvalidInputError, which names the write, and
-    PayloadTooLargeError if DynamoDB would not even read the request.
+    `forbidden_tables`: tables that no write may touch. Raises InvalidInputError, which names the write. Beyond
+    REQUEST_BYTES_MAX, which DynamoDB would not read, raises PayloadTooLargeError.
     """
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidInputError('writes must be a list of TransactItems: [{"Put": {…}}, …].', field="writes")
@@ -58,5 +59,5 @@ def check_team_writes(client: DynamoDBClient, writes: object, forbidden_tables: 
 
 
 def _bytes(write: Write) -> int:
-    """Returns about how many bytes a write has. Raises ValueError for half a surrogate pair, or a cycle."""
+    """Returns about how many bytes a write has. Raises ValueError for half a surrogate pair, or a value in itself."""
     return len(json.dumps(write, ensure_ascii=False, default=str).encode())  # `default`: for bytes

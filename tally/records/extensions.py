@@ -1,7 +1,7 @@
 """Extensions of record writes: each may change the item, or add actions or a condition.
 
-Extensions run in order. Each extension gets the item that the previous extension returned, but not its actions.
-`Records` checks all actions for overlaps, as the Java client's extension chain does:
+Extensions run in order. Each extension gets the item that the previous extension returned, but not the actions that
+the previous extension returned. `Records` refuses actions that overlap, as the Java client's extension chain does:
 https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/DynamoDbEnhancedClientExtension.html
 """
 
@@ -21,7 +21,7 @@ Operation = Literal["put_item", "update_item"]
 
 @dataclass(frozen=True)
 class WriteContext:
-    """The facts of a write that an extension gets."""
+    """What an extension gets to know of a write."""
 
     operation: Operation
     table_name: str
@@ -36,15 +36,15 @@ class WriteModification:
     """The changes of an extension to a write."""
 
     item: Mapping[str, object] | None = None
-    """Replaces the item; None keeps it. An update leaves an attribute as it is if the item does not have it."""
+    """Replaces the item; None keeps the item. An update does not change an attribute that the item lacks."""
     actions: Sequence[Action] = ()
-    """Only for update_item: put_item refuses actions."""
+    """Further changes by update_item. With put_item, an action is an error."""
     condition: ConditionBase | None = None
     """This condition must hold together with the caller's condition and the conditions of other extensions."""
 
 
 class Extension(Protocol):
-    """Any object with this hook. The object must not keep state, because one instance serves all threads."""
+    """Any object with this method. The object must not keep state, because all threads use one object."""
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
         """Returns the changes to this write; None for no change."""
@@ -53,12 +53,12 @@ class Extension(Protocol):
 class AtomicCounterExtension:
     """Moves the record's atomic counters: a put writes their start, and an update moves them in the same call.
 
-    The first update writes the start too: `c = if_not_exists(c, :start - :delta) + :delta`. Follows
+    A record's first update also writes the start: `c = if_not_exists(c, :start - :delta) + :delta`. Follows
     https://sdk.amazonaws.com/java/api/latest/software/amazon/awssdk/enhanced/dynamodb/extensions/AtomicCounterExtension.html
     """
 
     def before_write(self, context: WriteContext) -> WriteModification | None:
-        """Returns the counters' part of a write."""
+        """Returns the item with the counters at their start, for a put, or the actions that move them."""
         counters = {name: attribute.counter for name, attribute in context.attributes.items() if attribute.counter}
         if context.operation == "put_item":
             starts = {name: counter.start for name, counter in counters.items()}

@@ -1,7 +1,7 @@
 """Faults: how many items of a counter have each fault, and an example of each. Each fault is a group of the counter.
 
-The numbers are exact, because a corrected item moves from the group of its fault to its own group in one step. An
-amount never makes a record a dead letter, and never stops a scan.
+The numbers are exact: when somebody corrects an item, one transaction moves it from the group of its fault to its own
+group. An amount that cannot be added never makes a record a dead letter, and never stops a scan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXAMPLE_CHARACTERS_MAX = 300
 
 
 class FaultCount(NamedTuple):
-    """How many items of a counter have one fault. `example`: the newest item, which may be corrected now."""
+    """How many items of a counter have one fault. `example`: the newest of them, which may be corrected meanwhile."""
 
     kind: str
     items: int
@@ -44,8 +44,8 @@ def example(declaration: Items, image: Image, keys: Iterable[str]) -> str:
 def read_faults(store: Store, counter: Counter, *, remove_stale: bool = False) -> Iterator[FaultCount]:
     """Yields the faults that items of a counter have now.
 
-    `remove_stale`: removes the example of a fault that no item has, unless an open scan counts such items, because a
-    scan stores examples before it sets the numbers.
+    `remove_stale`: removes the example of a fault that no item has. Keeps the example while a scan of these groups is
+    open, because a scan stores examples before it sets the numbers of items.
     """
     scan = scan_state.read_scan(store, counter.name) if remove_stale else None
     for kind in FAULT_KINDS:

@@ -1,10 +1,10 @@
 """Markers: for each item, whether the stream or a scan counted it first, while the scan reads the table.
 
 A scan reads a table while its stream is consumed, so both could count one item. The marker of the item decides. If the
-stream was first, the scan skips the item. If the scan was first, the marker has what the scan read. The next records
-may be older than what the scan read. So the consumer skips records until the old image of a record is the state that
-the scan read. From that record on, old and new images add up. If the item had this state several times, any record
-with this old image will do. No clock is compared.
+stream was first, the scan skips the item. If the scan was first, the marker has the contribution that the scan read.
+The item's next records may be older than the scan's read. So the consumer skips them, until the old image of a record
+has this contribution. From then on, the consumer applies each record: less its old image, plus its new image. If
+several records have this old image, any of these is right, because the sum is the same. No clock is compared.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..dynamo.keys import Item
 from ..items import Contribution
 
 MARKER_KEPT_S = 30 * 24 * 3600
-SCAN_VALID_S = MARKER_KEPT_S // 2  # after its start, a scan is valid for so long, because no marker has expired
+SCAN_VALID_S = MARKER_KEPT_S // 2  # so long after its start a scan is valid: until then no marker has expired
 STREAM_MARKER = "stream"
-"""The stream counts the item: a record of the item was applied, so the images of later records add up."""
+"""The stream counts the item: a record of the item was applied, so each later record is applied, too."""
 Marker = str | Contribution | None
 """None: neither the stream nor the scan has counted the item; a Contribution: what the scan read and added."""
 Moves = tuple[tuple[Contribution, int], ...]
@@ -34,7 +34,7 @@ def moves_between(old: Contribution | None, new: Contribution | None) -> Moves:
 
 
 def apply_record(marker: Marker, old: Contribution | None, new: Contribution | None) -> tuple[Moves, Marker]:
-    """Returns what a record moves, and the next marker of its item. `old` and `new` differ."""
+    """Returns what a record adds to the recount, and the next marker of its item. `old` and `new` must differ."""
     assert old != new
     if marker is None:
         return moves_between(None, new), STREAM_MARKER
@@ -44,7 +44,7 @@ def apply_record(marker: Marker, old: Contribution | None, new: Contribution | N
 
 
 def marker_key(counter: str, generation: int, item_key: Item) -> Item:
-    """Returns the key of an item's marker, by the key of the item."""
+    """Returns the key of an item's marker. `generation`: the scan's. `item_key`: the key of the item in its table."""
     name = hashlib.sha256(json.dumps(item_key, sort_keys=True).encode()).hexdigest()[:32]
     return keys.key(f"SEEN#{counter}#{name}", str(generation))
 
@@ -73,5 +73,5 @@ def marker_write(table: str, key: Item, before: Marker, after: Marker, now_s: fl
 
 
 def stream_marker_write(table: str, key: Item, now_s: float) -> Write:
-    """Returns the write of STREAM_MARKER, without a condition, because a scan that has ended reads no marker."""
+    """Returns the write of STREAM_MARKER, without a condition, because after its end a scan reads no marker."""
     return items.put_write(table, key, {"expiration": int(now_s) + MARKER_KEPT_S})

@@ -1,5 +1,5 @@
-"""The health check of the counters of items: whether their items are counted, which items cannot be counted, and
-whether the team's numbers can be compared. `GET /status` and `tally status` show it."""
+"""The health check of the counters of items, for `GET /status` and `tally status`: whether the items are counted, which
+items cannot be counted, and whether Tally can compare the team's numbers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from .scan_state import Scan
 
 
 def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
-    """Checks the counters of items. The result is wrong if the items of a counter are not counted.
-
-    The result is unknown if no group of a counter has the team's number that the counter is compared with.
-    """
+    """Checks the counters of items. The result is wrong if the items of a counter are not counted. The result is
+    unknown if a counter checks a number of the team, but no group has this number."""
     facts, lines, wrong = dict[str, Any](), list[str](), set[bool | None]()
     for name, counter in counters.items():
         if counter.items is None:
@@ -44,12 +42,12 @@ def items_check(store: Store, counters: Mapping[str, Counter]) -> Check:
 
 
 def count_team_numbers(store: Store, counter: Counter) -> int:
-    """Returns how many items have the number that the team keeps."""
+    """Returns how many items of the team have the number that `counter.watch` names."""
     return tallies.sum_of_shards(counter, tallies.read_shards(Call(store), counter, TEAM_NUMBERS_GROUP))
 
 
 def why_not_comparable(store: Store, counter: Counter, scan: Scan | None = None) -> str:
-    """Returns why the team's numbers cannot be compared; empty if an item has one, or the items are not counted."""
+    """Returns why no team number can be compared; empty if an item has a number, or the items are not counted."""
     watch, scan = counter.watch, scan or scan_state.read_scan(store, counter.name)
     if watch is None or scan.counted_by != counter.items_digest or count_team_numbers(store, counter):
         return ""

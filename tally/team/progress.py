@@ -1,10 +1,10 @@
 """Progress: the sweep notes how far the consumer has come in the streams of the team's tables.
 
 A stream keeps a record for a day. If the consumer has not provably passed a record within a day, the record may be
-lost. Then no number of the table is right until a scan has counted the items.
+lost. Then no number of the table can be trusted until a scan has counted the items.
 
-If a team allows heartbeats in its table, they prove the progress. Tally writes an item for each leaf of the stream, and
-waits until the consumer has passed the item.
+If a team allows heartbeats in its table, heartbeats prove the progress: the sweep writes an item for each leaf of the
+stream. Otherwise the sweep reads quiet shards itself.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def note_progress(
 ) -> None:
     """Notes the time up to which the consumer has passed a table.
 
-    A dead letter is not passed, and is not lost. So `seen` is noted, too: the time up to which each record was applied
-    or became a dead letter. Noted times never decrease. Losses are reported first, because the read of the stream may
-    fail.
+    `passed`: the time up to which the consumer has applied every record. `seen`: the time up to which each record was
+    applied or became a dead letter, so that it is not lost. Both times never decrease. Losses are reported first,
+    because the read of the stream may fail.
     """
     settings, of_table = store.settings, counters_of_table(counters, table)
     ledger, key, stream = settings.ledger_table, scan_state.passed_key(table), settings.team_tables[table].stream
@@ -49,7 +49,7 @@ def note_progress(
     streams = lineage.read_streams(store, shards, now_s, (ITEMS,), (table,), may_peek=not sends_heartbeats)
     if sends_heartbeats:
         heartbeats.send_heartbeats(streams, lambda table, name: _heartbeat_write(store, table, name, now_s), ITEMS)
-    if shards.is_disabled(table):  # asked last: if the stream is on now, it was on before
+    if shards.is_disabled(table):  # asked last: if the stream is enabled now, it was enabled during the read
         _report_lost(store, of_table, table, "the stream is disabled", seen_s)
         return
     through_s = max(seen_s, int(streams.passed_s(ITEMS, table)))
@@ -66,7 +66,7 @@ def _report_lost(store: Store, counters: Iterable[str], table: str, why: str, si
 
 
 def _heartbeat_write(store: Store, table: str, name: str, now_s: float) -> Write:
-    """Returns the write of one heartbeat. Raises ConfigurationError for a table whose keys are not strings."""
+    """Returns the write of a heartbeat's item. Raises ConfigurationError for a table whose keys are not strings."""
     team_table = store.settings.team_tables[table].name
     partition, *sort = _key_names(store, team_table)
     key = {partition: {"S": f"{HEARTBEAT_PREFIX}{name}"}, **{name: {"S": "HEARTBEAT"} for name in sort}}

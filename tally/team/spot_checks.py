@@ -1,7 +1,7 @@
 """Spot checks of counters of items: the sweep recounts random groups.
 
-A sweep chooses groups and recounts their items. When the consumer has passed the recount, a later sweep compares it
-with the numbers. A difference is drift. If the groups take more units than the deployment allows, the check stops.
+A sweep chooses groups and recounts their items. When the consumer has passed the end of this scan, a later sweep
+compares the recounts with the numbers. A difference is drift. A check of more than `spot_check_units` is given up.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from . import scan_state
 from .recounts import Recount
 
 GROUPS_MAX = 5  # in one check
-SAMPLE_ITEMS = 20  # read at a random place to choose groups
-ABANDON_AFTER = 60  # minutes until an incomplete check is abandoned, because the consumer stalls
+SAMPLE_ITEMS = 20  # read at a random place, to choose their groups
+ABANDON_AFTER = 60  # minutes until a check is abandoned, because a stalled consumer does not pass its end
 
 
 def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float, until_s: float) -> dict[str, int]:
@@ -33,7 +33,7 @@ def run_spot_checks(store: Store, counters: Mapping[str, Counter], now_s: float,
     results = {"groups_checked": 0, "groups_wrong": 0}
     for counter in counters.values():
         if counter.items is None or counter.items.group_by is not None or not store.settings.spot_check_units:
-            continue  # if an attribute names the groups, a check of one group scans the table
+            continue  # if an attribute names the groups, a check of one group would read the whole table
         if store.clock() >= until_s:
             break
         try:
@@ -50,12 +50,13 @@ def _check(recount: Recount) -> Iterator[bool]:
     """Continues or starts a check. Yields for each compared group whether its number was wrong."""
     scan, store, now_s = recount.scan, recount.store, recount.now_s()
     if scan.counted_by != recount.counter.items_digest or not (scan.closed or scan.is_spot_check):
-        return  # the items are not counted yet, or a person recounts them
+        return  # the items are not counted, or a person's scan is open
     if scan.closed:
         _begin_check(recount, now_s)
     elif scan.ended_s and not scan.may_lack_markers(now_s) and recount.is_complete():
         for group in scan.groups:
             difference = recount.difference(group)
+            # With a watch, the drift row has the excess of the team's number, so a wrong count is corrected at once.
             resolve = recount.report_drift if recount.counter.watch is None else recount.set_number
             resolve(difference)
             if difference.has_stale_recounts:
@@ -67,10 +68,10 @@ def _check(recount: Recount) -> Iterator[bool]:
 
 
 def _begin_check(recount: Recount, now_s: float) -> None:
-    """Chooses groups with items at a random place in the table, and recounts their items within the allowed units."""
+    """Chooses the groups of some items at a random place in the table, and recounts them within the allowed units."""
     store, units = recount.store, 0.0
     values = (recount.items_declaration.contribution(item) for item in random_items(recount, SAMPLE_ITEMS))
-    # The items of a group of RESERVED_GROUP_PREFIX may be anywhere in the table.
+    # No reserved group, because its items may be anywhere in the table.
     groups = list(dict.fromkeys(value.group for value in values if value and not value.is_reserved))[:GROUPS_MAX]
     scan = scan_state.begin(store, recount.counter, now_s, groups, is_spot_check=True) if groups else None
     if scan is None:
@@ -84,7 +85,7 @@ def _begin_check(recount: Recount, now_s: float) -> None:
 
 
 def random_items(recount: Recount, most: int) -> Page:
-    """Returns up to `most` items that follow a random place in the table."""
+    """Returns up to `most` items that follow a random place in the table, or else the first items of the table."""
 
     def page(after: Item | None) -> Page:
         return next(queries.team_table_pages(recount.store, recount.table, after=after, Limit=most))

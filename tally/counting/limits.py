@@ -32,7 +32,7 @@ from . import periods
 OVERRIDE, OVERRIDE_FLOOR, OVERRIDE_CEILING = "override#name", "override#floor", "override#ceiling"
 """The attributes of an override: its unique name, its floor, its ceiling. No counter may have these attributes."""
 NO_OVERRIDE: Item = {OVERRIDE: {"S": "-"}}
-"""Stands for no override: the attributes after an override was deleted, and the copy in a period without override."""
+"""The attributes of a deleted override, and of the copy in a period whose id has no override."""
 STALE_COPY_PREFIX = "?"
 """The start of a stale mark, which replaces the name of the override in `override#name`."""
 CACHED_TALLIES_MAX = 10_000  # tallies in the cache of a process, at 300 bytes each; each saves a read

@@ -38,7 +38,7 @@ class SpillPlan:
         return tally in self.spilled or tally.counter.is_rolled_up
 
     def updates(self, sums: Mapping[Tally, int], minute: int, *, may_use_debt: bool) -> list[Write]:
-        """Returns the writes that move the tallies by their sums. Each call picks the shards anew."""
+        """Returns the writes that move the tallies by their sums. Each call picks new shards."""
         call, pick = self.call, self.call.store.spread.pick_shard
         shards = [pick(tally.partition, tally.counter.max_shards) for tally in sums]
         return [

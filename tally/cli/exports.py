@@ -79,15 +79,15 @@ def export(args: argparse.Namespace, stack: Stack) -> int:
 
 def _csv_writer(file: IO[str], names: Sequence[str]) -> Callable[[Sequence[Any]], object]:
     """Writes the names of the columns, and returns the function that writes a row."""
-    plain = csv.writer(file, lineterminator="\n")
-    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(names)
-    # Python before 3.13 does not quote a carriage return.
-    return lambda row: (quoted if any("\r" in str(one) for one in row) else plain).writerow(row)
+    minimal = csv.writer(file, lineterminator="\n")
+    quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    minimal.writerow(names)
+    # Python before 3.13 does not quote a carriage return by itself.
+    return lambda row: (quoting if any("\r" in str(one) for one in row) else minimal).writerow(row)
 
 
 def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]) -> None:
-    """If a line of a child's name reads as a row of CSV, raises CommandError: `import` could not read the child."""
+    """If a line of a child's name reads as a row of CSV, raises CommandError, because `import` would refuse the row."""
     if not _LINE_BREAK.search(str(row[1])):
         return
     text = io.StringIO(newline="")
@@ -100,7 +100,7 @@ def _check_importable(counter: Counter, names: Sequence[str], row: Sequence[Any]
 
 @contextmanager
 def _open_output(name: str | None) -> Iterator[IO[str]]:
-    """Opens the output. A file gets its name when it is complete. Raises CommandError."""
+    """Opens the output. Writes to `NAME.part`, and renames a complete file to `NAME`. Raises CommandError."""
     if name in (None, "-"):
         yield sys.stdout
         return
@@ -121,7 +121,7 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
 
 
 def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
-    """Yields each id of the counter's prefix with all its items. A scan returns whole item collections."""
+    """Yields each id of the counter's prefix with all its items, which a scan of DynamoDB returns one after another."""
     start = counter.partition_start
     with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
         of_counter = (item for page in pages for item in page if item["PK"]["S"].startswith(start))
@@ -130,7 +130,7 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
 
 
 def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with its number, without removed parents, and without the groups that count only faults."""
+    """Yields each id with its number. Leaves out removed parents, and the reserved groups, which count faulty items."""
     for id_, in_partition in _collections(store, counter):
         if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue
@@ -140,7 +140,7 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
 
 
 def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
-    """Yields each id with an override, and its limit. Leaves out the periods, which hold copies of the override."""
+    """Yields each id with an override, and the limit. Leaves out the tallies of periods, which have copies of it."""
     for id_, in_partition in _collections(store, counter):
         for item in in_partition:
             parsed = limits.parse_limits(counter, item)

@@ -1,7 +1,7 @@
-"""Reads the rows of a file as CSV or JSON lines: numbers (id, value, perhaps a day), or children (parent, child, time).
+"""Reads the rows of CSV and of JSON lines: numbers, children, or readings of an old counter (`Layout`).
 
 The first line of a CSV, or the keys of each line of JSON, name the columns in any order. Other columns are ignored. A
-row that cannot be read becomes a RefusedRow, with the number of its line and the reason.
+row that cannot be read becomes a RefusedRow, with the number of the row's line and the reason.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from .values import stored_id
 
 CSV, JSONL = "csv", "jsonl"
 FORMATS = (CSV, JSONL)
-TIME_MAX_S = 10**11 - 1  # the year 5138
+TIME_MAX_S = 10**11 - 1  # in the year 5138: stored times have at most eleven digits
 FLOAT_MAX = 2**53  # up to here a float holds every whole number exactly
 SECONDS_MIN, SECONDS_MAX = 946_684_800, 2 * 10**9 - 1
 """2000-01-01 to 2033-05-18. A smaller number is a year, or a day of Excel. A larger number is in milliseconds, or an
-hour of Google Analytics (2024050312). The bounds are fixed, so that each run of a file reads the same rows."""
-DATE_DIGITS, CHILD_COLUMN = 8, 1  # of a date like 20240503; the place of the child in `Layout.columns`
-FIRST_BYTES = 16  # of a file, which show the type of the file
+hour of Google Analytics (2024050312). The bounds do not depend on today, so each run reads equal rows."""
+DATE_DIGITS = 8  # a date like 20240503
+CHILD_COLUMN = 1  # the index of the child in `Layout.columns`
+FIRST_BYTES = 16  # read to find the type of a file in NOT_TEXT
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
@@ -55,13 +56,13 @@ NOT_TEXT = {
     b"PAR1": "Parquet: write it as CSV or JSON lines",
     b"SQLite format 3": "a database of SQLite: export a table as CSV",
 }  # fmt: skip
-"""The type of a file that is not text, by its first bytes."""
+"""What a file is that is not text, and what its owner can do, by the first bytes of the file."""
 _TOO_LONG = f"a field is longer than {csv.field_size_limit()} characters"
-_Record = tuple[int, Sequence[Any]] | RefusedRow
+_Record = tuple[int, Sequence[Any]] | RefusedRow  # the number of a line, and the values of its row
 
 
 class OldReading(NamedTuple):
-    """One reading: the value of an old counter for an id at a time. `line`: its number in the file."""
+    """The value of an old counter for an id at a time (`at_s`, epoch seconds). `line`: its line's number."""
 
     line: int
     id: str
@@ -70,17 +71,17 @@ class OldReading(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The required columns of a file, the function that makes a row of them, and the optional columns."""
+    """The required columns, the function that makes a row of a line's number and its values, the optional columns."""
 
     columns: Callable[[Counter], Sequence[str]]
     make: Callable[[int, Sequence[Any], Counter], Any]
     optional: Sequence[str] = ()
     names_child: bool = False
-    """Whether the second column names a child. Only a child may contain line breaks."""
+    """Whether the second column names a child. Only the name of a child may contain line breaks."""
 
 
 def format_of(name: str | None, format_option: str | None) -> str:
-    """Returns the format that --format names, or else the format of the file's name."""
+    """Returns the format that --format names, or else the format by the end of the file's name (default: CSV)."""
     return format_option or (JSONL if Path(name or "").suffix.lower() in (".jsonl", ".ndjson") else CSV)
 
 
@@ -116,7 +117,7 @@ def read(lines: Iterable[str], file_format: str, layout: Layout, counter: Counte
 
 
 def open_input(name: str) -> IO[bytes]:
-    """Opens a file. Copies `-` and a pipe, so that it can be read twice. Raises CommandError."""
+    """Opens a file of text. Copies stdin (`-`) or a pipe to a file that can be read twice. Raises CommandError."""
     try:
         file = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115  # the caller closes it
         if name == "-" or not file.seekable():
@@ -142,8 +143,8 @@ def _make_number_row(line: int, row: Sequence[Any], counter: Counter) -> NumberR
     amount = _parse_amount(value)
     if counter.delta is not None and not counter.start:
         if amount * counter.delta < 0:
-            below, up = ("below", "up") if counter.delta > 0 else ("above", "down")
-            raise InvalidInputError(f"value must not be {below} 0: {counter.name} only counts {up}")
+            side, direction = ("below", "up") if counter.delta > 0 else ("above", "down")
+            raise InvalidInputError(f"value must not be {side} 0: {counter.name} only counts {direction}")
         if amount % counter.delta:
             raise InvalidInputError(f"value must be a multiple of {counter.delta}, as {counter.name} counts")
     return NumberRow(line, stored_id(counter, id_), amount, parse_seconds(day[0]) // DAY_S if day else None)
@@ -169,7 +170,7 @@ def _make_child_row(line: int, row: Sequence[Any], counter: Counter) -> ChildRow
 
 
 def _parse_whole(value: object) -> int | None:
-    """Returns a value or a text as a whole number; None if it is not whole, or if a float may be rounded."""
+    """Returns a number or a text as an int; None if the number is not whole, or is a float that may be rounded."""
     if isinstance(value, str) and (written := _DECIMAL_PATTERN.fullmatch(value.strip())):
         number = Decimal(written[0])
         return int(number) if number == number.to_integral_value() else None
@@ -177,8 +178,8 @@ def _parse_whole(value: object) -> int | None:
 
 
 def parse_seconds(value: object) -> int:
-    """Returns the epoch seconds of a time: ISO 8601 (without a zone UTC), a date of eight digits, or seconds since
-    1970. Raises InvalidInputError, also for a number that is probably not in seconds."""
+    """Returns the epoch seconds of a time: ISO 8601 (in UTC if it names no zone), a date of eight digits, or seconds
+    since 1970. Raises InvalidInputError, also for a number that is probably not in seconds."""
     number = _parse_whole(value)
     if number is not None and len(str(number)) != DATE_DIGITS:
         if not SECONDS_MIN <= number <= SECONDS_MAX:
@@ -201,7 +202,7 @@ def _from_csv(
 ) -> Iterator[_Record]:
     """Yields the records of a CSV. An open quote joins all lines up to the next quote. So if a record of several lines
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
-    may have line breaks, and no line of the name may read as a row, with or without quotes."""
+    may have line breaks. If a line of the name reads as a row, the record is refused: a quote is probably missing."""
     buffer = _LineBuffer(lines)
     places, width = _read_header(buffer, needed, layout.optional)
     while buffer.has_more():
@@ -233,7 +234,7 @@ def _from_csv(
 
 
 class _LineBuffer:
-    """Lines that can be read twice. `number`: of the next line. `taken`: the lines of the last row."""
+    """Lines that can be read twice. `number`: the number of the next line. `taken`: the lines of the last row."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -290,7 +291,7 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
         if not line.strip():
             continue
         try:
-            document = json.loads(line, object_pairs_hook=_named_once)
+            document = json.loads(line, object_pairs_hook=_unique_names)
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
@@ -301,7 +302,7 @@ def _from_json(lines: Iterable[str], needed: Sequence[str], optional: Sequence[s
             yield RefusedRow(number, f"must have {', '.join(needed)}")
 
 
-def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the object of a line. If a name occurs twice, raises ValueError."""
     document = dict(pairs)
     if len(document) != len(pairs):
@@ -310,7 +311,7 @@ def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 NUMBERS = Layout(lambda counter: ("id", "value"), _make_number_row, optional=("day",))
-"""The number of each id, perhaps with a day."""
+"""The number of each id, and, if the file has this column, the day of the number."""
 CHILDREN = Layout(
     lambda counter: ("post", "user", "liked_at") if counter.name == LIKES.name else ("id", "child", "at"),
     _make_child_row, names_child=True,

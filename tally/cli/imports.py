@@ -1,8 +1,8 @@
 """The command `import`: imports numbers or children from a file, each row once for the name of the run.
 
 It reads the file twice: first it checks every row and writes nothing, then it imports in chunks. Before it counts a
-row, it stores the run and a digest of the rows in the history. So a run is never repeated, nor continued with other
-rows.
+row, it stores the run and a digest of the rows in the history. So a run is never counted twice, nor continued with
+other rows.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .connection import Stack
 from .files import format_rows
 from .terminal import CommandError, note, print_json_or_line, progress_bar, say
 
-PRINTED_LINES_MAX = 20  # lines of a kind that the command prints
-RUN_CHARACTERS = 16  # of the SHA-256, in the name of a run
+PRINTED_LINES_MAX = 20  # lines that the command prints of rows that cannot be read, and of refused rows
+RUN_CHARACTERS = 16  # of the SHA-256 of the rows, which name a run without --run
 BUSY_MAX, BUSY_S_MAX = 30, 20.0  # how often, and how long each time, a chunk waits for a busy store
 BAD_INPUT = 2
-_DAYS = imports.RESTART_S // 86400
+_DAYS_MAX = imports.RESTART_S // 86400  # after these days a run cannot go on
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
@@ -55,15 +55,15 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
 
 @dataclass
 class CheckedFile:
-    """The result of a check. `total`: the sum of the values. `bad`: the first rows that cannot be imported."""
+    """The result of a check. `bad_rows`: how many rows cannot be imported. `bad`: the first of these rows."""
 
     rows: int = 0
-    """The rows that can be read."""
+    """How many rows can be read."""
     orphans: int = 0
-    """The rows among them whose parents are missing."""
+    """How many of the rows that can be read have a parent that does not exist."""
     expired: int = 0
-    """The rows of periods that Tally does not keep."""
-    total: int = 0
+    """How many rows are of periods that Tally does not keep."""
+    total: int = 0  # the sum of the values
     digest: str = ""
     """The SHA-256 of the rows that can be read, equal for CSV and JSON lines."""
     bad_rows: int = 0
@@ -96,7 +96,7 @@ class RowSource:
             text.detach()
 
     def chunks(self) -> Iterator[Chunk[NumberRow] | Chunk[ChildRow]]:
-        """Yields the readable rows in chunks, which depend on the file only."""
+        """Yields the readable rows in chunks, the same chunks for each run of the file."""
         good: Iterator[Any] = (row for row in self.rows() if not isinstance(row, RefusedRow))
         return imports.child_chunks(good) if self.are_children else imports.number_chunks(self.counter, good)
 
@@ -133,7 +133,7 @@ def import_file(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _check_rows(source: RowSource, store: Store) -> CheckedFile:
-    """Reads every row. A row whose parent is missing cannot be imported, too."""
+    """Reads every row. Counts a row whose parent does not exist as a row that cannot be imported."""
     check, digest = CheckedFile(), hashlib.sha256()
     lines: dict[str, list[int]] = {}
     parents: set[str] = set()
@@ -159,8 +159,8 @@ def _check_rows(source: RowSource, store: Store) -> CheckedFile:
 def _check_parents(
     counter: Counter, store: Store, lines: dict[str, list[int]], parents: set[str], check: CheckedFile
 ) -> None:
-    """Refuses the rows whose parents are missing, and adds the other parents to `parents`. `lines`: the lines of the
-    rows to check, by parent; empty at the end."""
+    """Refuses the rows whose parents do not exist, and adds the existing parents to `parents`. `lines`: the lines of
+    the rows to check, by parent; empty at the end."""
     missing = imports.missing_parents(Call(store), counter, list(lines)) if lines else set()
     for id_ in missing:
         for line in lines[id_]:
@@ -171,8 +171,8 @@ def _check_parents(
 
 
 def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
-    """Imports the rows that the run lacks. Returns 1 if a row was refused. If the run began with other rows, or too
-    long ago, raises CommandError."""
+    """Imports the rows that the run has not imported. Returns 1 if a row was refused. If the run began with other rows,
+    or too long ago, raises CommandError."""
     earlier = import_run.begin()
     if earlier is not None:
         if earlier["digest"] != import_run.digest:
@@ -184,12 +184,12 @@ def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
             began = f"the run {import_run.run} began at {format_time(earlier['at'])}"
             raise CommandError(f"{began}: its receipts have expired, so it cannot go on")
         import_run = replace(import_run, by=earlier["by"], why=earlier["why"], at_s=earlier["at"])
-    note(f"the run {import_run.run}: if it stops, start it again within {_DAYS} days; each row counts once")
+    note(f"the run {import_run.run}: if it stops, start it again within {_DAYS_MAX} days; each row counts once")
     imported = refused = existed = 0
     with progress_bar(None, "row", "imported", import_run.rows) as bar:
         for chunk in source.chunks():
             if clock.now_s() > import_run.at_s + imports.RESTART_S:
-                raise CommandError(f"the run {import_run.run} is {_DAYS} days old: its first receipts expire soon")
+                raise CommandError(f"the run {import_run.run} is {_DAYS_MAX} days old: its first receipts expire soon")
             refused_rows, existing = _commit(source, store, import_run.run, chunk)
             for row in refused_rows[: max(0, PRINTED_LINES_MAX - refused)]:
                 note(f"line {row.line}: {row.why}")

@@ -1,6 +1,6 @@
-"""The commands `series` and `top`: the accepted changes of a number by the hour or day, and the largest movers.
+"""The commands `series` and `top`: a number's accepted changes by the hour or day, and the numbers that moved most.
 
-At a terminal they draw (`charts`). Into a pipe, and with --csv, they print CSV; with --json the answer of the API.
+At a terminal both draw (`charts`). Into a pipe, and with --csv, both print CSV; with --json the answer of the API.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _add_top_arguments(parser: Parser, counters: Counters) -> None:
 def _check_top_options(args: argparse.Namespace) -> None:
     """Sets `args.by` and `args.span`. Raises UsageError."""
     require_series(args.counter)
-    by_length = {len(datetime.now(UTC).strftime(form)): by for by, form in top_lists.SPAN_FORMATS.items()}
-    args.by = args.by or by_length.get(len(args.span or ""), top_lists.DAY)
+    by_characters = {len(datetime.now(UTC).strftime(form)): by for by, form in top_lists.SPAN_FORMATS.items()}
+    args.by = args.by or by_characters.get(len(args.span or ""), top_lists.DAY)
     try:
         args.span = args.span and top_lists.checked_span(args.span, args.by)
     except InvalidInputError as error:
@@ -94,7 +94,7 @@ def print_series(args: argparse.Namespace, stack: Stack) -> int:
     zone: tzinfo = args.zone
     points = list(_known_points(body, zone))
     if may_draw(args):
-        from . import charts  # importing it takes a tenth of a second
+        from . import charts  # imported late, because the import takes a tenth of a second
 
         numbers = f"{body['counter']} {body['id']}" if args.id else f"all {body['counter']}"
         title = f"{numbers} by {body['by']}, {getattr(zone, 'key', None) or zone}"
@@ -151,7 +151,7 @@ def _print_answer(body: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _known_points(body: Mapping[str, Any], zone: tzinfo) -> Iterator[Point]:
-    """Yields the hours or days that are known at least in part: between `since`, the start of series, and `as_of`."""
+    """Yields the hours or days of which a part is known: the part between `since`, the start of series, and `as_of`."""
     since, as_of = body["since"], body["as_of"]
     for point in body["series"]:
         next_day = datetime.fromtimestamp(point["from"], zone) + timedelta(days=1)  # a day may have 23 or 25 hours
@@ -181,7 +181,7 @@ def _complete_text(body: Mapping[str, Any], zone: tzinfo) -> str:
 
 
 def _span_text(body: Mapping[str, Any]) -> str:
-    """Returns the span as text, with `so far` after the present span."""
+    """Returns the span as text, with `so far` if the span has not ended."""
     span, as_of = body["span"].replace("T", " "), datetime.fromtimestamp(body["as_of"], UTC)
     so_far = " so far" if as_of.strftime(top_lists.SPAN_FORMATS[body["by"]]) == body["span"] else ""
     return f"{span}{':00' if body['by'] == top_lists.HOUR else ''} UTC{so_far}"

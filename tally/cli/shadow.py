@@ -1,8 +1,8 @@
 """The command `shadow`: compares an old counter of the same events with Tally, hour by hour.
 
-The old counter comes as readings: its value for an id, and the time. Two readings of an id at full hours give the
-count between them. Tally's series gives the accepted changes of the same hours. If one side lacks a value, the row is
-unknown, and never 0.
+Files give readings of the old counter: its value for an id at a time. Two readings of an id at full hours give the old
+count of the hours between. Tally's series gives the accepted changes of the same hours. If the series lacks one of
+these hours, the row is unknown, and not 0.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from .terminal import (
     viewers_zone,
 )
 
-WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799  # below half an hour: a reading is near one full hour only
+WITHIN_DEFAULT_S, WITHIN_MAX_S = 60, 1799  # below half an hour, so that a reading is near only one full hour
 PRINTED_LINES_MAX = 20  # bad lines that the command prints
-WORST = 5  # ids that the command prints
+WORST_IDS_MAX = 5  # ids with the largest excess, which the command prints
 DIFFERS, BAD_INPUT = 1, 2
 HourlyReadings = dict[str, dict[int, OldReading]]
-"""The readings of each id, by full hour since 1970."""
+"""The readings of each id, by the full hour to which each is nearest, in hours since 1970."""
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
@@ -73,7 +73,7 @@ class OldReadings:
     bad: int = 0
 
     def add(self, reading: OldReading, within_s: int) -> RefusedRow | None:
-        """Keeps the reading that is nearest to its full hour. If two readings contradict, returns the reason."""
+        """Keeps the reading that is nearest to its full hour. Refuses another value of the id at the same time."""
         hour = round(reading.at_s / HOUR_S)
         hours = self.readings.setdefault(reading.id, {})
         nearest = hours.get(hour)
@@ -88,7 +88,8 @@ class OldReadings:
 
 @dataclass
 class Comparison:
-    """The result of a comparison."""
+    """The result of a comparison. `ids`: the sums of each id (`_sums`). `away`: how many readings are too far from a
+    full hour. `since`, `as_of`: Tally's series are complete from the first to the second, in epoch seconds."""
 
     counter: str
     rows: list[ComparedSpan]
@@ -102,7 +103,7 @@ class Comparison:
     as_of: int | None
 
     def sums(self) -> dict[str, int]:
-        """Returns the sums of all ids, over the known hours."""
+        """Returns the sums over all ids, of the hours that Tally's series has."""
         return {name: sum(one[name] for one in self.ids) for name in ("old", "tally", "excess", "over", "under")}
 
     def body(self) -> dict[str, Any]:
@@ -163,8 +164,7 @@ def _read_files(args: argparse.Namespace, counter: Counter) -> OldReadings:
 
 def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
     """Compares each span between two readings with the series. Spans of all ids with the same hours make one row."""
-    progress_ = progress.read(store)
-    since = as_of = progress_.as_of(store.settings)  # fixed, so that each id has the same end
+    since = as_of = progress.read(store).as_of(store.settings)  # read once, so that each id has the same end
     rows: dict[tuple[int, int], ComparedSpan] = {}
     ids, alone, added = [], 0, 0
     for id_, by_hour in progress_bar(sorted(old.readings.items()), "id", "compared"):
@@ -172,8 +172,8 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         if not spans:
             alone += 1
             continue
-        whole = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
-        body = series.read_series(Call(store), counter, id_, whole)
+        all_hours = series.SeriesRange(series.HOUR, spans[0][0], spans[-1][1])
+        body = series.read_series(Call(store), counter, id_, all_hours)
         since = body["since"]
         last_s = (as_of or 0) - HOUR_S  # the latest start of a complete hour
         known = {one["from"] // HOUR_S: one["value"] for one in body["series"] if since <= one["from"] <= last_s}
@@ -192,7 +192,7 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
 
 
 def _sums(of_id: Sequence[ComparedSpan]) -> dict[str, int]:
-    """Returns the sums of an id over its known hours. `over`, `under`: the excess of hours above and below Tally."""
+    """Returns the sums of the known spans of an id: `over` of the excesses above 0, `under` of the excesses below 0."""
     known = [(row.old, row.tally) for row in of_id if row.tally is not None]
     old, tally = sum(old for old, _ in known), sum(tally for _, tally in known)
     over = sum(max(0, old - tally) for old, tally in known)
@@ -211,7 +211,7 @@ def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> It
         counts = f"it counted {total['old']:,}, Tally {total['tally']:,}"
         yield f"the old number's excess is {total['excess']:+,}{share}: {counts}"
         yield f"the old counter's hours have {total['over']:,} too many, and {-total['under']:,} too few"
-        worst = [f"{one['id']} {one['excess']:+,}" for one in wrong[:WORST]]
+        worst = [f"{one['id']} {one['excess']:+,}" for one in wrong[:WORST_IDS_MAX]]
         yield f"largest differences: {', '.join(worst)}"
     else:
         yield "there is nothing to compare: an id needs two readings at full hours that Tally has summed up"

@@ -27,7 +27,7 @@ class CommandError(Exception):
 
 
 class Point(NamedTuple):
-    """An hour or a day of a series, from `from_s` on. `part`: the part that is known; empty: the whole."""
+    """An hour or a day of a series, from `from_s` on. `part`: which part `value` has, such as `so far`; empty: all."""
 
     from_s: int
     value: int
@@ -61,8 +61,8 @@ class ComparedSpan(NamedTuple):
 
 
 class WatchedValue(NamedTuple):
-    """A number at `at_s` (epoch seconds), and its change since the read before. `error`: why the read failed; `value`
-    is then the last number that was read."""
+    """A number at `at_s` (epoch seconds), and its change since the read before. `error`: why the read failed, or empty.
+    If the read failed, `value` is the last number that was read."""
 
     at_s: int
     value: int
@@ -71,13 +71,13 @@ class WatchedValue(NamedTuple):
 
 
 def progress_bar(things: Iterable[Any] | None, unit: str, description: str, total: int | None = None) -> tqdm[Any]:
-    """Returns the things with a progress bar on stderr, if that is a terminal. None: the caller moves the bar."""
+    """Returns the things with a progress bar, if stderr is a terminal. `things` None: the caller updates the bar."""
     hidden = not sys.stderr.isatty()
     return _tqdm()(things, description, total, leave=False, file=sys.stderr, disable=hidden, unit=f" {unit}")
 
 
 def _tqdm() -> Any:
-    """Imports tqdm late, because the bare package lacks it."""
+    """Imports tqdm late, because the package without its extras lacks tqdm."""
     from tqdm import tqdm
 
     return tqdm
@@ -101,7 +101,7 @@ def print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def remark(lines: Iterable[str], *, drawn: bool) -> None:
-    """Prints remarks on the numbers: below a drawing on stdout, with CSV and JSON on stderr."""
+    """Prints remarks on the numbers. `drawn`: on stdout, below the drawing. Else on stderr, because stdout has data."""
     sys.stdout.flush()
     for line in lines:
         (say if drawn else note)(line)
@@ -113,7 +113,7 @@ def iso(epoch_s: int, zone: tzinfo) -> str:
 
 
 def _beside_bars(file: Any) -> AbstractContextManager[object]:
-    """Returns the context in which a line may be printed beside a bar. Without tqdm there is no bar."""
+    """Returns the context in which a line does not break a progress bar. Without tqdm there is no bar."""
     return _tqdm().external_write_mode(file=file) if "tqdm" in sys.modules else nullcontext()
 
 
@@ -184,7 +184,7 @@ def confirm(args: argparse.Namespace, question: str) -> bool:
 
 def viewers_zone() -> tzinfo:
     """Returns the time zone of this machine; UTC if its settings name an unknown zone."""
-    import tzlocal  # most commands do not need it
+    import tzlocal  # imported late, because most commands do not need it
 
     try:
         with warnings.catch_warnings():

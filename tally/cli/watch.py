@@ -34,7 +34,7 @@ def watch(args: argparse.Namespace, stack: Stack) -> int:
     values_read = _read_values(args, stack)
     try:
         if may_draw(args):
-            from . import charts  # importing it takes a tenth of a second
+            from . import charts  # imported late, because the import takes a tenth of a second
 
             charts.draw_watch(f"{args.counter.name} {args.id}", args.interval, values_read, viewers_zone())
         else:
@@ -57,7 +57,7 @@ def _read_values(args: argparse.Namespace, stack: Stack) -> Iterator[WatchedValu
         except (TallyError, BotoCoreError) as error:
             why = explain_error(error) if isinstance(error, TallyError) else str(error)
             yield WatchedValue(int(time.time()), last, 0, " ".join(why.split()) or type(error).__name__)
-            if args.local:  # a new `make dev` has other tables
+            if args.local:  # a `make dev` that was started again may have another engine
                 with suppress(CommandError):
                     stack = connection.local_stack(args.port, stack.counters)
             continue
@@ -73,14 +73,14 @@ def _read_value(args: argparse.Namespace, stack: Stack) -> int:
 
 def _print_values(args: argparse.Namespace, values_read: Iterable[WatchedValue]) -> None:
     """Prints a line for the first value and for each change, and a note when the connection is lost or restored."""
-    lost = False
-    for place, read in enumerate(values_read):
-        if bool(read.error) != lost:
-            lost = bool(read.error)
-            note(f"the connection is lost: {read.error}; trying again" if lost else "the connection is restored")
-        if place == 0 and not args.json:
+    is_lost = False
+    for number, read in enumerate(values_read):
+        if bool(read.error) != is_lost:
+            is_lost = bool(read.error)
+            note(f"the connection is lost: {read.error}; trying again" if is_lost else "the connection is restored")
+        if number == 0 and not args.json:
             say("at,value,change")
-        if place == 0 or read.change:
+        if number == 0 or read.change:
             at = datetime.fromtimestamp(read.at_s, UTC).isoformat()
             body = {"at": read.at_s, "value": read.value, "change": read.change}
             print_json_or_line(args, body, f"{at},{read.value},{read.change}")

@@ -44,21 +44,21 @@ def add_number_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def complete_numbers(args: argparse.Namespace) -> None:
-    """Sets `args.named` (the numbers) and `args.parts`. Raises UsageError or InvalidInputError."""
-    of_items = args.counter is not None and args.counter.items is not None
-    if args.counter and not (args.ids or of_items):
+    """Sets `args.named` (the numbers) and `args.parts` (of PARTS). Raises UsageError or InvalidInputError."""
+    counts_items = args.counter is not None and args.counter.items is not None
+    if args.counter and not (args.ids or counts_items):
         raise UsageError(f"{args.command}: give COUNTER and at least one ID, or neither")
     args.named = [Number(args.counter, values.resolve_id(args.counter, id_)) for id_ in dict.fromkeys(args.ids)]
     if args.named and args.only == LETTERS:
         raise UsageError("dead letters have no COUNTER and ID")
-    if of_items and args.only not in (None, DRIFT):
+    if counts_items and args.only not in (None, DRIFT):
         raise UsageError(f"{args.counter.name} counts items, so --only must be drift")
-    of_counter = (DRIFT,) if of_items else (DRIFT, CHILDREN)
-    args.parts = (args.only,) if args.only else of_counter if args.counter else PARTS
+    parts_of_counter = (DRIFT,) if counts_items else (DRIFT, CHILDREN)
+    args.parts = (args.only,) if args.only else parts_of_counter if args.counter else PARTS
 
 
 def read_dead_letters(args: argparse.Namespace, stack: Stack) -> list[DeadLetterMarker]:
-    """Returns the dead letters, if the command is to check them."""
+    """Returns the dead letters; empty if the command does not check this part."""
     return list(dead_letters.list_markers(Call(stack.store))) if LETTERS in args.parts else []
 
 
@@ -129,8 +129,8 @@ def read_shortfalls(args: argparse.Namespace, stack: Stack) -> Shortfalls | None
             pass
     only = {(counter.name, id_) for counter, id_ in args.named} or set(accepted)
     with progress_bar(sorted(only.intersection(accepted)), "number", "checked") as each:
-        findings = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
-    return Shortfalls([finding for finding in findings if finding.difference], days)
+        compared = [rebuild.missing_of(store, stack.counters[name[0]], name[1], accepted[name]) for name in each]
+    return Shortfalls([finding for finding in compared if finding.difference], days)
 
 
 def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
@@ -140,16 +140,17 @@ def reasons_not_compared(args: argparse.Namespace, stack: Stack) -> list[str]:
     if args.named:
         reasons = ((number, watch.unproven_reason(stack.store, *number)) for number in args.named if watching)
         return [f"{number.counter.name} {number.id} {why}" for number, why in reasons if why]
-    waiting, unknown = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
+    changed_groups, unknown = watch.count_changed_groups(stack.store) if watching else {}, list[str]()
     for counter in watching:
         assert counter.watch is not None
         if why := health.why_not_comparable(stack.store, counter):
             unknown.append(f"{counter.name}: {why}")
             continue
-        late, groups = waiting.get(counter.name, 0), health.count_team_numbers(stack.store, counter)
+        changed, groups = changed_groups.get(counter.name, 0), health.count_team_numbers(stack.store, counter)
         line = f"{counter.name}: {groups:,} groups have {counter.watch.attribute}"
-        line += f", {late:,} of them changed within {counter.watch.within_s} s and wait to be compared" if late else ""
-        if late >= groups:
+        within = f" of them changed within {counter.watch.within_s} s and wait to be compared"
+        line += f", {changed:,}{within}" if changed else ""
+        if changed >= groups:
             unknown.append(line)
         else:
             note(line)
@@ -213,7 +214,7 @@ def repair_command(args: argparse.Namespace) -> str:
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_number_arguments(parser, counters)
-    scan.add_pace(parser)
+    scan.add_pace_arguments(parser)
 
 
 CHECK = Command(

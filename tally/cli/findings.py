@@ -1,4 +1,4 @@
-"""The findings of `check` and `repair`, and the lines that both print for them."""
+"""The findings of `check` and `repair`, and the lines in which the two commands print findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Number(NamedTuple):
 
 
 class CheckedNumber(NamedTuple):
-    """One number, checked by the ledger and, if it counts children, by a recount."""
+    """One number, as the ledger judges it. `child_count`: its recount; None if its counter counts no children."""
 
     finding: Finding
     child_count: Recount | None
@@ -140,6 +140,6 @@ def _number_members(finding: Finding) -> Mapping[str, object]:
 
 
 def format_day(store: Store, day: int) -> str:
-    """Returns the day of a receipt; where a minute is shorter, the time at which the day begins."""
+    """Returns the day of a receipt. If minutes, and so days, are shorter than on AWS, returns the start of the day."""
     begins_s = day * tallies.MINUTES_PER_DAY * store.settings.minute_s
     return format_time(begins_s) if store.settings.minute_s < MINUTE_DEFAULT_S else format_time(begins_s)[:10]

@@ -27,7 +27,7 @@ _REMAINS = (
     "failed events may name the user for 14 more days, logs for 30, backups for 35; so may numbers whose ids are users:"
     " docs/privacy.md"
 )
-NOTED_EVERY = 50  # removals: if a run is killed, the history lacks the removals after the last note
+NOTED_EVERY = 50  # removals between two notes in the history, which lacks the last removals of a killed run
 
 
 def _check_options(args: argparse.Namespace) -> None:

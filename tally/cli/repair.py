@@ -1,7 +1,7 @@
 """The command `repair`: repairs what `check` finds, part by part. It shows each part and asks.
 
-First it applies the dead letters, because drift is proven only after that. Then it repairs the numbers that drift or
-differ from their children. At the end it adds accepted changes that were never rolled up. Each repair is one
+First it applies the dead letters, because before that the ledger lacks their changes. Then it repairs the numbers that
+drift or differ from their children. At the end it adds accepted changes that were never rolled up. Each repair is one
 transaction, on condition that nothing has changed since the check.
 """
 
@@ -80,7 +80,7 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
-    """Applies each dead letter once; with --drop, discards the lost dead letters. Returns how many are left."""
+    """Applies each dead letter once. With --drop, discards what nobody can apply. Returns how many letters are left."""
     objects = stack.objects
     if objects is None:
         raise CommandError("the stack has no output 'DeadLetterBucketName', so its dead letters cannot be read")
@@ -90,16 +90,16 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
     consumers = {one.name: one for one in appliers}
     with progress_bar(letters, "dead letter", "applied") as markers:
         for marker in markers:
-            _give_up_scans(stack, marker)
+            _abandon_scans(stack, marker)
             outcome, why = dead_letters.redrive(Call(stack.store), objects, consumers, declared, marker)
             of_items = marker.consumer == consumer.NAME
             if outcome is RedriveOutcome.STILL_BLOCKED and of_items and args.drop:
-                outcome = RedriveOutcome.OBJECT_LOST  # droppable: a scan counts the item in its present state
+                outcome = RedriveOutcome.OBJECT_LOST  # discard it, too: a scan counts the item in its present state
             counts[outcome] += 1
             if outcome is RedriveOutcome.STILL_BLOCKED:
                 say(f"blocked  {marker.object}: {why}{'; --drop discards it, then `tally scan`' if of_items else ''}")
             if outcome is RedriveOutcome.OBJECT_LOST and args.drop:
-                _give_up_scans(stack, marker, lost=True)
+                _abandon_scans(stack, marker, lost=True)
                 dead_letters.discard(Call(stack.store), marker)
                 say(f"dropped  {marker.object}, a dead letter since {format_time(marker.at_s)}: {why}")
             elif outcome is RedriveOutcome.OBJECT_LOST:
@@ -112,9 +112,9 @@ def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLette
     return blocked + (0 if args.drop else lost)
 
 
-def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
-    """Closes the open scans of a dead letter's table, because a redrive moves the number and not the scan. `lost`: the
-    record is lost, so the number counts the items only after a new scan."""
+def _abandon_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False) -> None:
+    """Closes the open scans of a dead letter's table, because the scan does not see what a redrive
+    changes. `lost`: nobody applies the record, so the number is right only after a new scan."""
     if marker.consumer != consumer.NAME:
         return
     for name in consumer.counters_of_table(stack.counters, marker.table):
@@ -128,7 +128,7 @@ def _give_up_scans(stack: Stack, marker: DeadLetterMarker, *, lost: bool = False
 
 
 def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Sequence[CheckedNumber]) -> int:
-    """Repairs the numbers after the ledger has judged everything up to now. Returns how many still differ."""
+    """Repairs the numbers after the judge has judged everything up to now. Returns how many still differ."""
     required_minute = _wait_until_judged(reconciler)
     counted = []
     with progress_bar(wrong, "number", "checked") as numbers:
@@ -154,8 +154,8 @@ def _repair_numbers(args: argparse.Namespace, reconciler: Reconciler, wrong: Seq
 
 
 def _forget_drift(args: argparse.Namespace, stack: Stack) -> int:
-    """Forgets the drift of undeclared counters that counted items, because no repair can end such drift. Returns how
-    many rows are left. The drift of undeclared counters that counted changes stays (`undeclared_counters`)."""
+    """Deletes the drift of undeclared counters that counted items, because no repair can end such drift. Keeps the
+    drift of undeclared counters that counted changes, which may be declared again. Returns how many rows are left."""
     if args.counter or check.DRIFT not in args.parts:
         return 0
     stored = fingerprints.read_all(stack.store)
@@ -168,7 +168,7 @@ def _forget_drift(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings: Sequence[Finding]) -> int:
-    """Adds the missing changes. Returns how many numbers still lack changes."""
+    """Adds the changes that the receipts prove. Returns how many numbers still lack changes."""
     required_minute = _wait_until_judged(reconciler)
 
     def rebuild_one(loss: Finding) -> None:
@@ -198,16 +198,16 @@ def _format_move(repaired: Finding) -> str:
 
 
 def _wait_until_judged(reconciler: Reconciler, required_minute: int | None = None) -> int:
-    """Waits until the ledger has judged a minute, and returns the minute. None: the present minute."""
+    """Waits until the judge has judged a minute, and returns the minute. `required_minute` None: the present minute."""
     required_minute = reconciler.minute_to_judge() if required_minute is None else required_minute
     with progress_bar(None, "minute", "judged") as shown:
 
-        def tell(left: int) -> None:
+        def tell(minutes_left: int) -> None:
             if not shown.total:
-                about_s = left * reconciler.store.settings.minute_s
+                about_s = minutes_left * reconciler.store.settings.minute_s
                 note(f"waiting until everything up to now is checked: about {about_s} s (Ctrl-C is safe)")
-                shown.total = left
-            shown.update(shown.total - left - shown.n)
+                shown.total = minutes_left
+            shown.update(shown.total - minutes_left - shown.n)
 
         reconciler.wait_until_judged(required_minute, tell)
     return required_minute

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 POLL_S = 10.0  # between two checks of the new tables: a restore takes minutes to hours
 POLLS_MAX = 48 * 360  # two days
-_COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")
+_COUNTS_TABLE_SUFFIX = re.compile(r"(-[0-9]{8}T[0-9]{6})?-counts$")  # with the time of an earlier restore
 _WHAT_MAY_BE_WRONG = "docs/restore.md#what-may-be-wrong"
-_STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")
+_STAGE_PREFIX = re.compile(r"Tally-([a-z][a-z0-9-]*)-[0-9]{8}T[0-9]{6}")  # the new tables of a checkout's stage
 
 
 class TableSettings(NamedTuple):
     """The settings that a restore of a table leaves out."""
 
     ttl_attribute: str
-    """Empty: nothing expires."""
+    """Empty if no item expires."""
     stream: dict[str, Any]
-    """Empty: no stream."""
-    protected: bool
+    """DynamoDB's StreamSpecification; empty if the table has no stream."""
+    is_protected: bool
     tags: list[Any]
 
 
@@ -63,7 +63,7 @@ TEMPLATE_SETTINGS = {
     "receipts": TableSettings("expiration", _IMAGES, True, []),
     "ledger": TableSettings("expiration", {}, True, []),
 }
-"""The settings of tally/cdk/tables.py, for copies whose tables may be lost."""
+"""The settings of tally/cdk/tables.py. A restore from a vault uses them, because the live tables may be lost."""
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:
@@ -81,7 +81,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
-    """Makes the tables, repairs their numbers, and prints how a stage of a checkout adopts them. Returns 0."""
+    """Makes the tables, repairs the numbers, and prints how a stage of a checkout adopts the tables. Returns 0."""
     if args.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:
@@ -95,11 +95,11 @@ def restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
 
 
 def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stack: Stack) -> str:
-    """Makes the tables, repairs their numbers, and returns the prefix of their names."""
+    """Makes the tables from backups, repairs the numbers, and returns the prefix of the new names."""
     live_settings, when = stack.store.settings, datetime.fromtimestamp(args.to, UTC)
     prefix = f"{_COUNTS_TABLE_SUFFIX.sub('', live_settings.counts_table)}-{when:%Y%m%dT%H%M%S}"
     new_settings = live_settings._replace(**{f"{table}_table": f"{prefix}-{table}" for table in TABLES})  # type: ignore[arg-type]
-    tables = dict(zip(_tables(live_settings), _tables(new_settings), strict=True))
+    tables = dict(zip(_table_names(live_settings), _table_names(new_settings), strict=True))
     missing = [source for source, target in tables.items() if not _is_restoring(client, source, target, args.to)]
     for source in missing:
         _check_moment(client, source, args.to)
@@ -115,7 +115,7 @@ def _restore_from_backups(client: DynamoDBClient, args: argparse.Namespace, stac
 
 
 def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
-    """Makes the tables from a vault, repairs their numbers, and returns the prefix of their names."""
+    """Makes the tables from a vault, repairs the numbers, and returns the prefix of the new names."""
     base, copies = vault.copies(args.stack, args.to)
     to_s = max(int(copy.made_s) for copy in copies.values())
     prefix = f"{base}-{datetime.fromtimestamp(to_s, UTC):%Y%m%dT%H%M%S}"
@@ -134,7 +134,7 @@ def _restore_from_vault(args: argparse.Namespace, vault: Vault) -> str:
     return prefix
 
 
-def _tables(settings: Settings) -> tuple[str, str, str]:
+def _table_names(settings: Settings) -> tuple[str, str, str]:
     return settings.counts_table, settings.receipts_table, settings.ledger_table
 
 
@@ -146,7 +146,7 @@ def _describe_table(client: DynamoDBClient, name: str) -> dict[str, Any] | None:
 
 
 def _is_restoring(client: DynamoDBClient, source: str, target: str, to_s: int) -> bool:
-    """Returns whether this command began to make a table. If another table has the name, raises CommandError."""
+    """Returns whether an earlier run began to make `target`. If another table has this name, raises CommandError."""
     table = _describe_table(client, target)
     if table is None:
         return False
@@ -188,7 +188,8 @@ def _wait(client: DynamoDBClient, names: list[str], check: Callable[[], object] 
 def _repair_tallies(
     args: argparse.Namespace, counters: Counters, store: Store, to_s: int, moments_differ: bool = False
 ) -> None:
-    """Repairs the numbers of new tables without a stream: if a table has a stream, an earlier run has repaired them."""
+    """Repairs the numbers of the new tables, which get a stream last: if a table has a stream, an earlier run has
+    repaired the numbers. `moments_differ`: the tables were copied at different times."""
     names = (store.settings.counts_table, store.settings.receipts_table)
     tables = [_describe_table(store.client, name) or {} for name in names]
     if any(table.get("StreamSpecification", {}).get("StreamEnabled") for table in tables):
@@ -220,7 +221,6 @@ def _repair_tallies(
 
 
 def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
-    """Returns the settings of a table."""
     described = _describe_table(client, source) or {}
     ttl: Any = client.describe_time_to_live(TableName=source)["TimeToLiveDescription"]
     pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=described["TableArn"])
@@ -228,13 +228,13 @@ def _settings_of(client: DynamoDBClient, source: str) -> TableSettings:
     return TableSettings(
         ttl_attribute=ttl["AttributeName"] if ttl["TimeToLiveStatus"] == "ENABLED" else "",
         stream=stream if stream.get("StreamEnabled") else {},
-        protected=bool(described.get("DeletionProtectionEnabled")),
+        is_protected=bool(described.get("DeletionProtectionEnabled")),
         tags=[tag for page in pages for tag in page["Tags"] if not tag["Key"].startswith("aws:")],
     )
 
 
 def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) -> None:
-    """Gives a new table the settings that a restore leaves out. The stream is last: see `_repair_tallies`."""
+    """Gives a new table the settings that a restore leaves out. A stream, the last, says that all is done."""
     table = _describe_table(client, target) or {}
     present_ttl: Any = client.describe_time_to_live(TableName=target)["TimeToLiveDescription"]
     if wanted.ttl_attribute and present_ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
@@ -244,7 +244,7 @@ def _apply_settings(client: DynamoDBClient, target: str, wanted: TableSettings) 
     client.update_continuous_backups(TableName=target, PointInTimeRecoverySpecification=recovery)
     if wanted.tags:
         client.tag_resource(ResourceArn=table["TableArn"], Tags=wanted.tags)
-    if wanted.protected and not table.get("DeletionProtectionEnabled"):
+    if wanted.is_protected and not table.get("DeletionProtectionEnabled"):
         client.update_table(TableName=target, DeletionProtectionEnabled=True)
         _wait(client, [target])
     if wanted.stream and not table.get("StreamSpecification", {}).get("StreamEnabled"):

@@ -1,8 +1,8 @@
 """The command `scan`: counts the items that are already in a team's table, and sets each number to the result.
 
 The team may write to the table during the scan (team/recounts.py). After a stop, the same command continues the scan.
-At the end it waits until the consumer has passed everything that was written during the scan, because a difference is
-real only then. Until the scan ends, reads answer 409.
+At the end the command waits until the consumer has passed everything that was written during the scan: before that,
+a difference may be the consumer's lag. Until the scan ends, reads answer 409.
 
 A scan only sets numbers that did not count the items before, so it needs no entry in the history. `tally check`
 recounts in the same way, and stores a difference as drift, which a repair with `--by` and `--why` removes.
@@ -35,23 +35,23 @@ from .command import CANNOT_TELL, Command, Counters, Parser, add_counter
 from .connection import Stack
 from .terminal import CommandError, check_answerable, confirm, note, progress_bar, say
 
-UNITS_MAX = 10**6
-BURST_S = 1.0  # a throttled scan may use the units of this time at once
+UNITS_MAX = 10**6  # the largest --units
+BURST_S = 1.0  # after a pause, a throttled scan may use the units of this many seconds at once
 SWEEP_DELAY_MINUTES = 2  # until the sweep stores the watermark of the consumer
 WAIT_MINUTES_MAX = 20  # for the consumer to catch up
 POLLS_PER_MINUTE = 12
-TRIES_MAX = 50  # at one group: a change of its number at the same time fails a try
+TRIES_MAX = 50  # to set one number: a change of the number at the same time fails a try
 PAUSE_S = 0.05  # between two tries: a conflicting transaction ends within 30 ms
 
 
 @dataclass
 class Throttle:
-    """Limits the read and write units a second; `units` 0: no limit. `clock`, `sleep`: in seconds."""
+    """Limits the read and write units a second to `units`; 0: no limit."""
 
     units: int
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    free_at_s: float = 0.0
+    free_at_s: float = 0.0  # by `clock`: the time from which the limit allows all units that were used
 
     def wait_for(self, units: float) -> None:
         """Waits until these units are within the limit."""
@@ -61,7 +61,7 @@ class Throttle:
             self.sleep(max(0.0, self.free_at_s - now_s))
 
 
-def add_pace(parser: Parser) -> None:
+def add_pace_arguments(parser: Parser) -> None:
     """Adds the arguments of a command that reads a whole table."""
     text = "use at most about N read and write units of your table a second; default: half of its provisioned capacity"
     units = values.whole_number(1, UNITS_MAX)
@@ -73,11 +73,11 @@ def _add_arguments(parser: Parser, counters: Counters) -> None:
     add_counter(parser, counters, "a counter that counts the items of your table")
     parser.add_argument("--dry-run", action="store_true", help="estimate the cost from a sample, and scan nothing")
     parser.add_argument("--again", action="store_true", help="start a new scan; until it ends, reads answer 409")
-    add_pace(parser)
+    add_pace_arguments(parser)
 
 
 def scan(args: argparse.Namespace, stack: Stack) -> int:
-    """Counts the items and sets the numbers, unless they are counted already."""
+    """Counts the items and sets the numbers. If an earlier scan has counted the items, does nothing without --again."""
     counter, name = args.counter, args.counter.name
     stack.team_table(counter)
     if args.dry_run:
@@ -119,7 +119,7 @@ def _set_all(recount: Recount) -> tuple[int, int]:
                 wrong += difference.excess != 0 and not difference.is_set
                 if difference.has_stale_recounts:
                     recount.remove_stale(difference.group)
-            for difference in recount.set_many(batch):  # the differences that it does not set
+            for difference in recount.set_many(batch):  # returns the differences that it did not set
                 _apply_difference(recount, difference, recount.set_number)
     return groups, wrong
 
@@ -140,14 +140,14 @@ def recount_named(args: argparse.Namespace, stack: Stack) -> None:
 
 
 def _compare(recount: Recount) -> None:
-    """Stores the excess of each number as drift. Sets a number that the sweep compares with a team number."""
+    """Stores the excess of each number as drift. If the sweep compares team numbers with it, sets the number."""
     name, groups, compared = recount.counter.name, recount.scan.groups, list[str]()
     shown = recount.items_declaration.shown
-    settle = recount.set_number if recount.counter.watch else recount.report_drift
+    apply = recount.set_number if recount.counter.watch else recount.report_drift
     every = map(recount.difference, groups) if groups else recount.all_differences()
     with progress_bar(every, "group", "compared") as differences:
         for difference in differences:
-            difference = _apply_difference(recount, difference, settle)
+            difference = _apply_difference(recount, difference, apply)
             compared.append(difference.group)
             if groups:
                 items = shown(difference.recount)
@@ -162,20 +162,20 @@ def _compare(recount: Recount) -> None:
 
 
 def _finish_scan(args: argparse.Namespace, stack: Stack, groups: Sequence[str] = (), again: bool = False) -> Recount:
-    """Returns a finished scan, whose differences are real. `groups`: the groups to count; empty: all. Raises
-    ScanAbandonedError, UncountableError, CommandError."""
+    """Runs a scan to its end, waits for the consumer, and returns the scan. `groups`: the groups to count; empty: all.
+    Raises ScanAbandonedError, UncountableError, CommandError."""
     fingerprints.check(fingerprints.read_all(stack.store), stack.counters)
     recount = _resume_or_begin(args, stack.store, groups, again=again)
     if not recount.scan.ended_s:
-        half, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
-        throttle = Throttle(args.units or half)
+        half_of_reads, items = scan_plan.half_of_provisioned_reads(recount), recount.table_description.get("ItemCount")
+        throttle = Throttle(args.units or half_of_reads)
         with progress_bar(None, "item", "scanned", None if groups else items) as shown:
             shown.update(recount.scan.items)
             for step in recount.run_steps():
                 shown.update(step.read)
-                throttle.wait_for(step.units if args.units else step.read_units)  # `half` is of reads
+                throttle.wait_for(step.units if args.units else step.read_units)
     minute_s = recount.store.settings.minute_s
-    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):  # until the consumer has passed the end of the scan
+    for poll in range(WAIT_MINUTES_MAX * POLLS_PER_MINUTE):
         _check_dead_letters(recount)
         if recount.is_complete():
             return recount
@@ -202,7 +202,7 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
             return recount
         if not scan.groups:
             raise CommandError(f"a recount of all groups is open: `tally check {counter.name}` continues it")
-    if not groups or recount.items_declaration.group_by is not None:  # else it reads only the partitions of the groups
+    if not groups or recount.items_declaration.group_by is not None:  # reads the whole table, not only some partitions
         check_answerable(args.yes)
         sets = args.command == "scan"
         plan = scan_plan.ScanPlan(recount, tuple(groups), sets_numbers=sets, units_per_s_max=args.units)
@@ -220,16 +220,16 @@ def _resume_or_begin(args: argparse.Namespace, store: Store, groups: Sequence[st
 
 
 def _check_table(recount: Recount) -> None:
-    """If the consumer cannot count the items of the table, raises CommandError. Only DynamoDB can describe a
-    table that the app has imported into the CDK."""
+    """If the consumer cannot count the items of the table, raises CommandError. Synth checks the same, but only
+    DynamoDB can describe a table that the app has imported."""
     declaration, described, name = recount.items_declaration, recount.table_description, recount.counter.name
     stream = described.get("StreamSpecification") or {}
     view = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
     reads = {name: (declaration.partition_key, declaration.sort_key, declaration.needs_images)}
     why = why_uncountable(list(recount.key_types), view, reads)
-    read, latest = recount.store.settings.team_tables[declaration.table].stream, described.get("LatestStreamArn")
-    if not why and latest != read:
-        why = f"the stack reads the stream {read}, and the table has {latest}: deploy the stack with this stream"
+    read_arn, table_arn = recount.store.settings.team_tables[declaration.table].stream, described.get("LatestStreamArn")
+    if not why and table_arn != read_arn:
+        why = f"the stack reads the stream {read_arn}, and the table has {table_arn}: deploy the stack with this stream"
     if not why and "B" in recount.key_types.values():
         why = "its keys are binary, and Tally only counts items with keys that are texts or numbers"
     if why:
@@ -237,16 +237,17 @@ def _check_table(recount: Recount) -> None:
 
 
 def _check_dead_letters(recount: Recount) -> None:
-    """If a record of the table is a dead letter, raises CommandError: the scan may have read its effect, or not."""
+    """If a record of the table is a dead letter, raises CommandError, because the scan may count that change twice."""
     table = recount.items_declaration.table
     if oldest_dead_letter_s(recount.store, ITEMS, table) != NOTHING_LOST_S:
         raise CommandError(f"there are dead letters of the table {table}: run `tally repair`, then scan again")
 
 
-def _apply_difference(recount: Recount, difference: Difference, settle: Callable[[Difference], bool]) -> Difference:
-    """Settles a difference, and returns its last state. If the number changes at each try, raises CommandError."""
+def _apply_difference(recount: Recount, difference: Difference, apply: Callable[[Difference], bool]) -> Difference:
+    """Calls `apply` with the present difference until it returns True, and returns that difference. If the number
+    changes at each try, raises CommandError."""
     for _ in range(TRIES_MAX):
-        if settle(difference):
+        if apply(difference):
             return difference
         time.sleep(PAUSE_S)
         difference = recount.difference(difference.group)

@@ -23,9 +23,8 @@ from .command import Command
 from .connection import PATIENT, Stack
 from .terminal import explain_error, note, say
 
-HEALTH_S_MAX = 10.0
-EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")
-"""The parts that `tally check` explains."""
+HEALTH_S_MAX = 10.0  # for an answer of the API
+EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")  # the parts of which `tally check` says more
 
 
 def print_status(args: argparse.Namespace, stack: Stack) -> int:
@@ -55,7 +54,7 @@ def print_status(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _runbook(name: str, result: Check) -> dict[str, str]:
-    """Returns the section of docs/ for a part that is wrong or unknown."""
+    """Returns where docs/ explains a part that is wrong or unknown; empty if the part is well."""
     return {} if result.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 
 
@@ -111,7 +110,7 @@ def counters_check(stack: Stack) -> Check:
 
 
 def _running_counters(url: str) -> list[str]:
-    """Returns the counters that `make dev` runs now, because it loads a declaration as soon as the file changes."""
+    """Asks `make dev` for its counters. They may differ from its outputs, because it loads each change of the file."""
     body = json.dumps({"sub": "tally", "scope": "tally/read"}).encode()
     with urllib.request.urlopen(f"{url}/dev/token", body, timeout=HEALTH_S_MAX) as answer:
         authorization = {"Authorization": f"Bearer {json.load(answer)['access_token']}"}
@@ -140,7 +139,7 @@ def subscribers_check(stack: Stack) -> Check:
 
 
 def failed_events_check(stack: Stack) -> Check:
-    """Counts the asynchronous events that Lambda gave up, also events that somebody is reading from the queue."""
+    """Counts the asynchronous events that Lambda put into a queue after their last try, also events being read."""
     if not stack.status:
         return Check(f"{DEV} has no queue of failed events", {"messages": None})
     queue = stack.outputs["FailedEventsQueueUrl"]
@@ -158,7 +157,7 @@ CHECKS: Mapping[str, Callable[[Stack], Check]] = {
     "drift": lambda stack: checks.drift_check(stack.store), "failed events": failed_events_check,
     "dead letters": lambda stack: checks.dead_letters_check(stack.store),
     "lost records": lambda stack: checks.lost_records_check(stack.store),
-    "items": lambda stack: health.items_check(stack.store, stack.counters),  # if a counter counts items of team tables
+    "items": lambda stack: health.items_check(stack.store, stack.counters),  # runs only if a counter counts items
 }  # fmt: skip
 
 

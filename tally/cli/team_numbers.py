@@ -18,7 +18,7 @@ from .terminal import print_json_or_line
 
 
 def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -> None:
-    """Prints a line for a wrong number: 12.50 in the unit of the team's table, and in JSON 1250 with the `scale` 2."""
+    """Prints a line for a wrong number, in the unit of the team's table: 12.50. JSON has 1250 and the `scale` 2."""
     counter, group, excess = finding.counter, finding.target, finding.drift.drift
     assert counter.watch is not None
     attribute, value = counter.watch.attribute, watch.team_number(stack.store, counter, group)
@@ -43,7 +43,7 @@ def print_difference(args: argparse.Namespace, stack: Stack, finding: Finding) -
 
 
 def _repair_command(recount: Recount, group: str, attribute: str, amount: int) -> str:
-    """Returns the AWS command that adds `amount` to the number. ADD is exact although others write to it."""
+    """Returns the AWS command that adds `amount` to the number. ADD is exact while others write to the number, too."""
     declaration = recount.items_declaration
     assert declaration.watch is not None
     assert declaration.sort_key is not None

@@ -16,11 +16,11 @@ from .terminal import CommandError
 
 TABLES = ("counts", "receipts", "ledger")
 SAME_DAY_S = 12 * 3600  # copies of a day start within an hour, of two days at least 23 hours apart
-_COPY = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
+_COPIED_TABLE = re.compile(r"(arn:.+:table/.+?(?:-[0-9]{8}T[0-9]{6})?)-(counts|receipts|ledger)")
 _RESTORED = re.compile(r"-[0-9]{8}T[0-9]{6}$")
-_READY = ("COMPLETED", "AVAILABLE")
+_READY = ("COMPLETED", "AVAILABLE")  # statuses of a copy
 _ROLE = "service-role/AWSBackupDefaultServiceRole"
-_FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")
+_FAILED, _AT_WORK = ("ABORTED", "FAILED"), ("PENDING", "RUNNING")  # statuses of a job
 
 
 class Copy(NamedTuple):
@@ -47,7 +47,7 @@ class Vault:
         paginator = self._client.get_paginator("list_recovery_points_by_backup_vault")
         pages = paginator.paginate(BackupVaultName=self.name, ByResourceType="DynamoDB")
         for point in (point for page in pages for point in page["RecoveryPoints"] if point["Status"] in _READY):
-            match = _COPY.fullmatch(point["ResourceArn"])
+            match = _COPIED_TABLE.fullmatch(point["ResourceArn"])
             if match is None:
                 continue
             copy = Copy(point["RecoveryPointArn"], point["CreationDate"].timestamp())
@@ -70,8 +70,8 @@ class Vault:
         return _original_prefix(tables).rpartition("/")[2], copies
 
     def begin_restore(self, copy: Copy, target: str, *, exists: bool) -> str:
-        """Returns the id of the job that restores a copy, which it starts if needed. `exists`: a table of this name
-        exists. If no job of this copy makes or made the table, raises CommandError."""
+        """Starts the job that restores a copy, and returns its id. If `target` `exists`, returns the id of the job that
+        makes or made this table; if there is no such job, raises CommandError."""
         pages = self._client.get_paginator("list_restore_jobs").paginate(ByResourceType="DynamoDB")
         jobs = [job for page in pages for job in page["RestoreJobs"] if job["RecoveryPointArn"] == copy.arn]
         if exists:
@@ -81,7 +81,7 @@ class Vault:
                     return str(job["RestoreJobId"])
             raise CommandError(f"the table {target} exists, and this command did not make it: choose another time")
         failed = sum(job["Status"] in _FAILED for job in jobs)
-        # The token of a failed job would return this job. A running job has the same token.
+        # For a token that it knows, AWS Backup returns the old job. So this finds a running job, and not a failed job.
         token = hashlib.sha256(f"{copy.arn} {target} {failed}".encode()).hexdigest()
         begun = self._client.start_restore_job(
             RecoveryPointArn=copy.arn,

@@ -23,14 +23,14 @@ from .connection import PATIENT
 from .folder import folder, lambdas
 from .terminal import CommandError
 
-QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # of CDK itself
+QUALIFIER, QUALIFIER_DEFAULT = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"  # CDK's own context key and default
 UNRESERVED = 100  # concurrent invocations that no account may reserve
-CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # package.json: `make setup-cdk` installs it
+CDK, CDK_VERSION = "node_modules/.bin/cdk", "2.1148.1"  # as `make setup-cdk` installs `cdk` by package.json
 
 
 @dataclass(frozen=True)
 class Account:
-    """The account of the credentials, and the region that commands use."""
+    """The AWS account of the user's credentials, and the region that commands use."""
 
     session: boto3.Session
     id: str
@@ -105,14 +105,14 @@ class Account:
             return None
 
     def reservable_concurrency(self, functions: Iterable[str]) -> int | None:
-        """Returns how much concurrency these functions can reserve together, or None if the caller may not ask."""
+        """Returns how much concurrency these functions can reserve in all, or None if the caller may not ask."""
         client = self.client("lambda")
         try:
-            left = int(client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
+            free = int(client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
             reserved = [client.get_function_concurrency(FunctionName=name) for name in functions]
         except ClientError:
             return None
-        return max(0, left - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in reserved))
+        return max(0, free - UNRESERVED + sum(int(one.get("ReservedConcurrentExecutions", 0)) for one in reserved))
 
     def existing_tables(self, names: Iterable[str]) -> list[str]:
         """Returns the names whose tables exist."""
@@ -127,7 +127,7 @@ class Account:
         return existing
 
     def check_bootstrap(self, region: str, qualifier: str) -> None:
-        """If `cdk bootstrap` never ran, raises CommandError. If the caller may not ask, does nothing."""
+        """If `cdk bootstrap` never ran in a region, raises CommandError. If the caller may not ask, does nothing."""
         try:
             self.client("ssm", region).get_parameter(Name=f"/cdk-bootstrap/{qualifier}/version")
         except ClientError as error:
@@ -147,7 +147,7 @@ def add_arguments(parser: Parser, counters: Counters) -> None:
 
 
 def cdk_command(*, shown: bool = False) -> list[str]:
-    """Returns the command `cdk` of the checkout, the PATH, or npx. `shown`: as a user types it. Raises CommandError."""
+    """Returns the command that runs `cdk`. `shown`: as a user types it in the checkout. Raises CommandError."""
     if lambdas():
         if not (folder() / CDK).exists() or find_spec("aws_cdk") is None:
             raise CommandError("the CDK is missing: run `make setup-cdk`")
@@ -167,7 +167,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
 
 
 def read_context(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Returns the context of the deployment: `cdk.json`, and the pairs of the command line, which win."""
+    """Returns the context of the deployment: from `cdk.json`, replaced by the pairs of the command line."""
     file = folder() / "cdk.json"
     try:
         return {**json.loads(file.read_text(encoding="utf-8")).get("context", {}), **dict(pairs)}

@@ -23,11 +23,11 @@ class AssemblyStack(NamedTuple):
     descriptions: Mapping[str, str]
     """The descriptions of the outputs, by name."""
     tables: frozenset[str]
-    """The names of the data tables."""
+    """The names of the tables that keep data."""
     format: str
-    """The format of the stored data; empty for the edge."""
+    """The format of the stored data; empty for the CDN's stack."""
     reserved_concurrency: int
-    """The concurrency that its functions reserve."""
+    """The concurrency that the functions of the stack reserve."""
 
 
 def read_stacks(assembly: Path, region: str) -> list[AssemblyStack]:

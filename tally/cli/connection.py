@@ -31,8 +31,8 @@ from .terminal import CommandError, note
 LOCAL_TIMEOUT_S = 5
 PORT_DEFAULT = 8080
 LOCAL: dict[str, Any] = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "eu-west-1"}
-_TABLES = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
-# For CloudFormation, S3 and the management of tables. A user prefers a wait to a failure.
+_TABLE_OUTPUTS = {"counts": "CountsTableName", "receipts": "ReceiptsTableName", "ledger": "LedgerTableName"}
+# For CloudFormation, S3 and the management of tables, where a user prefers a wait to a failure.
 PATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
 
 
@@ -45,7 +45,7 @@ class Stack:
     """The bucket of dead letters; None: the stack has no bucket."""
     counters: Mapping[str, Counter]
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """The outputs of CloudFormation; for `make dev` the outputs that the template spells out, and the address."""
+    """The outputs of CloudFormation; for `make dev` the outputs whose values are known without AWS, and the address."""
     status: str = ""
     """CloudFormation's status of the stack after the last deploy; empty for `make dev`."""
 
@@ -92,7 +92,7 @@ def local_stack(port_option: int | None, counters: Mapping[str, Counter]) -> Sta
 
 
 def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
-    """Returns the stack of this name; `Shop/Polls`: the Tally `Polls` in a stack with two. Raises CommandError."""
+    """Returns the stack of this name. `Shop/Polls`: the Tally `Polls` of a stack with two. Raises CommandError."""
     try:
         name, _, construct = ("", "", "") if stack.startswith("arn:") else stack.partition("/")
         if not boto3.Session().region_name:  # botocore would put the empty region into an address
@@ -100,7 +100,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
         answer: Any = boto3.client("cloudformation", config=PATIENT).describe_stacks(StackName=name or stack)
         [described] = answer["Stacks"]
         values = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
-        suffix = next(iter(_TABLES.values()))  # each Tally has this output, with the id of its construct as prefix
+        suffix = next(iter(_TABLE_OUTPUTS.values()))  # each Tally has this output, with its construct's id as prefix
         ids = [output.removesuffix(suffix) for output in values if output.endswith(suffix)]
         id_ = construct.replace("/", "")  # the prefix of the construct's outputs
         if not id_ and len(ids) > 1:
@@ -108,7 +108,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
             raise CommandError(f"the stack {stack} has {len(ids)} Tallys: give --stack {choices}")
         id_ = id_ or "".join(ids)
         outputs = {output.removeprefix(id_): value for output, value in values.items() if output.startswith(id_)}
-        tables = {table: outputs[name] for table, name in _TABLES.items()}
+        tables = {table: outputs[name] for table, name in _TABLE_OUTPUTS.items()}
         check_format(stack, outputs["StorageFormat"], str(FORMAT))
         bucket = outputs.get("DeadLetterBucketName", "")
         settings = _settings(tables, bucket, MINUTE_DEFAULT_S, outputs.get("TeamTables", "{}"))
@@ -127,7 +127,7 @@ def deployed_stack(stack: str, counters: Mapping[str, Counter]) -> Stack:
 
 
 def store_of_tables(names: Mapping[str, str], region: str, client: Any = None) -> Store:
-    """Returns tables that belong to no stack. `names`: the names of counts, receipts and ledger."""
+    """Returns the store of tables that perhaps no stack has. `names`: the names of counts, receipts and ledger."""
     client = client or boto3.client("dynamodb", config=CLIENT_CONFIG, region_name=region)
     return Store(client, _settings(names, "", MINUTE_DEFAULT_S))
 

@@ -1,6 +1,6 @@
 """`make deploy`, `tally deploy`: checks what it needs, shows the changes, asks, deploys, and prints what to call.
 
-`cdk` makes the assembly once, and shows and deploys this assembly.
+`cdk` makes one assembly. So it deploys the changes that the user has seen.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .strangers import worst_day
 from .terminal import CommandError, check_answerable, confirm, explain_error
 
 ASSEMBLY = Path("cdk.out")
-# Two consumers, which once a minute read four shards of two streams at the same time; the sweep; and 13 callers.
+# Once a minute two consumers read four shards of two streams at the same time. Add the sweep, and 13 calls at once.
 CONCURRENCY_MIN = 2 * 2 * 4 + 1 + 13
 ADOPT = "--import-existing-resources"
 _NEVER_DEPLOYED = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED")
 _CANCELLED = "cancelled"  # CloudFormation stopped a resource because another resource failed
 _API, _FUNCTION = "AWS::ApiGatewayV2::Api", "AWS::Lambda::Function"
-# The first calls of README.md, with a video and a key of their own.
+# The first two calls of README.md, with the address of the stack and a new key.
 PLAY_COMMAND = "curl -s -X POST {url}/videos/9f3a/plays -H 'Idempotency-Key: {key}'"
 PLAYS_COMMAND = "curl -s {url}/videos/9f3a/plays"
-_SECRET = (
+_SECRET_COMMAND = (
     "aws cognito-idp describe-user-pool-client --region {region} --user-pool-id {pool} --client-id {client}"
     " --query UserPoolClient.ClientSecret --output text{profile}"
 )
 _ACCESS_TOKEN = "python3 -c 'import json,sys; print(json.load(sys.stdin)[\"access_token\"])'"
-_TOKEN = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
+_TOKEN_COMMAND = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{client}:$({secret})" | {access_token})'
 
 
 @account.option_errors_as_command_errors()
@@ -95,7 +95,7 @@ def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarati
     options = Options.from_context(context)
     if options.cdn and not lambdas():
         raise CommandError("a CDN is a second stack, which only a checkout of Tally has: see docs/front-door.md")
-    account.cdk_command()  # raises if something is missing
+    account.cdk_command()  # raises CommandError if `cdk` or Node is missing
     target = Account.from_environment(args.profile, args.region)
     options.check_region(target.region, target.id)
     qualifier = str(context.get(account.QUALIFIER) or account.QUALIFIER_DEFAULT)
@@ -115,8 +115,8 @@ def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarati
 
 
 def _delete_stale_throttles(target: Account, stack: str) -> None:
-    """Deletes the throttles of deleted routes. A deploy that deletes a route leaves its throttle in the stage. Then API
-    Gateway refuses every update of the stage: "Unable to find Route by key"."""
+    """Deletes the throttles of deleted routes. A deploy that deletes a route leaves the route's throttle in the stage.
+    After that, API Gateway rejects every update of the stage: "Unable to find Route by key"."""
     apis = [one["PhysicalResourceId"] for one in target.resources(stack) if one["ResourceType"] == _API]
     client = target.client("apigatewayv2")
     for api in filter(None, apis):
@@ -129,18 +129,18 @@ def _delete_stale_throttles(target: Account, stack: str) -> None:
 
 
 def check_reservations(stack: AssemblyStack, target: Account, has_functions: bool) -> None:
-    """If AWS would refuse the concurrency that the stack reserves during the deploy, raises CommandError.
-    `has_functions`: functions of the stack run now. The deploy replaces their reservations, which so count as free."""
+    """If AWS would reject the concurrency that the stack reserves during the deploy, raises CommandError.
+    `has_functions`: the stack has functions now. The deploy replaces their reservations, so these count as free."""
     if not stack.reserved_concurrency:
         return
     resources = target.resources(stack.name) if has_functions else []
     functions = [one["PhysicalResourceId"] for one in resources if one["ResourceType"] == _FUNCTION]
-    left = target.reservable_concurrency(functions)
-    if left is not None and left < stack.reserved_concurrency:
-        request = _quota_request(target, stack.reserved_concurrency - left)
+    reservable = target.reservable_concurrency(functions)
+    if reservable is not None and reservable < stack.reserved_concurrency:
+        request = _quota_request(target, stack.reserved_concurrency - reservable)
         raise CommandError(
             f"{stack.name} reserves {stack.reserved_concurrency} of the functions that Lambda runs at once in this"
-            f" account and region, and can reserve {left}: others reserved some, and AWS keeps the last"
+            f" account and region, and can reserve {reservable}: others reserved some, and AWS keeps the last"
             f" {UNRESERVED} unreserved. Ask AWS for more, which is free: {request}. Until AWS agrees, deploy with"
             " -c strangersConcurrency=0 and without reservedConcurrency"
         )
@@ -154,19 +154,19 @@ def _quota_request(target: Account, missing: int = 0) -> str:
 
 def say_low_concurrency(stack: AssemblyStack, target: Account) -> None:
     """Prints a note if Lambda runs fewer functions at once than the stack needs."""
-    runs, reserved = target.concurrency_limit(), stack.reserved_concurrency
+    limit, reserved = target.concurrency_limit(), stack.reserved_concurrency
     needed = CONCURRENCY_MIN + (reserved + UNRESERVED if reserved else 0)
-    if runs is not None and runs < needed:
+    if limit is not None and limit < needed:
         print(
-            f"note: Lambda runs {runs} functions at once in this account and region, and Tally needs {needed}. With"
+            f"note: Lambda runs {limit} functions at once in this account and region, and Tally needs {needed}. With"
             " fewer, numbers and drift checks are late, and callers get 503. Ask AWS for more, which is free:"
-            f" {_quota_request(target, needed - runs)}",
+            f" {_quota_request(target, needed - limit)}",
             flush=True,
         )
 
 
 def warnings(options: Options, declared: Declarations, target: Account) -> Iterator[str]:
-    """Yields the warnings that a user reads before the question."""
+    """Yields the warnings that a user reads before the question whether to deploy."""
     if options.keeps_data and not options.issuer and options.mfa != "REQUIRED":
         yield "users sign in without a second factor: -c mfa=required requires one"
     if options.keeps_data and not options.alarm_email:
@@ -178,8 +178,8 @@ def warnings(options: Options, declared: Declarations, target: Account) -> Itera
 def _delete_failed_stacks(
     args: argparse.Namespace, target: Account, failed: Sequence[AssemblyStack]
 ) -> list[str] | None:
-    """Asks, and deletes stacks whose first deploy failed, because CloudFormation cannot update them. Returns the names
-    of the tables that exist, which the next deploy adopts; None if the user said no."""
+    """Asks, and deletes the stacks whose first deploy failed, because CloudFormation cannot update such a stack.
+    Returns the names of the tables that exist, which the next deploy adopts; None if the user said no."""
     tables = target.existing_tables(table for stack in failed for table in stack.tables)
     for stack in failed:
         print(f"the first deploy of {stack.name} failed, and CloudFormation rolled it back. The reasons:")
@@ -196,7 +196,7 @@ def _delete_failed_stacks(
     if not confirm(args, "Delete it, and deploy again?"):
         print("nothing is deleted, and nothing is deployed")
         return None
-    for stack in reversed(failed):  # the edge before the API behind it
+    for stack in reversed(failed):  # the CDN's stack before the API's stack, because it uses the API
         client = target.client("cloudformation", stack.region)
         client.update_termination_protection(EnableTerminationProtection=False, StackName=stack.name)
         if rolled_back := destroy.find_stack(target, stack.name, stack.region):
@@ -205,30 +205,30 @@ def _delete_failed_stacks(
 
 
 def _check_running(target: Account, stack: AssemblyStack, running: Any, *, may_change_tables: bool) -> None:
-    """If the running stack has another format, or would get new, empty tables, raises CommandError. `running`:
-    CloudFormation's description of the stack."""
+    """If the running stack stores data in another format than this version of Tally, or would get new, empty tables,
+    raises CommandError. `running`: CloudFormation's description of the stack."""
     outputs = {output["OutputKey"]: output["OutputValue"] for output in running.get("Outputs", [])}
     connection.check_format(stack.name, outputs.get("StorageFormat", stack.format), stack.format)
     tables = [one for one in target.resources(stack.name) if one["ResourceType"] == TABLE]
-    counting = {one.get("PhysicalResourceId", "") for one in tables} - {""}  # empty: the table does not exist yet
-    if counting and not stack.tables <= counting and not may_change_tables:
-        present = f"{stack.name} counts in {', '.join(sorted(counting - stack.tables))}"
+    used = {one.get("PhysicalResourceId", "") for one in tables} - {""}  # "": CloudFormation has not made the table
+    if used and not stack.tables <= used and not may_change_tables:
+        present = f"{stack.name} counts in {', '.join(sorted(used - stack.tables))}"
         hint = "see docs/restore.md for a stack that changes its tables"
         raise CommandError(f"{present}, and would get new, empty tables: {hint}")
 
 
 def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declarations) -> None:
-    """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. A first deploy,
-    too, may adopt tables. If the user may not read the ledger, the deploy goes on, and the sweep checks the same."""
+    """If the declaration of a counter does not fit the data in the tables, raises ConfigurationError. Also checks a
+    first deploy, which may adopt tables. If the user may not read the ledger, only the sweep checks the same later."""
     names = {name.rpartition("-")[2]: name for name in stack.tables}
     try:
-        noted = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))
+        stored = fingerprints.read_all(connection.store_of_tables(names, target.region, target.client("dynamodb")))
     except StoreRefusedError as error:
         why = explain_error(error)
         if "ResourceNotFoundException" not in why:
             print(f"note: the declarations are not compared with the stored data: {why}", flush=True)
         return
-    fingerprints.check(noted, declared.counters)
+    fingerprints.check(stored, declared.counters)
 
 
 def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:
@@ -240,7 +240,7 @@ def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Ac
             print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}
-    if stacks[0].name in outputs:  # not with --no-execute
+    if stacks[0].name in outputs:  # with --no-execute, `cdk` writes no outputs
         print(what_to_call(stacks, outputs, target))
     return 0
 
@@ -284,13 +284,13 @@ def what_to_call(stacks: Sequence[AssemblyStack], outputs: Mapping[str, Mapping[
 
 
 def _token_commands(outputs: Mapping[str, str], target: Account) -> list[str]:
-    """Returns the commands that get a token, from the pool's client for programs or from the issuer of the options."""
+    """Returns the lines on how to get a token: a command for the client of programs, or a hint to your own issuer."""
     if "TokenUrl" not in outputs:
         return ["  # your issuer makes the tokens: TOKEN=…"]
     client = outputs["MachineClientId"]
     profile = f" {shlex.join(target.profile_options)}" if target.profile_options else ""
-    secret = _SECRET.format(region=target.region, pool=outputs["UserPoolId"], client=client, profile=profile)
-    token = _TOKEN.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
+    secret = _SECRET_COMMAND.format(region=target.region, pool=outputs["UserPoolId"], client=client, profile=profile)
+    token = _TOKEN_COMMAND.format(url=outputs["TokenUrl"], client=client, secret=secret, access_token=_ACCESS_TOKEN)
     about = "get a token for a program, valid for an hour, with the scopes tally/read and tally/write"
     return [f"  # {about}", f"  {token}"]
 

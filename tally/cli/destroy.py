@@ -1,6 +1,6 @@
-"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes stack and edge, and says how to redeploy.
+"""`make destroy`, `tally destroy`: shows what a stack keeps, asks, deletes it and its CDN, and says how to redeploy.
 
-It reads the deployed stack from CloudFormation, not from a synthesis, so the checkout may be another version.
+It reads the deployed stack from CloudFormation, so the checkout may have another version than the stack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = {
     "AWS::Logs::LogGroup": "log group", "AWS::SQS::Queue": "queue",
     "AWS::Backup::BackupVault": "vault",
 }  # fmt: skip
-_RESTORED = re.compile(r".+-[0-9]{8}T[0-9]{6}(?=-counts$)")
+_RESTORED_PREFIX = re.compile(r".+-[0-9]{8}T[0-9]{6}(?=-counts$)")  # of the tables that `tally restore` made
 
 
 class KeptResource(NamedTuple):
@@ -44,7 +44,7 @@ class KeptResource(NamedTuple):
 
 
 class DeployedStack(NamedTuple):
-    """A deployed stack. `id`: the ARN, by which CloudFormation also finds a deleted stack."""
+    """A deployed stack. `id`: the ARN, by which CloudFormation also finds a deleted stack. `kept`: what remains."""
 
     name: str
     id: str
@@ -87,7 +87,7 @@ def destroy(args: argparse.Namespace) -> int:
 
 
 def stack_names(stage: str, region: str) -> tuple[str, str]:
-    """Returns the names of a stage's stack and of its edge. The same function in tally/cdk/names.py would load CDK."""
+    """Returns the names of a stage's stack and of the CDN's stack. tally/cdk/names.py has both, but would load CDK."""
     return f"Tally-{stage}", f"Tally-{stage}-edge-{region}"
 
 
@@ -128,7 +128,7 @@ def what_remains(stage: str, stacks: Sequence[DeployedStack], target: Account) -
     lines += [f"  {kind:9}  {name}  ({region})" for region, kind, name in kept]
     tables = [name for _, kind, name in kept if kind == "table"]
     if tables:
-        prefixes = {match[0] for match in map(_RESTORED.match, tables) if match}
+        prefixes = {match[0] for match in map(_RESTORED_PREFIX.match, tables) if match}
         restored = "".join(f" -c tables={prefix}" for prefix in prefixes)
         lines += [
             "to get the stack back with these tables, run this with the same options as before (docs/restore.md):",

@@ -2,10 +2,10 @@
 
     make smoke URL=https://… TOKEN=… [PAGE=https://example.com/] [WAIT=600]
 
-PAGE is a page whose visits the stack counts. The test checks what only AWS can prove: each role allows the calls of its
-function, and tokens pass the authorizer. WAIT is how many seconds a visit may take to show. With WAIT, and on a stack
-that counts visits, the test also checks that the streams reach their consumers and that the sweep runs. The test can be
-repeated, because each run has ids of its own. An operation whose sample cannot succeed declares `smoke_statuses`.
+The test checks what only AWS can prove: each role allows the calls of its function, and tokens pass the authorizer.
+PAGE is a page whose visits the stack counts. With WAIT the test also waits so many seconds until a visit shows, which
+proves that the streams reach their consumers and that the sweep runs. The test can be repeated, because each run has
+ids of its own. An operation whose sample cannot succeed declares the expected statuses as `smoke_statuses`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HttpAnswer(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """One request of the smoke test and the check of its answer."""
+    """One request of the smoke test. `expected`: returns whether the answer is right. `signed_in`: send the token."""
 
     name: str
     method: str
@@ -76,10 +76,10 @@ def _turn(route: Route) -> int:
     """Returns the turn of a route: a post before its likes, a put before a read, removals last."""
     if route.operation.name == "put_post":
         return 0
-    removes = {
+    turns_of_removals = {
         "release_hold": 3, "delete_limit": 3, "delete_mine": 3, "delete_child": 3, "delete_post": 5, "remove_parent": 4,
     }  # fmt: skip
-    return removes.get(route.operation.name, 1 if route.operation.writes else 2)
+    return turns_of_removals.get(route.operation.name, 1 if route.operation.writes else 2)
 
 
 def _probes_of_route(
@@ -88,8 +88,8 @@ def _probes_of_route(
     """Yields the probes of one route, from the sample request of the route and the ids of the smoke test."""
     operation, counters = route.operation, declared.counters
     values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
-    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse it (409)
-    if "{counter}" in route.path:  # another route answers a counter with a route of its own
+    values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse so much (409)
+    if "{counter}" in route.path:  # this route does not answer for a counter that has a route of its own
         others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]
         with_own_route = {other.fixed_fields["counter"] for other in others}
         without = [counter.name for counter in route.served_counters(counters) if counter.name not in with_own_route]
@@ -152,19 +152,19 @@ def send(url: str, token: str, probe: Probe) -> HttpAnswer:
 
 
 def assess(probe: Probe, answer: HttpAnswer) -> tuple[str, str]:
-    """Returns `ok`, `skipped` or `failed`, and a note."""
+    """Returns `ok`, `skipped` or `failed`, and why."""
     try:
         if probe.expected(answer):
             return "ok", ""
     except (AttributeError, KeyError, TypeError):
-        pass  # the body is of another type
+        pass  # the body is of another type than the check expects
     if reason := probe.skip(answer):
         return "skipped", reason
     return "failed", f"{answer.status} {json.dumps(answer.body)[:300]}"
 
 
 def attempt_fails(url: str, token: str, probe: Probe, wait_s: float = 0) -> bool:
-    """Sends the request until it works or the time is over, and prints a line. Returns whether it failed."""
+    """Sends the request until the answer is right or `wait_s` is over. Prints a line, and returns whether it failed."""
     began_s = time.monotonic()
     while True:
         try:

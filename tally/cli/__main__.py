@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 BAD, INTERRUPTED = 2, 130  # exit statuses
-UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # of a write to stdout
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # a write to stdout failed
 ERROR_CHARACTERS_MAX = 300  # of a printed error, because it may quote a page of HTML
 
 
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("tally: stopped", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # `tally check | head`
+        if not isinstance(error, BrokenPipeError):  # in `tally check | head`, `head` ends first
             print(f"tally: the output cannot be written: {error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at the end must not fail, too
         return BAD
 
 
@@ -48,7 +48,7 @@ def _exit_now(number: int, frame: FrameType | None) -> None:
 
 
 def _load(arguments: Sequence[str]) -> None:
-    """Imports what a command needs. For a command with a stack the imports take half a second."""
+    """Imports what a command needs before it runs: for a command with a stack this takes half a second."""
     from . import commands
 
     for name in commands.needed_commands(arguments):
@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int:
     _load(arguments)
     try:
         return run_to_exit_status(lambda: _command(arguments))
-    except Exception as error:  # if another program answers, any line may fail; the user gets one line
+    except Exception as error:  # perhaps another program has the port, and its answers make any line fail
         if os.environ.get("TALLY_TRACEBACK") or (isinstance(error, OSError) and error.errno in UNWRITTEN):
             raise  # `main` prints the error
         what = " ".join(f"{type(error).__name__}: {error}".split())[:ERROR_CHARACTERS_MAX]
@@ -100,7 +100,7 @@ def _command(arguments: Sequence[str]) -> int:
     from .terminal import CommandError, note
 
     file, needs_stack = folder.counters(), commands.uses_stack(arguments)
-    exists = file.is_file()  # `tally init` makes the file
+    exists = file.is_file()  # without it, before `tally init`, the help knows the built-in counters
     app = CountersFile(file, {} if exists else {counter.name: counter for counter in BUILTIN}, DEFAULT_PAGES)
     try:
         app = CountersFile.load(file) if exists else app

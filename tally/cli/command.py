@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tally.counter import Counter
 
 EXIT_STATUS = "exit status: 0 ok, 1 something is wrong or was not applied, 2 bad input or no answer, 130 Ctrl-C"
-NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # the history keeps both for ever
+NAME_CHARACTERS_MAX, WHY_CHARACTERS_MAX = 128, 1000  # of --by and --why, which the history keeps for ever
 ID_HELP = "the id of a post, a video, …; for visits the page's URL; with a period, 7c20#2026-11-22"
 STACK_DEFAULT = "Tally-dev"
 WRONG, CANNOT_TELL = 1, 2  # exit statuses
@@ -27,7 +27,7 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line."""
+    """A parser that reports a wrong command line in one line."""
 
     overview = ""
     """The text of --help; empty: the text of argparse."""
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Reads `-X9P8VE94Po` as a value, and `-h`, `--…` and the wrong `-json` as options. argparse has no setting."""
+        """Reads `-h`, `--…` and the wrong `-json` as options, and any other word as a value: the id `-X9P8VE94Po`."""
         is_option = arg_string.startswith("--") or {arg_string, f"-{arg_string}"} & self._option_string_actions.keys()
         return super()._parse_optional(arg_string) if self.passes_unknown_options or is_option else None
 
@@ -55,11 +55,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tally: {message}; --help says more\n")
 
     def print_help(self, file: Any = None) -> None:
-        """Prints the help. The method of argparse hides an error of the output."""
+        """Prints the help. Raises an error of the output, which the method of argparse would hide."""
         print(self.format_help(), end="", file=file)
 
     def format_help(self) -> str:
-        """Returns the help."""
         return self.overview or super().format_help()
 
 
@@ -92,7 +91,7 @@ class Command:
 
     @property
     def description(self) -> str:
-        """The line of help, as a sentence."""
+        """The summary of the command, as a sentence."""
         about = COMMAND_SUMMARIES[self.name].about
         return f"{about[0].upper()}{about[1:]}."
 
@@ -167,7 +166,7 @@ def require_series(counter: Counter) -> None:
 
 
 def add_output_formats(parser: Parser) -> None:
-    """Adds --json and --csv, for a command that draws otherwise."""
+    """Adds --json and --csv, for a command that draws without them."""
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="print the JSON of the API")
     formats.add_argument("--csv", action="store_true", help="print CSV, also at a terminal")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CommandSummary(NamedTuple):
-    """One line of help for a command. `module`: the module that has its constant, as `series` has `TOP`."""
+    """One line of help for a command. `module`: the module that declares the command: `series` declares `TOP`."""
 
     module: str
     about: str

@@ -37,7 +37,7 @@ COMPLETION = "completion"
 
 
 _REMOVED_COMMANDS = {"cost": "docs/cost.md in Tally's repository has the bills"}
-_ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}
+_ALIASES: Mapping[tuple[str, ...], Sequence[str]] = {(): ["help"], ("--version",): ["version"]}  # whole command lines
 
 
 def command_named(name: str) -> Command:

@@ -18,7 +18,7 @@ from .connection import Stack
 from .service import make_client
 from .terminal import note, print_json_or_line
 
-FUNCTIONS = ("increments", "visits")
+FUNCTIONS = ("increments", "visits")  # that count
 
 
 def _add_arguments(parser: Parser, counters: Counters) -> None:

@@ -34,11 +34,11 @@ def print_events(args: argparse.Namespace, stack: Stack) -> int:
     of_id = (one for one in of_counter if args.id is None or id_ in (one[0]["id"], _id_with_period(one[0])))
     shown = list(islice(of_id, args.limit))
     for detail, sent in shown:
-        of = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
+        of_limit = f" ({detail['percent']} % of {detail['limit']})" if "percent" in detail else ""
         moved = f"{detail['before']} to {detail['value']}" if "before" in detail else f"at {detail['value']}"
         by = "" if detail.get("by", "change") == "change" else f", by {detail['by']}"
-        crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of}: {moved}{by}"
-        line = f"{format_time(detail['at'])}  {detail['counter']} {_id_with_period(detail)} {crossed}"
+        crossed = f"{'reached' if detail['direction'] == 'up' else 'fell below'} {detail['threshold']}{of_limit}"
+        line = f"{format_time(detail['at'])}  {detail['counter']} {_id_with_period(detail)} {crossed}: {moved}{by}"
         print_json_or_line(args, {**detail, "sent": sent}, line if sent else f"{line}; not sent yet")
     if not shown and not args.json:
         say("there are no events: Tally keeps each for nine days after it is sent")

@@ -52,19 +52,19 @@ then `cdk deploy` deploys it as before, and `tally dev` runs Tally on this machi
 
 
 def file_texts() -> dict[str, str]:
-    """Returns the text of each file, by name. The settings of `cdk` are the settings of Tally's own tests."""
+    """Returns the text of each file, by name. cdk.json has the settings of CDK with which Tally is tested."""
     settings = json.loads(CDK_JSON.read_text(encoding="utf-8"))
     settings["app"] = settings["app"].replace(".venv/bin/python", "python3")
     return {"counters.py": COUNTERS, "app.py": APP, "cdk.json": json.dumps(settings, indent=2) + "\n"}
 
 
 def add_arguments(parser: argparse.ArgumentParser, _: object = None) -> None:
-    """Adds the folder."""
+    """Adds the argument FOLDER."""
     parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="the folder (default: this one)")
 
 
 def init(args: argparse.Namespace) -> int:
-    """Writes the files, all or none; beside an app only counters.py. If a file exists, raises CommandError."""
+    """Writes the files; if the folder has an app, only counters.py. If a file exists, writes none: CommandError."""
     folder = Path(args.folder)
     try:
         app_files = [name for name in APP_FILES if os.path.lexists(folder / name)]

@@ -45,7 +45,7 @@ def _check_options(args: argparse.Namespace) -> None:
 def print_receipt(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the receipt of a change. Returns 0 if the change was counted, 1 if there is no receipt."""
     call, key, counter = Call(stack.store, args.caller), args.key, args.counter
-    target = args.id if counter.pages else f"{counter.name}/{args.id.partition('#')[0]}"  # without the period
+    target = args.id if counter.pages else f"{counter.name}/{args.id.partition('#')[0]}"  # a receipt has no period
     if counter.pages or counter.counts_children:
         targets = dict.fromkeys(PAGE_OPERATIONS if counter.pages else CHILD_OPERATIONS, target)
     else:

@@ -21,19 +21,19 @@ from tally.pages import DEFAULT_PAGES, Pages
 
 from . import folder
 
-RUN_CHARACTERS_MAX = 64
-TIME_MAX_S = 95_617_584_000  # the year 5000
+RUN_CHARACTERS_MAX = 64  # of an import's --run
+TIME_MAX_S = 95_617_584_000  # the year 5000: the latest time of a series
 
 
 @functools.cache
 def _pages(file: Path) -> Pages:
-    """Returns the page rules of a `counters.py`. A command reports faults of this file before it calls this."""
+    """Returns the page rules of a `counters.py`, without a check: the command has reported the faults of this file."""
     return CountersFile.load(file).pages if file.is_file() else DEFAULT_PAGES
 
 
 def resolve_id(counter: Counter, id_: str) -> str:
-    """Returns the id as the counter stores it. With periods, `ID` means the present period. Raises
-    InvalidInputError."""
+    """Returns the id as the counter stores it. If the counter has periods, an id without a period gets the present
+    period. Raises InvalidInputError."""
     if counter.period is None or "#" in id_:
         return stored_id(counter, id_)
     return periods.tally_id(counter, _canonical_id(counter, id_), clock.now_s())
@@ -46,7 +46,7 @@ def complete_id(args: argparse.Namespace) -> None:
 
 
 def stored_id(counter: Counter, id_: object) -> str:
-    """Returns the id as the counter stores it. With periods, the id must be `ID#PERIOD`. Raises InvalidInputError."""
+    """Returns the id as the counter stores it: `ID#PERIOD`, if the counter has periods. Raises InvalidInputError."""
     if counter.period is None or not isinstance(id_, str):
         return _canonical_id(counter, id_)
     name, _, period = id_.partition("#")
@@ -66,7 +66,7 @@ def _canonical_id(counter: Counter, name: object) -> str:
 
 
 def user_id(value: str) -> str:
-    """Checks the `sub` of a user's tokens."""
+    """Checks and returns the `sub` of a user's tokens."""
     try:
         fields.user(value, "ID")
     except InvalidInputError as error:
@@ -75,7 +75,7 @@ def user_id(value: str) -> str:
 
 
 def idempotency_key(value: str) -> str:
-    """Checks an idempotency key. An empty key, as from an unset variable, is an error."""
+    """Checks and returns an idempotency key. An empty key is an error: perhaps a variable of the shell is not set."""
     try:
         return fields.idempotency_key(value, "KEY", anonymous=False)
     except InvalidInputError as error:
@@ -83,7 +83,7 @@ def idempotency_key(value: str) -> str:
 
 
 def declared_counter(counters: Mapping[str, Counter]) -> Callable[[str], Counter]:
-    """Returns the check of a counter's name, which must be one of `counters`. The check returns the counter."""
+    """Returns a function that checks the name of a counter and returns the counter."""
 
     def checked(name: str) -> Counter:
         if name not in counters:
@@ -107,7 +107,7 @@ def epoch_seconds(value: str) -> int:
 
 
 def vault_arn(value: str) -> str:
-    """Checks the ARN of a vault of AWS Backup."""
+    """Checks and returns the ARN of a vault of AWS Backup."""
     from tally.cdk.option_parsers import VAULT_PATTERN  # imported late, because the import takes long
 
     if not re.fullmatch(VAULT_PATTERN, value):
@@ -124,7 +124,7 @@ def date_time(value: str) -> datetime:
 
 
 def to_epoch_seconds(when: datetime | None, zone: tzinfo) -> int | None:
-    """Returns the epoch seconds of a time, or None. `zone`: of a time without a zone. Raises InvalidInputError."""
+    """Returns the epoch seconds of a time, or None. `zone`: for a time without a zone. Raises InvalidInputError."""
     if when is None:
         return None
     try:
@@ -157,7 +157,7 @@ def add_limit(parser: argparse.ArgumentParser, default: int, most: int) -> None:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Returns the check of a whole number from `least` to `most`."""
+    """Returns a function that checks a whole number from `least` to `most` and returns it as an int."""
 
     def checked(value: str) -> int:
         if not (value.isascii() and value.isdigit() and len(value) <= 9 and least <= int(value) <= most):
@@ -168,7 +168,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def signed_number(most: int, *, may_be_zero: bool = False) -> Callable[[str], int]:
-    """Returns the check of a whole number from -`most` to `most`."""
+    """Returns a function that checks a whole number from -`most` to `most` and returns it as an int."""
 
     def checked(value: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not (0 if may_be_zero else 1) <= abs(int(value)) <= most:
@@ -180,14 +180,14 @@ def signed_number(most: int, *, may_be_zero: bool = False) -> Callable[[str], in
 
 
 def run_name(value: str) -> str:
-    """Checks the name of an import's run."""
+    """Checks and returns the name of an import's run."""
     if len(value) > RUN_CHARACTERS_MAX or not ID_PATTERN.fullmatch(value):
         raise argparse.ArgumentTypeError(f"must be 1 to {RUN_CHARACTERS_MAX} of A-Z a-z 0-9 . _ : ~ @ -")
     return value
 
 
 def history_text(most: int) -> Callable[[str], str]:
-    """Returns the check of a text for the history, of at most `most` characters."""
+    """Returns a function that checks a text for the history and returns the text without outer spaces."""
 
     def checked(value: str) -> str:
         text = value.strip()

@@ -1,6 +1,6 @@
 """AWS's DynamoDB Local, a Java program, and the choice between it and the embedded engine.
 
-Maven fetches the version that pom.xml pins, once, into the user's cache. Run as a program, this module only fetches it.
+Maven fetches the version that pom.xml pins, once, into the user's cache. As a program, this module does only that.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _java() -> str:
 
 
 def _check_java() -> None:
-    """Raise LocalError if there is no Java that runs DynamoDB Local. The `java` of a Mac may be an empty stub."""
+    """Raise LocalError if no Java can run DynamoDB Local. Ask Java for its version: a Mac's `java` may be a stub."""
     try:
         output = subprocess.run([_java(), "-version"], capture_output=True, text=True).stderr
     except OSError:

@@ -24,14 +24,14 @@ READY_S_MAX = 120.0  # the embedded engine takes 10 ms, Java a second, and both 
 STOP_S_MAX = 3.0
 PORTS = (15_000, 30_000)
 STOPS = (signal.SIGINT, signal.SIGTERM)
-# A shell becomes the engine. Its child waits for the end of a pipe, and only this process has the pipe's other end. So
-# the pipe ends when this process dies, and the child kills the group: the engine and itself. macOS has no prctl.
+# Ends the engine when this process dies; macOS has no prctl. A shell starts a child, and becomes the engine. The child
+# reads a pipe until this process, the only writer, ends. Then the child kills the group: the engine and itself.
 _DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
 
 
 def binary(data: Path) -> Path:
-    """Returns the program of the engine, installed or fetched. Raises LocalError. `data`: the folder that keeps a
-    fetched program if the user's cache is not writable."""
+    """Returns the engine's program, installed or fetched. Raises LocalError. `data`: the folder for a fetched program
+    if the user's cache is not writable."""
     if found := find_installed():
         return found
     if has_package():
@@ -72,17 +72,17 @@ def free_port() -> int:
 
 
 async def stop_listening(listener: socket.socket) -> None:
-    """Accept no more connections, and complete the connections just accepted, before the server is closed. Otherwise
-    CPython 3.11 leaves their sockets open."""
+    """Accept no more connections, and let the connections that were just accepted begin. Call it before the server is
+    closed, or CPython 3.11 leaves the sockets of these connections open."""
     asyncio.get_running_loop().remove_reader(listener)
     for _ in range(2):
         await asyncio.sleep(0)
 
 
 class Engine:
-    """One engine process, in memory or on the file `db_path`, which it indexes. `endpoint` is its URL."""
+    """One engine process. `db_path`: the file of the data; None: in memory. `endpoint`: the URL."""
 
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # for the person who starts the engine
 
     def __init__(self, db_path: Path | None = None, port: int | None = None) -> None:
         self.db_path = db_path
@@ -101,7 +101,7 @@ class Engine:
         """Start the engine and wait until it accepts connections. If it does not, raises LocalError with its output."""
         if self.db_path is not None:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
-        command = self.command()  # this may fetch the engine, and Ctrl-C ends a fetch
+        command = self.command()  # before the mask: this may fetch the engine, and Ctrl-C ends a fetch
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C inside Popen would leave the process behind
         try:

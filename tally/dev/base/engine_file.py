@@ -3,10 +3,10 @@
 A write of dynoxide 1.2.1 takes time in proportion to all stream records of the table, old ones included. Without this
 module, each write of a long run would be slower than the last. Writes of DynamoDB do not slow down.
 
-The schema of the file is private to dynoxide. So only this module touches it, trims only the schema version that it
-knows, and touches only a file that `Engine` made. Its tests run on the pinned engine (package.json): if an upgrade
-changes the schema, they fail, and `make dev` is slow but right. If the engine ever expires its stream records after a
-day, as DynamoDB does, delete this module.
+The schema of the file is private to dynoxide. So no other module touches the file. This module touches only a file that
+`Engine` made, and trims only the schema version that it knows. If a new dynoxide (package.json) changes the schema, the
+tests of this module fail, and `make dev` is slow but right. If dynoxide ever deletes its stream records after a day, as
+DynamoDB does, delete this module.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from .errors import LocalError
 
 VERSION = "1.2.1"
-# The checksum of the package, by npm's name of the platform; package-lock.json has the same.
+# The checksum of the package, by npm's name of the platform: the checksum in package-lock.json.
 INTEGRITY = {
     "linux-x64": "sha512-sBHqlxJ9ANkLluFkYRfd5r8Y0ApFew4FhOrlhgRAgD4XzEoFOukEo1nuBTQ1+jTtofqwn4NWQ2k0Tn5mNTjgUg==",
 }
@@ -29,8 +29,8 @@ _SCOPE = "@dynoxide"
 
 
 def fetch_engine(platform: str, fallback_folder: Path) -> Path:
-    """Returns the engine of a platform in INTEGRITY, from the user's cache or `fallback_folder`. If both lack it,
-    fetches and checks it. Raises LocalError."""
+    """Returns the engine of a platform in INTEGRITY, from the user's cache or `fallback_folder`. If both lack the
+    engine, fetches and checks the package. Raises LocalError."""
     name = f"dynoxide-{VERSION}-{platform}"
     for path in (cache_folder() / name, fallback_folder / name):
         if path.is_file():

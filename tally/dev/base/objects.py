@@ -19,12 +19,12 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 PREFIX = "/dev/s3"
-KEY_BYTES_MAX = 1_024  # S3's
+KEY_BYTES_MAX = 1_024  # S3's quota
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _TIME = "%Y-%m-%dT%H:%M:%S.000Z"
-_QUERY_KNOWN = {"list-type", "prefix", "max-keys", "encoding-type", "x-id"}
+_KNOWN_PARAMETERS = {"list-type", "prefix", "max-keys", "encoding-type", "x-id"}
 
 
 class StoredObject(NamedTuple):
@@ -96,7 +96,7 @@ class Buckets:
 
     async def _answer(self, request: web.Request, bucket: str, key: str) -> web.Response:
         chunked = "aws-chunked" in request.headers.get("content-encoding", "")
-        if set(request.query) - _QUERY_KNOWN or "x-amz-copy-source" in request.headers or chunked:
+        if set(request.query) - _KNOWN_PARAMETERS or "x-amz-copy-source" in request.headers or chunked:
             raise ObjectError(501, "NotImplemented", "The local store has whole objects only.")
         match request.method, bool(key):
             case "PUT", True:

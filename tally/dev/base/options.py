@@ -15,7 +15,7 @@ from .words import DEV
 PORT_DEFAULT = "8080"
 DATA_DEFAULT = ".tally"
 COUNTERS = "counters.py"
-MINUTE_DEFAULT_S = 3  # 60 on AWS. With 3, drift appears sooner. Streams deliver within two seconds
+MINUTE_DEFAULT_S = 3  # 60 on AWS. Shorter, so that drift appears soon. Streams deliver within 2 s
 MINUTE_S_MAX = 60
 ENGINES = ("", "dynamodb-local")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?(/.*)?")
@@ -41,13 +41,13 @@ class DevOptions:
     """0: any free port."""
     data: Path
     endpoint: str | None
-    """The address of a DynamoDB engine to use instead of the embedded engine."""
-    page_hosts: str
+    """The address of a DynamoDB engine to use; None: start an engine."""
+    page_hosts: str  # the hosts whose visits count, separated by commas; *: all
     verbose: bool = False
     minute_s: int = MINUTE_DEFAULT_S
     """The length of a minute of the ledger. Schedules run as often in this minute as on AWS in 60 s."""
     streams_endpoint: str | None = None
-    """The endpoint of that engine's streams, if it differs."""
+    """The address of the engine's streams; None: `endpoint`."""
     likers_visible: str = "anyone"
     """Who may see the users that like a post: `likersVisible` of a deployment."""
     team_tables: tuple[str, ...] = ()

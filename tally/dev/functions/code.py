@@ -22,7 +22,7 @@ class CodeVersions:
         self._version = 0
         self._folder = stack.folder(0)
         self.streams: team_tables.Tables = {}
-        """The team tables and their streams, as the running code knows them."""
+        """The team tables and their streams that the running code reads."""
 
     @property
     def counters(self) -> bytes:
@@ -50,7 +50,7 @@ class CodeVersions:
         return await team_tables.find(self._stack.options.team_tables, self._wire)
 
     async def _prepare(self, spawned: Spawned, folder: Path) -> tuple[Zygote, Template]:
-        """Create the tables that the code describes, then let the zygote make the handlers."""
+        """Let the zygote load the code, create the tables that the code needs, and let the zygote make the handlers."""
         zygote, stack = Zygote(*spawned), self._stack
         try:
             document = await zygote.read_document()

@@ -17,12 +17,12 @@ from typing import Any
 from ..stack.prepared import rotate
 
 PATH = "/dev/metrics"
-LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads them too
-LOOK_VERBOSE_S = 0.2  # a person watches the logs
+LOOK_S = 1.0  # between two reads of the logs; a request for the metrics reads the logs, too
+LOOK_VERBOSE_S = 0.2  # with --verbose, because a person watches the logs
 READ_BYTES_MAX = 4 * 1024 * 1024  # of one log in one read
-_MARK = b'"_aws"'
+_EMF_MEMBER = b'"_aws"'
 Name = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Namespace, metric, dimensions."""
+"""The name of a series: namespace, metric, and the name and value of each dimension."""
 
 
 @dataclass
@@ -37,7 +37,6 @@ class MetricSeries:
     last: float = 0
 
     def add(self, value: float) -> None:
-        """Add one value."""
         self.sum += value
         self.count += 1
         self.min, self.max, self.last = min(self.min, value), max(self.max, value), value
@@ -49,8 +48,8 @@ class Metrics:
     def __init__(self, verbose: bool = False) -> None:
         self.series: dict[Name, MetricSeries] = {}
         self._verbose = verbose
-        self._offsets: dict[Path, int] = {}
-        self._rests: dict[Path, bytes] = {}
+        self._offsets: dict[Path, int] = {}  # how many bytes of each log are read
+        self._rests: dict[Path, bytes] = {}  # the last line of each log, if its end is not written
 
     def follow(self, logs: Path, functions: Iterable[str]) -> None:
         """Read what these functions log from now on, each in a file of the folder `logs`. Rename a large file first."""
@@ -86,7 +85,7 @@ class Metrics:
 
     def add_line(self, line: bytes) -> None:
         """Read one line of a log. Ignore it if it has no metrics."""
-        if _MARK not in line:
+        if _EMF_MEMBER not in line:
             return
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             document = json.loads(line)

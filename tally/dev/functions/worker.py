@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class Worker:
-    """One process, which handles one invocation at a time."""
+    """One process, which handles one invocation at a time. `alive`: this program has not killed it."""
 
     zygote: Zygote
     pid: int
@@ -104,7 +104,6 @@ class Worker:
         return Outcome(answer, bool(failed))
 
     def kill(self) -> None:
-        """Kill the process."""
         if self.alive:
             self.alive = False
             self._writer.close()
@@ -113,7 +112,7 @@ class Worker:
 
 
 class Zygote:
-    """The parent of the workers of one version of the code."""
+    """The parent of the workers of one version of the code. `_ended`: the exit statuses of workers, by process id."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process, self._control = process, control
@@ -131,11 +130,11 @@ class Zygote:
         return dict((await self._read_reply())["document"])
 
     async def make_handlers(self, environments: Mapping[str, Mapping[str, str]]) -> None:
-        """Let the process make the handlers. Raises LocalError, for example if the data are of another schema."""
+        """Let the zygote make the handlers. Raises LocalError, for example if a declaration does not fit its data."""
         assert self._writer is not None
         self._writer.write(json.dumps(environments).encode() + b"\n")
         await self._read_reply()
-        self._listening = asyncio.create_task(self._listen())
+        self._listening = asyncio.create_task(self._read_reports_of_ends())
 
     async def _read_reply(self) -> dict[str, Any]:
         assert self._lines is not None
@@ -182,7 +181,7 @@ class Zygote:
     def _end_of(self, pid: int) -> asyncio.Future[int]:
         return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
 
-    async def _listen(self) -> None:
+    async def _read_reports_of_ends(self) -> None:
         assert self._lines is not None
         while line := await self._lines.readline():
             ended = json.loads(line)

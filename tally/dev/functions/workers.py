@@ -12,7 +12,7 @@ from ..base.errors import LocalError
 from ..stack.template import Function
 from .worker import Outcome, Worker, Zygote
 
-WORKERS = 4  # each has a few MB of its own, and shares the rest
+WORKERS = 4  # each needs a few MB of memory, and shares the zygote's memory
 WORKERS_MAX = 2 * WORKERS  # if every worker hangs
 GROW_AFTER_S = 0.02  # a caller that has waited this long gets one more worker, up to WORKERS
 HANG_S = 1.0  # a caller that has waited this long gets a worker beyond WORKERS
@@ -24,8 +24,8 @@ class ThrottledError(Exception):
 
 
 class Workers:
-    """Runs any of `functions`, by its name. Use it from one event loop. `restart`: makes a zygote of the same code if
-    the zygote dies. `bound`: the number of workers, unless all hang."""
+    """Runs the functions. Use it from one event loop. `restart`: makes a new zygote of the same code if the zygote
+    dies. `bound`: how many workers may run, unless all hang."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Workers:
             growth.cancel()
 
     def _grow(self, bound: int = 0) -> None:
-        """Fork a worker if a caller waits and no other fork runs."""
+        """Fork a worker if a caller waits and no other fork runs. `bound`: how many workers may run; 0: as usual."""
         is_wanted = any(not one.done() for one in self._waiting)
         has_room = len(self._zygote.workers) < max(bound, self._bound)
         if is_wanted and has_room and self._starting is None and not self._closed:
@@ -112,10 +112,10 @@ class Workers:
     async def _grow_by_one(self) -> None:
         zygote = self._zygote
         try:
-            if not zygote.alive:  # killed, and all its workers with it
+            if not zygote.alive:  # its workers have ended with it
                 zygote.close()
                 new_zygote = await self._restart()
-                if self._zygote is not zygote:  # new code has replaced it
+                if self._zygote is not zygote:  # new code has replaced the old zygote
                     new_zygote.close()
                     return
                 zygote = self._zygote = new_zygote
@@ -126,17 +126,17 @@ class Workers:
                 zygote.discard(worker)
         except (OSError, LocalError) as error:
             if self._zygote is zygote:
-                self._answer_next(Outcome.failure("Runtime.StartError", str(error)))
+                self._answer_longest_waiting(Outcome.failure("Runtime.StartError", str(error)))
         finally:
             self._starting = None
             self._grow()
 
     def _give(self, worker: Worker) -> None:
         """Give the worker to the caller that has waited longest. If no caller waits, keep the worker idle."""
-        if not self._answer_next(worker):
+        if not self._answer_longest_waiting(worker):
             self._idle.append(worker)
 
-    def _answer_next(self, result: Worker | Outcome) -> bool:
+    def _answer_longest_waiting(self, result: Worker | Outcome) -> bool:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():

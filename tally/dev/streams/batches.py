@@ -1,7 +1,7 @@
-"""Batches and events of a stream shard, and the meaning of an answer. Nothing here waits.
+"""Makes batches and events of a stream shard, and reads a function's answers. Nothing here waits.
 
-Tally's functions use a tumbling window only because its events name the shard. They keep no state in the window, so
-the pump never ends a window.
+Tally's functions use a tumbling window only because its events name the shard. The functions keep no state in the
+window, so the pump never ends a window.
 
 Source: "Using AWS Lambda with Amazon DynamoDB" in Lambda's developer guide: batching, windows, partial batch responses.
 """
@@ -31,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The meaning of an answer. `done`: how many records succeeded, from the first. `error`: why the next failed."""
+    """How a batch ended. `done`: how many records succeeded, from the first. `error`: why the next failed, or empty."""
 
     done: int
     error: str = ""
@@ -45,7 +45,7 @@ class Buffer:
     def __init__(self, mapping: StreamMapping, position: str | None = None) -> None:
         self.mapping = mapping
         self._position = self.read_to = position
-        """`read_to`: the sequence number to continue reading after."""
+        """Sequence numbers, or None. `_position`: of the last record that is done; `read_to`: that was read."""
         self._records: deque[Record] = deque()
         self._bytes = 0
         self._batch_window_began_s = 0.0
@@ -86,7 +86,7 @@ class Buffer:
         return [] if self.wait_s(now_s) else batch
 
     def wait_s(self, now_s: float) -> float:
-        """Returns the time until the batch window of the waiting records ends. 0: the window is over, or empty."""
+        """Returns the time until the batch window of the records ends. 0: it has ended, or there are no records."""
         return max(0.0, self._batch_window_began_s + self.mapping.batch_window_s - now_s) if self._records else 0.0
 
     def mark_done(self, count: int, now_s: float) -> None:
@@ -115,7 +115,7 @@ class Buffer:
 
 
 def read_answer(mapping: StreamMapping, records: Sequence[Record], payload: bytes) -> BatchResult:
-    """Returns the meaning of an answer of a function that did not fail."""
+    """Returns how a batch ended, by the answer of a function that did not fail."""
     try:
         answer = json.loads(payload)
     except ValueError:

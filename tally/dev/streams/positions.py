@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """The position of a mapping in a shard: the last sequence number that it has passed."""
+    """The position of a mapping in a shard: the last sequence number that it has passed; None: at the start."""
 
     sequence: str | None = None
     ended: bool = False
@@ -27,7 +27,7 @@ class Positions:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._positions: dict[str, Position] = {}
-        self._dirty = False
+        self._has_changed = False
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # no file, or another version of it
             stored = json.loads(path.read_bytes()) if path else {}
             self._positions = {name: Position(*position) for name, position in stored.items()}
@@ -39,13 +39,13 @@ class Positions:
     def set(self, mapping: str, stream: str, shard: str, position: Position) -> None:
         """Store the position of a mapping."""
         name = f"{mapping} {stream} {shard}"
-        self._dirty |= self._positions.get(name) != position
+        self._has_changed |= self._positions.get(name) != position
         self._positions[name] = position
 
     def write(self) -> None:
         """Write the file if a position has changed."""
-        if self._dirty and self._path is not None:
+        if self._has_changed and self._path is not None:
             fresh = self._path.with_suffix(".new")
             fresh.write_text(json.dumps(self._positions))
             os.replace(fresh, self._path)
-            self._dirty = False
+            self._has_changed = False

@@ -1,7 +1,7 @@
 """Reads the engine's streams and invokes functions as the stack's event source mappings say.
 
-A task reads each shard of each mapping, one batch at a time and in order. It retries a failed batch without end, in
-halves, as Lambda does.
+Each shard of each mapping has a task, which delivers one batch at a time, in order. It retries a failed batch without
+end, in halves, as Lambda does.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..stack.mappings import StreamMapping
 from .batches import BatchResult, Buffer, Record, halves, read_answer
 from .positions import Position, Positions
 
-POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda; longer while a window is open
-READ_ANYWAY_S = 1.0  # read even if the engine's file looks unchanged: two writes of one millisecond have one time
+POLL_S = 0.25  # between two reads of a shard without new records, as at Lambda
+READ_ANYWAY_S = 1.0  # after it, read an engine file that looks unchanged: two writes in a millisecond look like one
 READ_RECORDS_MAX = 1_000  # of one read, DynamoDB's quota
-LIST_SHARDS_S = 10.0  # between two listings of the shards; the embedded engine has one shard a table
+LIST_SHARDS_S = 10.0  # between two listings of the shards, which rarely change: the embedded engine never splits one
 WRITE_S = 0.5  # between two writes of the positions; a restart after a kill replays the records since the last write
-RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not spin
+RETRY_FIRST_S, RETRY_S_MAX = 0.1, 5.0  # between attempts: a broken consumer must not use a whole CPU
 SAY_EVERY = 20  # print the first failure of a batch, then each twentieth failure
-_TRIMMED = "TrimmedDataAccessException"  # raised for a deleted position, at once or when its iterator is used
+_TRIMMED = "TrimmedDataAccessException"  # GetShardIterator or GetRecords: the record at this position is deleted
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Pump:
     tasks: asyncio.TaskGroup = field(init=False)
     following: list[tuple[StreamMapping, asyncio.Task[None]]] = field(default_factory=list)
     progress: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By table and mapping: everything up to this sequence number is done, in the shard of the last read."""
+    """By table and mapping: the sequence number up to which all records are done, in the shard that was read last."""
     disabled: dict[str, asyncio.Event] = field(default_factory=dict)
     """By name: each disabled mapping, and the event that enables it. Every mapping is enabled at the start."""
 
@@ -60,7 +60,7 @@ class Pump:
 
     def passed(self) -> dict[str, int]:
         """Returns the sequence number that all mappings of a table have passed, by table. The server deletes records up
-        to this number. So a table is missing if a mapping has not read it, or if it is a team table, whose stream other
+        to this number. So the result lacks a table that a mapping has not read, and a team table, whose stream other
         programs may read."""
         mapping_counts = Counter(mapping.table for mapping in self.mappings if mapping.counters is None)
         return {
@@ -70,11 +70,11 @@ class Pump:
         }
 
     async def run(self) -> None:
-        """Run until cancelled. Report an engine without streams, and wait."""
+        """Run until cancelled. If the engine has no streams, say so once, and only wait."""
         async with asyncio.TaskGroup() as tasks:
             self.tasks = tasks
             self.follow(self.mappings)
-            tasks.create_task(self._write())
+            tasks.create_task(self._write_positions())
 
     def follow(self, mappings: Sequence[StreamMapping]) -> None:
         """Follow these mappings from now on, and no others. Call it after `run` has begun."""
@@ -88,8 +88,8 @@ class Pump:
         self.following = continuing + new
 
     async def _follow(self, mapping: StreamMapping) -> None:
-        """Read each shard of the mapping's stream, a shard after its parent."""
-        stream = await self._stream(mapping)
+        """Read each shard of the mapping's stream. A shard with a parent begins after the end of the parent."""
+        stream = await self._find_stream_arn(mapping)
         if stream is None:
             return
         started: set[str] = set()
@@ -103,7 +103,7 @@ class Pump:
                         tasks.create_task(ShardReader(self, mapping, stream, shard["ShardId"]).run())
                 await asyncio.sleep(LIST_SHARDS_S)
 
-    async def _stream(self, mapping: StreamMapping) -> str | None:
+    async def _find_stream_arn(self, mapping: StreamMapping) -> str | None:
         try:
             described = await self.wire.call("dynamodb", "DescribeTable", TableName=mapping.table)
             arn = described["Table"].get("LatestStreamArn")
@@ -117,7 +117,7 @@ class Pump:
         return None
 
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
-        """Returns all shards, parents first, as DynamoDB lists them. Stops if the engine does not answer."""
+        """Returns all shards, parents first, as DynamoDB lists them. If the engine fails, returns the shards so far."""
         shards: list[dict[str, Any]] = []
         more: dict[str, str] | None = {}
         with contextlib.suppress(WireError):
@@ -128,7 +128,7 @@ class Pump:
                 more = {"ExclusiveStartShardId": last} if last else None
         return shards
 
-    async def _write(self) -> None:
+    async def _write_positions(self) -> None:
         try:
             while True:
                 await asyncio.sleep(WRITE_S)
@@ -137,7 +137,7 @@ class Pump:
             self.positions.write()
 
     def engine_stamp(self) -> object:
-        """Returns a value that differs after each write of the engine; None without a file to look at."""
+        """Returns a value that differs after each write of the engine; None if the engine's file is not known."""
         with contextlib.suppress(OSError):
             if self.engine_file is not None:
                 stat = self.engine_file.with_name(f"{self.engine_file.name}-wal").stat()
@@ -146,7 +146,7 @@ class Pump:
 
 
 class ShardReader:
-    """One shard of one mapping."""
+    """Reads one shard for one mapping, and delivers the records."""
 
     def __init__(self, pump: Pump, mapping: StreamMapping, stream: str, shard: str) -> None:
         self._pump, self._mapping, self._stream, self._shard = pump, mapping, stream, shard
@@ -155,7 +155,7 @@ class ShardReader:
         self._buffer, self._ended = Buffer(mapping, position.sequence), position.ended
         self._iterator: str | None = None
         self._caught_up = self._should_pause = False
-        self._last_stamp: object = None
+        self._last_stamp: object = None  # the engine's stamp before the last read, if it read no records
         self._read_at_s = 0.0
 
     async def run(self) -> None:
@@ -180,8 +180,8 @@ class ShardReader:
     async def _read_stream(self) -> None:
         """Read once, if there may be new records and the buffer has room."""
         stamp, now_s = self._pump.engine_stamp(), time.monotonic()
-        idle = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < READ_ANYWAY_S
-        if self._buffer.is_full or (self._caught_up and idle):
+        is_same = stamp is not None and stamp == self._last_stamp and now_s - self._read_at_s < READ_ANYWAY_S
+        if self._buffer.is_full or (self._caught_up and is_same):
             return
         self._read_at_s = now_s
         if self._iterator is None:
@@ -197,10 +197,10 @@ class ShardReader:
         records = answer.get("Records", [])
         self._buffer.add((to_lambda_record(record, self._arn) for record in records), time.time())
         self._caught_up = not records
-        self._should_pause = len(records) < READ_RECORDS_MAX // 2  # else a slow stream costs a read for each record
+        self._should_pause = len(records) < READ_RECORDS_MAX // 2  # a slow stream must not cost a read for each record
         self._last_stamp = stamp if not records else None
         self._iterator = answer.get("NextShardIterator")
-        if self._iterator is None:  # the shard is closed, and this was its end: deliver the rest
+        if self._iterator is None:  # the shard is closed and read to its end: deliver the rest, whatever the window
             while batch := self._buffer.next_batch(float("inf")):
                 await self._deliver(batch)
             self._ended = True
@@ -217,7 +217,7 @@ class ShardReader:
 
     async def _iterator_at(self, **where: str) -> str:
         """Returns an iterator of the shard. TRIM_HORIZON is the oldest record that the engine still has."""
-        where |= {"StreamArn": self._stream, "ShardId": self._shard}
+        where |= {"StreamArn": self._stream, "ShardId": self._shard}  # fields of GetShardIterator
         answer = await self._pump.wire.call("streams", "GetShardIterator", **where)
         return str(answer["ShardIterator"])
 
@@ -228,7 +228,7 @@ class ShardReader:
             self._pump.progress.setdefault(mapping.table, {})[mapping.name] = sequence
 
     async def _deliver(self, batch: Sequence[Record]) -> None:
-        """Deliver a batch, in parts if the function fails on all of it, until each record is done."""
+        """Deliver a batch until each record is done. If the function raises an error, deliver halves of the batch."""
         pending: deque[Sequence[Record]] = deque([batch] if batch else [])
         failures = 0
         while pending:

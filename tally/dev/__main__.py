@@ -18,18 +18,18 @@ class StopError(KeyboardInterrupt):
     """Ctrl-C. A plain KeyboardInterrupt inside an `exec` ends CPython by SIGINT, and each dataclass runs an `exec`."""
 
 
-def leave(number: int, frame: FrameType | None) -> None:
+def exit_during_imports(number: int, frame: FrameType | None) -> None:
     """Handle SIGINT and SIGTERM during imports, because CPython turns an exception in an import into a TypeError."""
     os.write(sys.stdout.fileno(), b"tally: stopped\n")
     os._exit(0)
 
 
-def stop(number: int, frame: FrameType | None) -> None:
+def raise_stop_error(number: int, frame: FrameType | None) -> None:
     """Handle SIGINT and SIGTERM until the server has its own handlers."""
     raise StopError
 
 
-def handle(handler: Callable[[int, FrameType | None], None]) -> None:
+def handle_stop_signals_by(handler: Callable[[int, FrameType | None], None]) -> None:
     """Let `handler` handle SIGINT and SIGTERM from now on."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
@@ -45,7 +45,7 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a line may quote characters that the terminal lacks
-    handle(leave)
+    handle_stop_signals_by(exit_during_imports)
     try:
         run(DevOptions.read(sys.argv[1:], os.environ, Path.cwd()))
         say("stopped")
@@ -63,7 +63,7 @@ def run(options: DevOptions) -> None:
 
     from .stack.prepared import prepare_stack
 
-    handle(stop)
+    handle_stop_signals_by(raise_stop_error)
     with prepare_stack(options) as (stack, spawned):
         from .server import serve  # while the code of the functions loads in another process
 

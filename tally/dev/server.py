@@ -35,13 +35,13 @@ from .streams.pump import Pump
 
 ENGINE_CHECK_S = 0.5  # between two checks of the engine
 CODE_CHECK_S = 1.0  # between two checks for changed code
-_CODE = (".py", ".js", ".html", ".css")  # handlers, and what browsers load
+_CODE_SUFFIXES = (".py", ".js", ".html", ".css")  # of the functions' code, and of what browsers load
 _server_log = logging.getLogger("aiohttp.server")
 
 
 async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. Raises LocalError if the code does not load, or the engine dies."""
-    # The server answers bytes that are not HTTP with 400. That is not an error of this program.
+    # aiohttp answers bytes that are not HTTP with 400, and logs an error, which is not an error of this program.
     _server_log.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ async def serve(stack: PreparedStack, spawned: Spawned, say: Say) -> None:
 
 
 async def _run_on_schedule(every_s: float, workers: Workers, function: str) -> None:
-    """Invoke the function as EventBridge does. If a run fails, its log says why, and the next run tries again."""
+    """Invoke the function after every `every_s` seconds, as EventBridge does. A failed run only writes a log."""
     event = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}).encode()
     while True:
         await asyncio.sleep(every_s)
@@ -95,7 +95,7 @@ async def _run_on_schedule(every_s: float, workers: Workers, function: str) -> N
 
 
 async def _watch_engine(engine: Engine | None) -> None:
-    """Raise LocalError when the embedded engine dies. An engine that the person started is not watched."""
+    """Raise LocalError when the engine dies. Without an engine of this program (None), only wait."""
     while engine is None or engine.alive():
         await asyncio.sleep(ENGINE_CHECK_S)
     text = "the DynamoDB engine died; its file has every acknowledged write: start again"
@@ -109,15 +109,15 @@ async def _watch_code(
     options = stack.options
     sources = [options.counters] if options.is_packaged else [options.counters.parent, PACKAGE]
     stamps = file_stamps(sources)
-    # If a person saved the counters while the stack started, `stamps` includes that write. The first check loads it.
-    seen = stamps if _read(options.counters) == code.counters else {}, code.streams
+    # If a person saved the counters while the stack started, start with no stamps, so that the first check loads them.
+    loaded = stamps if _read(options.counters) == code.counters else {}, code.streams
     while True:
         await asyncio.sleep(CODE_CHECK_S)
         present = file_stamps(sources), await code.find_team_tables()
-        if present == seen:
+        if present == loaded:
             continue
-        tables_changed = present[1] != seen[1]
-        seen, counters_before, routes_before = present, code.counters, stack.template.routes
+        tables_changed = present[1] != loaded[1]
+        loaded, counters_before, routes_before = present, code.counters, stack.template.routes
         counters = _read(options.counters)
         try:
             zygote, template = await code.load_next(counters)
@@ -138,19 +138,19 @@ async def _watch_code(
 
 
 def _read(path: Path) -> bytes:
-    """Returns the content of a file; b"" if the file is gone, which declares no counters and so does not load."""
+    """Returns the content of a file; b"" if there is no file. A counters.py without content does not load."""
     with contextlib.suppress(OSError):
         return path.read_bytes()
     return b""
 
 
 def file_stamps(sources: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """Returns a value that differs after any change of a file of the sources. A source is a file or a whole folder."""
+    """Returns a value that differs after any change of a file. `sources`: files, and folders with all their files."""
     stamps = {}
     for source in sources:
         for folder, _, names in os.walk(source) if source.is_dir() else [(source.parent, (), [source.name])]:
-            for path in (os.path.join(folder, name) for name in names if name.endswith(_CODE)):
+            for path in (os.path.join(folder, name) for name in names if name.endswith(_CODE_SUFFIXES)):
                 with contextlib.suppress(OSError):  # the file is gone
                     stat = os.stat(path)
-                    stamps[path] = stat.st_mtime_ns, stat.st_size  # two writes at one tick of the clock differ in size
+                    stamps[path] = stat.st_mtime_ns, stat.st_size  # two writes may have one time, and differ in size
     return stamps

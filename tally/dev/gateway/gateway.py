@@ -27,17 +27,17 @@ from .event import Response
 from .routes import Bucket, Match, Routes, decoded
 from .tokens import Issuer, TokenRefusedError, claim_text
 
-BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, like the next two
+BODY_BYTES_MAX = 10 * 1024 * 1024  # API Gateway's quota, as the next two constants
 HEADER_BYTES_MAX = 10_240
 INTEGRATION_S_MAX = 30.0
 _ACCESS_LOG_FORMAT = '{"requestId": "$context.requestId", "route": "$context.routeKey", "status": "$context.status"}'
-_VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
+_LOG_VARIABLE = re.compile(r"\$context\.([A-Za-z.]+)")
 _WHOLE_URL = re.compile(r"^https?://[^/?]*")  # RFC 9112, section 3.2.2: clients of proxies send a whole URL
 _GATEWAY_HEADERS = {"content-length", "transfer-encoding", "connection", "date", "server"}  # the gateway sets these
 
 
 class GatewayError(Exception):
-    """Becomes an answer of API Gateway itself: `{"message": …}`. `reason` goes into the access log."""
+    """API Gateway itself answers: `{"message": …}`. `reason`: for the access log, as `$context.authorizer.error`."""
 
     def __init__(self, status: int, message: str, reason: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -55,10 +55,10 @@ class LogEntry:
     def line(self, log_format: str) -> str:
         """Returns the line, with `-` for an unknown value."""
         self.values["responseLatency"] = str(round((time.monotonic() - self.started_s) * 1000))
-        return _VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
+        return _LOG_VARIABLE.sub(lambda match: self._value(match[1]), log_format) + "\n"
 
     def _value(self, name: str) -> str:
-        """Returns the text of a variable. `messageString` has quotes of its own, unless it is the bare `-`."""
+        """Returns the text of a variable. `messageString` gets quotes here, and other values by the format."""
         if name == "error.messageString" and "error.message" in self.values:
             return json.dumps(self.values["error.message"])
         return json.dumps(self.values.get(name, "-"))[1:-1]
@@ -136,13 +136,13 @@ class Gateway:
         authorizer = self._authorize(match, headers.get("authorization", ""))
         try:
             body = await request.read()
-        except web.HTTPRequestEntityTooLarge:  # the application's client_max_size, BODY_BYTES_MAX
+        except web.HTTPRequestEntityTooLarge:  # the application's client_max_size is BODY_BYTES_MAX
             raise GatewayError(413, "Request Entity Too Large") from None
         api_event = event.event(request, path, query, body, match, authorizer, request_id)
         return await self._integrate(match, api_event, entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
-        """Returns the caller's part of the event. Raises GatewayError: 401 for a wrong token, 403 without the scope."""
+        """Returns the caller's part of the event; None if the route takes no token. Raises GatewayError (401, 403)."""
         route = match.route
         if not route.signed_in:
             return None

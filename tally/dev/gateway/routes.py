@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from ..stack.template import Route, Throttle
 
-_BROKEN = re.compile("%(?![0-9A-Fa-f]{2})")
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def decoded(path: str) -> str:
@@ -20,7 +20,7 @@ def decoded(path: str) -> str:
     hotsock/voker, vokerhttp/testdata/ingress-paths.json.
     """
     decoded_once = unquote(path).partition("?")[0]
-    if _BROKEN.search(decoded_once):
+    if _BROKEN_ESCAPE.search(decoded_once):
         raise ValueError(f"{path!r} is not percent-encoded twice over")
     return unquote(decoded_once)
 

@@ -26,7 +26,7 @@ _BEARER = "bearer "
 
 
 class TokenRefusedError(Exception):
-    """The authorizer refuses the token. The message is API Gateway's `error_description`."""
+    """The authorizer does not accept the token. The message is API Gateway's `error_description`."""
 
 
 class TokenRequestError(Exception):
@@ -34,7 +34,7 @@ class TokenRequestError(Exception):
 
 
 class TokenRequest(NamedTuple):
-    """A token's user, scopes (separated by spaces) and lifetime."""
+    """What a token shall say: its user, its scopes (separated by spaces) and its lifetime."""
 
     subject: str
     scope: str = ""
@@ -44,7 +44,7 @@ class TokenRequest(NamedTuple):
 
 
 class Issuer:
-    """Signs tokens. It keeps the key in a file, so that tokens survive a restart."""
+    """Signs and verifies tokens. Keeps the key in a file, so that tokens stay valid after a restart."""
 
     def __init__(self, url: str, audience: tuple[str, ...], key_path: Path, console_client: str = "") -> None:
         self.url = url
@@ -77,7 +77,7 @@ class Issuer:
             claims["scope"] = request.scope
         if request.groups is not None:
             claims["client_id"] = self._console_client
-        if request.groups:  # Cognito leaves the claim out for a user without a group
+        if request.groups:  # for a user without groups, Cognito leaves the claim out
             claims["cognito:groups"] = request.groups
         signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.key_id})
         return {"access_token": signed, "token_type": "Bearer", "expires_in": request.lifetime_s}

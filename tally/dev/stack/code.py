@@ -1,7 +1,7 @@
 """The folder of the functions' code: links to the sources, and a copy of `counters.py`.
 
-A person may write `counters.py` while the functions run. So each version has a folder of its own, and if a process has
-to start again, it loads the last version that worked.
+A person may write `counters.py` while the functions run. So each version has a folder of its own. If the zygote dies,
+a new zygote loads the last version that worked.
 """
 
 from __future__ import annotations

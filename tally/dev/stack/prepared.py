@@ -1,4 +1,4 @@
-"""Prepares a stack before it serves: port, data folder, engine, and a zygote that imports the code at the same time."""
+"""Prepares a stack before it serves: takes the port and the data folder, and starts the engine beside the zygote."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from .code import Spawned
 from .mappings import StreamMapping
 from .template import Template
 
-STACK, SERVICE = "Tally-local", "Tally-dev"
+STACK, SERVICE = "Tally-local", "Tally-dev"  # the stack's name; the name of the service in metrics and logs
 TABLES = {name: f"{STACK}-{name.capitalize()}Table" for name in ("counts", "receipts", "ledger", "salts")}
 """The names of the tables on the engine. Shard ids contain them, and boto3 rejects shard ids below 28 characters."""
 BUCKET, BUS = "tally-local-deadletterbucket", "tally-local"
 CONSOLE_CLIENT = "console"  # the client id of people who sign in to the console
-AUDIENCE = ("programs", CONSOLE_CLIENT)
+AUDIENCE = ("programs", CONSOLE_CLIENT)  # for whom an accepted token is: its `aud` or `client_id`
 LOG_BYTES_MAX = 20 * 1024 * 1024  # at the next start, a larger log becomes `.log.old`
 
 
 @dataclass
 class PreparedStack:
-    """A prepared stack: its options, its engine, the socket to serve on. `template` is empty until code is loaded."""
+    """A prepared stack. `template` is empty until code is loaded."""
 
     options: DevOptions
-    listener: socket.socket
-    endpoint: str
-    engine: Engine | None
+    listener: socket.socket  # serves the HTTP API
+    endpoint: str  # the address of DynamoDB
+    engine: Engine | None  # None: the person started DynamoDB
     template: Template = field(default_factory=lambda: Template({}, ()))
 
     @property
@@ -57,7 +57,6 @@ class PreparedStack:
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs."""
         return self.options.data / "logs"
 
     @property
@@ -92,7 +91,7 @@ class PreparedStack:
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ACCESS_KEY_ID": "local",
             "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_CONFIG_FILE": os.devnull,  # a person's profile is not Lambda's
+            "AWS_CONFIG_FILE": os.devnull,  # Lambda has no profile, so a person's profile must not count
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}",
@@ -137,7 +136,7 @@ class PreparedStack:
 
     @property
     def scaled_mappings(self) -> list[StreamMapping]:
-        """The event source mappings, with batch windows as much shorter as the minute is (`options.minute_s`)."""
+        """The event source mappings. If `options.minute_s` is half of 60 s, batch windows are half as long, too."""
         return [one.scaled_to(self.options.minute_s) for one in self.template.mappings]
 
     @property
@@ -175,7 +174,7 @@ def stream_stand_in(table: str) -> str:
 
 @contextlib.contextmanager
 def prepare_stack(options: DevOptions) -> Iterator[tuple[PreparedStack, Spawned]]:
-    """Take the port and the data folder, let a zygote import the code, start the engine. Raises LocalError."""
+    """Take the port and the data folder, let a zygote import the code, and start the engine. Raises LocalError."""
     with contextlib.ExitStack() as exits:
         listener = exits.enter_context(contextlib.closing(_listen(options.port)))
         exits.enter_context(_lock_folder(options.data))

@@ -30,7 +30,7 @@ async def create(tables: Mapping[str, Any], ttl_attribute: str, wire: Wire, endp
                 await wire.call("dynamodb", "UpdateTable", TableName=name, StreamSpecification=stream)
                 table = (await wire.call("dynamodb", "DescribeTable", TableName=name))["Table"]
             ttl = (await wire.call("dynamodb", "DescribeTimeToLive", TableName=name))["TimeToLiveDescription"]
-            if ttl.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:  # DynamoDB refuses to enable it twice
+            if ttl.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:  # DynamoDB rejects a second call
                 enabled = {"Enabled": True, "AttributeName": ttl_attribute}
                 await wire.call("dynamodb", "UpdateTimeToLive", TableName=name, TimeToLiveSpecification=enabled)
             if arn := table.get("LatestStreamArn"):

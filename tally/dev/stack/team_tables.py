@@ -21,7 +21,7 @@ from .template import Template
 
 
 class FoundTable(NamedTuple):
-    """A table that the engine has."""
+    """A table that the engine has. `view`: the view type of its stream; None: the table has no stream."""
 
     keys: Sequence[str]
     stream: str

@@ -56,7 +56,7 @@ class Cors:
 
 @dataclass(frozen=True)
 class Template:
-    """The stack. Tables and functions have their local names."""
+    """The stack, with the names of tables and functions in `make dev`."""
 
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
@@ -74,7 +74,8 @@ class Template:
     """Notes on the counters and the team tables. The stack runs nevertheless."""
 
     def with_variables(self, values: Mapping[str, str], team_tables: str) -> Template:
-        """Returns the stack with other variables of its functions. `values`: values by stand-ins (prepared.py)."""
+        """Returns the stack with other variables of its functions. `values`: values by stand-ins, which they
+        replace (prepared.py). `team_tables`: the value of TALLY_TEAM_TABLES."""
         functions = {}
         for name, function in self.functions.items():
             variables = {variable: values.get(value, value) for variable, value in function.environment.items()}

@@ -1,11 +1,11 @@
 """The zygote: it imports the functions' code once, describes the stack, and forks the workers that run functions.
 
-A worker can run any function, one event at a time. Event and answer are JSON, as in Lambda. The zygote runs as a
-program in the folder of the handlers and imports nothing else of `tally.dev`. So new code needs a new zygote, and code
-that does not load cannot harm the server.
+A worker can run any function, one event at a time. Event and answer are JSON, as in Lambda. The zygote is a process of
+its own, so code that does not load cannot harm the server. Changed code needs a new zygote. This file imports nothing
+else of `tally.dev`, as a deployed function cannot.
 
 The server and the zygote exchange lines of JSON over the socket whose descriptor is the zygote's argument:
-the server sends where functions run; the zygote sends the description of the stack; the server sends the variables of
+the server sends the `Surroundings`; the zygote sends the description of the stack; the server sends the variables of
 each function; the zygote says that it is ready. After that, each byte from the server brings a socket for one more
 worker, and the zygote reports how each worker ended.
 """
@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-HEAD = struct.Struct(">II")  # before an event: how many bytes its head (for LambdaContext) and the event have
+HEAD = struct.Struct(">II")  # before each event: how many bytes the head (for LambdaContext) and the event have
 TAKEN = b"+"  # the worker has begun with the event; without this byte, another worker can run it
 ANSWER = struct.Struct(">BI")  # before an answer: whether the answer is an error, and how many bytes it has
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -60,26 +60,26 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     lines = control.makefile("rb")
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker may be killed
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker may be killed before it flushes
 
-    def say(**what: Any) -> None:
+    def send(**message: Any) -> None:
         with contextlib.suppress(OSError):  # the server has ended, and this process will end, too
-            control.sendall(json.dumps(what).encode() + b"\n")
+            control.sendall(json.dumps(message).encode() + b"\n")
 
     sys.path[0] = os.getcwd()  # the folder of the handlers instead of this file's folder
     try:
         declared, document = load_code(json.loads(lines.readline()))
-        say(document=document)
+        send(document=document)
         environments = json.loads(lines.readline() or b"{}")
         handlers = make_handlers(declared, environments)
     except Exception as error:  # a person's code may raise any exception
         traceback.print_exc()
-        say(error=f"{type(error).__name__}: {error}".removeprefix("ConfigurationError: "))
+        send(error=f"{type(error).__name__}: {error}".removeprefix("ConfigurationError: "))
         return
     gc.collect()
     gc.freeze()  # the workers share the objects that exist at this point
-    signal.signal(signal.SIGCHLD, lambda *_: report_ended(say))
-    say(ready=True)
+    signal.signal(signal.SIGCHLD, lambda *_: report_ended(send))
+    send(ready=True)
     while True:
         message, sockets, *_ = socket.recv_fds(control, 1, 1)
         if not message:
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def load_code(surroundings: Json) -> tuple[Any, Json]:
-    """Returns the declarations in the file of counters, and the document that describes the stack."""
+    """Returns the declarations in counters.py, and the description of the stack. Writes the API document to a file."""
     from tally.api.operation import UserVisibility
     from tally.contract import deployment
     from tally.contract.declarations import Declarations
@@ -114,7 +114,7 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     tables, streams = ({one: names[kind][one.value] for one in schemas} for kind in ("tables", "streams"))
     place = deployment.Surroundings(
         **{**names, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
-        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server knows which tables exist
+        team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server adds their streams
     )
     openapi = document_json(declared.operations, declared.counters, likers_visible=place.likers_visible)
     health.OPENAPI_FILE.write_text(openapi, encoding="utf-8")
@@ -122,7 +122,7 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
 
 
 def make_handlers(declared: Any, environments: Mapping[str, Mapping[str, str]]) -> dict[str, Handler]:
-    """Returns the handlers. Each is made with the variables of its function only, as at its cold start."""
+    """Returns the handlers by name. Each is made with the variables of its function only, as at a cold start."""
     from tally.dynamo import client
 
     check_fingerprints(declared, next(iter(environments.values())))
@@ -157,12 +157,12 @@ def set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def report_ended(say: Callable[..., None]) -> None:
+def report_ended(send: Callable[..., None]) -> None:
     """Report how each ended worker ended."""
     with contextlib.suppress(ChildProcessError):
         while (process := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             pid, status = process
-            say(pid=pid, status=os.waitstatus_to_exitcode(status))
+            send(pid=pid, status=os.waitstatus_to_exitcode(status))
 
 
 def run_events(
@@ -185,13 +185,13 @@ def run_events(
             set_environment(environments[name])
             for number in (1, 2):
                 os.dup2(logs[log], number)
-        observe.logger.set_correlation_id(None)  # the id of the last event, perhaps of another function
+        observe.logger.set_correlation_id(None)  # it is still the id of the last event, perhaps of another function
         failed, answer = answer_event(handlers[name], event, LambdaContext(head))
         connection.sendall(ANSWER.pack(failed, len(answer)) + answer)
 
 
 def answer_event(handler: Handler, event: bytes, context: LambdaContext) -> tuple[bool, bytes]:
-    """Returns whether the handler failed, and its answer as JSON. As in Lambda, an answer must be JSON."""
+    """Returns whether the handler failed, and the answer or the error as JSON. As in Lambda, an answer must be JSON."""
     try:
         answer = handler(json.loads(event), context)
     except Exception as error:
@@ -202,11 +202,11 @@ def answer_event(handler: Handler, event: bytes, context: LambdaContext) -> tupl
         return True, report("Runtime.MarshalError", f"Unable to marshal response: {error}", context)
 
 
-def report(kind: str, error: object, context: LambdaContext) -> bytes:
-    """Returns an error as Lambda answers it, and logs it."""
+def report(error_type: str, error: object, context: LambdaContext) -> bytes:
+    """Logs an error, and returns it as Lambda answers it."""
     document = {
         "errorMessage": str(error),
-        "errorType": kind,
+        "errorType": error_type,
         "requestId": context.aws_request_id,
         "stackTrace": traceback.format_exc().splitlines(),
     }
@@ -215,7 +215,7 @@ def report(kind: str, error: object, context: LambdaContext) -> bytes:
 
 
 def die_with_parent() -> None:
-    """Let Linux kill this process when its parent dies. A child may call this before exec."""
+    """Let Linux kill this process when its parent dies. A forked child calls this, or Popen as its `preexec_fn`."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

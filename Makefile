@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-annotate --custom-compile-command "make lock"
 PYTEST := $(PY) -m pytest --numprocesses auto --dist worksteal
 UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/uv
-# ENGINE=dynamodb-local: `make dev`, or the tests with a store, run on AWS's DynamoDB Local.
+# With ENGINE=dynamodb-local, `make dev` and the tests of `make test` that need a store run on AWS's DynamoDB Local.
 export ENGINE
 ENGINE_TARGET := $(if $(ENGINE),engine)
 ifneq ($(filter-out dynamodb-local,$(ENGINE)),)
@@ -19,7 +19,7 @@ CDK := node_modules/.bin/cdk
 NPM := npm ci --no-audit --no-fund --loglevel=error
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 export AWS_CDK_DISABLE_CLI_TELEMETRY := true
-# Every process uses cached bytecode. Without the cache each test worker would compile all modules: 8 s of CPU.
+# Let Python write bytecode, which later processes read. Else each test worker compiles all modules: 8 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# If PYTHON is given and has another version than the environment, make replaces the environment.
+# If somebody gives PYTHON and its version is not that of the environment, make replaces the environment.
 VERSION := -c 'import sys; print(sys.version)' 2>&1
 ifneq ($(origin PYTHON),file)
 ifneq "$(shell $(PYTHON) $(VERSION))" "$(shell $(PY) $(VERSION))"
@@ -76,7 +76,7 @@ node_modules/.ready: package-lock.json
 	@$(NPM) --omit=dev --omit=peer
 	@touch $@
 
-# In package.json the command `cdk` is a peer dependency, so that npm can leave it out without the test tools.
+# In package.json the command `cdk` is a peer dependency, so that npm can install `cdk` without the tools of the tests.
 node_modules/.cdk: package-lock.json | node_modules/.ready
 	@$(NPM) --omit=dev
 	@touch node_modules/.ready $@
@@ -85,7 +85,7 @@ node_modules/.tests: package-lock.json | node_modules/.ready
 	@$(NPM)
 	@touch node_modules/.ready node_modules/.cdk $@
 
-# DynamoDB Local is downloaded once, before many tests need it at the same time.
+# Fetches DynamoDB Local once, before many tests need it at the same time.
 engine: $(VENV)/.ready
 	@$(PY) -m tally.dev.base.dynamodb_local
 
@@ -104,12 +104,12 @@ soak: setup ## make a million changes while requests fail and consumers are kill
 test: setup-tests lint $(ENGINE_TARGET) ## run lint and the tests of the product (ARGS=tests/unit for some; ENGINE=dynamodb-local for another engine)
 	@$(PYTEST) -m "not long" --ignore=tests/emulator $(if $(ENGINE),$(or $(ARGS),tests/invariants tests/integration),$(ARGS))
 
-# DynamoDB Local runs the tests of changes, limits, retries, keys and streams. Python 3.14, as in Lambda, runs the core's tests.
-# The list has each file with known failures (tests/engines/dynamodb_local.py), so that each new failure or pass is seen.
+# The tests of changes, limits, retries, keys and streams, which `test-all` also runs on DynamoDB Local: also each file
+# with known failures on it (tests/engines/dynamodb_local.py), so that somebody sees a new failure, or a new pass.
 ON_LOCAL := $(addprefix tests/invariants/test_,likes.py limits.py lost_answers.py keys.py cost.py streams_wire.py \
   changes.py changed_holds.py deletion.py holds.py forgetting.py overrides.py uniques.py voids.py settling.py late_commits.py team_heartbeats.py) \
   $(addprefix tests/integration/test_,reads.py sweep.py)
-# `make dev` on DynamoDB Local: README's session, the demo, kill -9, the death of the engine, and a new counter.
+# The tests of `make dev` that also run on it: README's session, the demo, kill -9, the engine's death, a new counter.
 DEV_ON_LOCAL := $(addprefix tests/e2e/test_,readme.py demo.py $(addprefix life.py::test_, \
   acknowledged_changes_survive_kill_9 make_dev_ends_with_one_line_when_the_engine_dies \
   a_counter_that_is_declared_while_make_dev_runs_gets_its_routes))
@@ -147,7 +147,7 @@ pictures: setup-tests ## take the pictures of README.md and docs/: the console a
 fuzz: setup-tests ## send thousands of random requests to a running `make dev`, and check the answers by its OpenAPI document
 	@$(PY) -m tests.e2e.schemathesis_run --url http://localhost:$(PORT) $(ARGS)
 
-# Lint reads the subjects of the commits after this one. A comment in the line itself would add spaces to the value.
+# Lint reads the subjects of the commits after this commit. A comment behind the value would add spaces to the value.
 SINCE := f778003
 lint: setup-tests ## run ruff and mypy, and check the imports between subpackages (.importlinter) and the subjects of commits
 	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/mypy --no-error-summary

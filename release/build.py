@@ -5,7 +5,7 @@
     tally/console/uPlot.*  the charts
     tally/cli/cdk.json     the settings that `tally init` writes
 
-The wheel has uncommitted changes, and no file that git ignores.
+The wheel includes uncommitted changes, but no file that git ignores.
 """
 
 from __future__ import annotations

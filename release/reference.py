@@ -43,13 +43,13 @@ DEFAULT_CHARACTERS_MAX = 24
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Returns a table as GitHub shows it. `docs/….md` in a cell becomes a link."""
+    """Returns a table in Markdown. `docs/….md` in a cell becomes a link."""
     lines = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in (head, ("---",) * len(head), *rows)]
     return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", "".join(f"| {line} |\n" for line in lines))
 
 
 def assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
-    """Yields name, value and docstring of each assignment. A missing docstring is ""."""
+    """Yields name, value and docstring of each assignment; "" for a missing docstring."""
     for node, after in zip(body, [*body[1:], None], strict=True):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
@@ -67,7 +67,7 @@ def fields_of(cls: type) -> list[tuple[str, ast.expr | None, str]]:
 
 
 def class_table(cls: type, module: ModuleType) -> str:
-    """Returns the table of a declaration."""
+    """Returns the table of the fields of a class that `counters.py` uses."""
     rows = [(f"`{name}`", _format_default(value, module), text) for name, value, text in fields_of(cls)]
     return table(("field", "default", "meaning"), rows)
 
@@ -145,7 +145,7 @@ def page() -> str:
 
 
 def undocumented() -> list[str]:
-    """Returns the fields, options, metrics and problems that lack a docstring."""
+    """Returns the names of the fields, options, metrics and problems without a docstring, for a test."""
     classes = [*(cls for cls, _, _ in CLASSES), options.Options]
     texts = {f"{cls.__name__}.{name}": text for cls in classes for name, _, text in fields_of(cls)}
     texts |= dict(metrics()) | {error.__name__: _docstring(error) for error in problems()}

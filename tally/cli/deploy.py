@@ -51,7 +51,7 @@ _TOKEN_COMMAND = 'TOKEN=$(curl -s {url} -d grant_type=client_credentials -u "{cl
 @account.option_errors_as_command_errors()
 def deploy(args: argparse.Namespace) -> int:
     """Shows the changes, asks, deploys, and prints what to call. Returns 1 if `cdk` failed or the user said no."""
-    others: Sequence[str] = args.others  # options for `cdk deploy` alone
+    cdk_options: Sequence[str] = args.others  # only for `cdk deploy`
     target, declared = _check_and_show_target(args)
     assembly = Path(args.app) if args.app else ASSEMBLY
     context = [part for key, value in args.context for part in ("-c", f"{key}={value}")]
@@ -61,9 +61,9 @@ def deploy(args: argparse.Namespace) -> int:
     for stack in stacks:
         kept = "keeps its data when it is deleted" if stack.keeps_data else "keeps nothing when it is deleted"
         print(f"stack {stack.name} in {stack.region}: {kept}", flush=True)
-    import_options = [option for option in others if option.startswith(ADOPT)]
+    import_options = [option for option in cdk_options if option.startswith(ADOPT)]
     descriptions = [target.describe_stack(stack.name, stack.region) for stack in stacks]
-    running = descriptions[0]
+    running = descriptions[0]  # the stack of the API; None if it does not exist
     pairs = zip(stacks, descriptions, strict=True)
     failed = [stack for stack, description in pairs if description and description["StackStatus"] in _NEVER_DEPLOYED]
     check_reservations(stacks[0], target, has_functions=running is not None and stacks[0] not in failed)
@@ -74,7 +74,7 @@ def deploy(args: argparse.Namespace) -> int:
             return 1
         if adopted and not import_options:
             import_options = [ADOPT]
-            others = [*others, ADOPT]
+            cdk_options = [*cdk_options, ADOPT]
         running = None if stacks[0] in failed else running
     if running:
         _check_running(target, stacks[0], running, may_change_tables=bool(import_options))
@@ -86,7 +86,7 @@ def deploy(args: argparse.Namespace) -> int:
         return 1
     if running:
         _delete_stale_throttles(target, stacks[0].name)
-    return _deploy_assembly(assembly, stacks, target, others)
+    return _deploy_assembly(assembly, stacks, target, cdk_options)
 
 
 def _check_and_show_target(args: argparse.Namespace) -> tuple[Account, Declarations]:
@@ -188,9 +188,9 @@ def _delete_failed_stacks(
         reasons = [f"  {one['LogicalResourceId']}: {one.get('ResourceStatusReason', '')}\n" for one in failures]
         print("".join(one for one in dict.fromkeys(reasons) if _CANCELLED not in one), end="")
         kept = [destroy.KeptResource.of(event) for event in events if event["ResourceStatus"] == "DELETE_SKIPPED"]
-        left = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
-        if left:
-            print(f"the deploy below replaces these resources, so you may delete them:\n{''.join(left)}", end="")
+        unused = [f"  {one.kind:9}  {one.name}\n" for one in sorted(set(kept)) if one.name not in tables]
+        if unused:
+            print(f"the deploy below replaces these resources, so you may delete them:\n{''.join(unused)}", end="")
     kept_tables = ", ".join(tables) or "none"
     print(f"Tally deletes the stack first, keeps these tables and adopts them: {kept_tables}", flush=True)
     if not confirm(args, "Delete it, and deploy again?"):
@@ -231,12 +231,12 @@ def _check_fingerprints(target: Account, stack: AssemblyStack, declared: Declara
     fingerprints.check(stored, declared.counters)
 
 
-def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, others: Sequence[str]) -> int:
-    """Deploys the assembly, and prints what to call."""
+def _deploy_assembly(assembly: Path, stacks: Sequence[AssemblyStack], target: Account, more: Sequence[str]) -> int:
+    """Deploys the assembly, and prints what to call. `more`: more options of `cdk deploy`."""
     with tempfile.TemporaryDirectory() as folder:
         outputs_file = Path(folder) / "outputs.json"
         options = ["--require-approval", "never", "--outputs-file", str(outputs_file)]
-        if _run_cdk(target, "deploy", "--all", "--app", str(assembly), *options, *others):
+        if _run_cdk(target, "deploy", "--all", "--app", str(assembly), *options, *more):
             print("tally: not deployed: see the error of cdk above", file=sys.stderr)
             return 1
         outputs = json.loads(outputs_file.read_text()) if outputs_file.exists() else {}

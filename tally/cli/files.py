@@ -45,7 +45,7 @@ CHILD_COLUMN = 1  # the index of the child in `Layout.columns`
 FIRST_BYTES = 16  # read to find the type of a file in NOT_TEXT
 QUOTED_CHARACTERS_MAX = 80  # characters of a wrong first line that a message quotes
 _DECIMAL_PATTERN = re.compile(r"[+-]?[0-9]{1,38}(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?")
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python reads a byte that is not UTF-8
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of a byte that is not UTF-8
 NOT_TEXT = {
     codecs.BOM_UTF16_LE: "UTF-16: save it as UTF-8", codecs.BOM_UTF16_BE: "UTF-16: save it as UTF-8",
     b"\x1f\x8b": "compressed by gzip: `gunzip -c FILE | tally …` and - in place of FILE read it",
@@ -129,12 +129,12 @@ def open_input(name: str) -> IO[bytes]:
         file.seek(0)
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from None
-    kind = next((kind for magic, kind in NOT_TEXT.items() if first_bytes.startswith(magic)), None)
-    if kind is None and b"\0" in first_bytes[:2]:
-        kind = NOT_TEXT[codecs.BOM_UTF16_LE]
-    if kind is not None:
+    file_type = next((file_type for start, file_type in NOT_TEXT.items() if first_bytes.startswith(start)), None)
+    if file_type is None and b"\0" in first_bytes[:2]:
+        file_type = NOT_TEXT[codecs.BOM_UTF16_LE]
+    if file_type is not None:
         file.close()
-        raise CommandError(f"{name} is not text, but {kind}")
+        raise CommandError(f"{name} is not text, but {file_type}")
     return file
 
 
@@ -204,7 +204,7 @@ def _from_csv(
     is wrong, only its first line is refused, and the next record begins on the second line. Only the name of a child
     may have line breaks. If a line of the name reads as a row, the record is refused: a quote is probably missing."""
     buffer = _LineBuffer(lines)
-    places, width = _read_header(buffer, needed, layout.optional)
+    indexes, width = _read_header(buffer, needed, layout.optional)
     while buffer.has_more():
         number = buffer.number
         try:
@@ -220,11 +220,11 @@ def _from_csv(
             buffer.push_back_rest()
             yield RefusedRow(number, f"the row has {len(row)} columns, and the first line has {width}")
             continue
-        values = [row[place] for place in places]
-        broken = [column for column, value in enumerate(values) if "\n" in value or "\r" in value]
-        inner_rows = [inner for inner in buffer.inner_rows(with_ends=bool(broken)) if len(inner) == width]
-        may_break = not broken or (layout.names_child and broken == [CHILD_COLUMN])
-        if not may_break or any(is_row([inner[place] for place in places]) for inner in inner_rows):
+        values = [row[index] for index in indexes]
+        with_breaks = [column for column, value in enumerate(values) if "\n" in value or "\r" in value]
+        inner_rows = [inner for inner in buffer.inner_rows(with_ends=bool(with_breaks)) if len(inner) == width]
+        may_break = not with_breaks or (layout.names_child and with_breaks == [CHILD_COLUMN])
+        if not may_break or any(is_row([inner[index] for index in indexes]) for inner in inner_rows):
             buffer.push_back_rest()
             yield RefusedRow(number, "a quote is not closed on its line")
         elif '"' in values[0] and values[0].replace('"', '""') not in "".join(buffer.taken):
@@ -257,8 +257,8 @@ class _LineBuffer:
             yield self.taken[-1]
 
     def inner_rows(self, *, with_ends: bool) -> Iterator[Sequence[str]]:
-        """Yields the inner lines of the last row, each read as a row. `with_ends`: also the first and the last
-        line, without the quotes."""
+        """Yields the inner lines of the last row, each read as a row. `with_ends`: also the first and the last line,
+        without their quotes, because the quotes around a line break are on different lines."""
         for line in self.taken[1:-1] + [self.taken[end].replace('"', "") for end in (0, -1) if with_ends]:
             with contextlib.suppress(csv.Error):
                 yield next(csv.reader([line], strict=True), [])
@@ -271,7 +271,7 @@ class _LineBuffer:
 
 
 def _read_header(buffer: _LineBuffer, needed: Sequence[str], optional: Sequence[str]) -> tuple[list[int], int]:
-    """Returns the places of the columns to read, and the number of columns. Raises CommandError."""
+    """Returns the indexes of the columns to read, and the number of columns. Raises CommandError."""
     line = next((one for one in buffer.take_row() if one.strip()), "")
     try:
         names = next(csv.reader([line], strict=True), [])

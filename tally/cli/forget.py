@@ -44,25 +44,25 @@ def forget(args: argparse.Namespace, stack: Stack) -> int:
             traces += page
     traces.sort(key=lambda trace: trace.kind is TraceKind.POST)  # posts last: the sweep removes a deleted post's likes
     if not args.yes:
-        counts = _counts(Multiset(trace.kind for trace in traces))
+        counts = _format_counts(Multiset(trace.kind for trace in traces))
         say(f"found    {counts}" if traces else "there is no data of this user")
         return 1 if traces else 0
     run = ForgetRun(stack.store, args.user, args.by, args.why, int(clock.now_s()), len(traces))
-    left = _remove_traces(stack, user, traces, run)
-    say(f"removed  {_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
+    remaining = _remove_traces(stack, user, traces, run)
+    say(f"removed  {_format_counts({kind: run.removed[kind.plural] for kind in TraceKind})}")
     if run.removed["posts"]:
         note("the sweep removes the likes of the posts")
     if dead_letters.any_waiting(stack.store):
         note("there are dead letters, which may name the user: run `tally repair`, then this again")
-    say(f"{left} left: run this command again" if left else "nothing is left")
-    if not left:
+    say(f"{remaining} left: run this command again" if remaining else "nothing is left")
+    if not remaining:
         note(_REMAINS)
-    return 1 if left else 0
+    return 1 if remaining else 0
 
 
 def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: ForgetRun) -> int:
     """Removes the traces and notes the run in the history, also after Ctrl-C. Returns how many traces are left."""
-    left, finished = 0, False
+    remaining, finished = 0, False
     run.note(finished=False)
     try:
         with progress_bar(to_remove, "item", "removed") as traces:
@@ -72,20 +72,20 @@ def _remove_traces(stack: Stack, user: str, to_remove: Sequence[Trace], run: For
                     run.removed[trace.kind.plural] += 1
                 except TallyError as error:
                     note(f"{trace.kind.value} {trace.id}: {explain_error(error)}")
-                    left += 1
+                    remaining += 1
                 if number % NOTED_EVERY == 0:
                     run.note(finished=False)
-        finished = not left
+        finished = not remaining
     finally:
         run.note(finished=finished)
-    return left
+    return remaining
 
 
 def print_runs(args: argparse.Namespace, stack: Stack) -> int:
     """Prints the runs that erased a user."""
     runs = list(history.forget_runs(stack.store, args.user))
     for entry in runs:
-        removed = _counts({kind: entry[kind.plural] for kind in TraceKind})
+        removed = _format_counts({kind: entry[kind.plural] for kind in TraceKind})
         unfinished = "" if entry["finished"] else f", not finished, of {entry['found']}"
         line = f"{format_time(entry['at'])}  removed {removed}{unfinished}, by {entry['by']}: {entry['why']}"
         print_json_or_line(args, entry, line)
@@ -94,7 +94,7 @@ def print_runs(args: argparse.Namespace, stack: Stack) -> int:
     return 0
 
 
-def _counts(numbers: Mapping[TraceKind, int]) -> str:
+def _format_counts(numbers: Mapping[TraceKind, int]) -> str:
     """Returns `1 post, 51 children, 0 holds`."""
     counts = {kind: numbers.get(kind, 0) for kind in TraceKind}
     return ", ".join(f"{count} {kind.value if count == 1 else kind.plural}" for kind, count in counts.items())

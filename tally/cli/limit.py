@@ -43,8 +43,8 @@ def print_limit(args: argparse.Namespace, stack: Stack) -> int:
         answer = tally.put_limit(name, args.id, args.limit, idempotency_key=key)
     else:
         answer = tally.get_limit(name, args.id)
-    kind = "its own" if answer["override"] else "as declared"
-    print_json_or_line(args, {**answer}, f"{name} {args.id}: {answer['limit']}, {kind}")
+    origin = "its own" if answer["override"] else "as declared"
+    print_json_or_line(args, {**answer}, f"{name} {args.id}: {answer['limit']}, {origin}")
     return 0
 
 

@@ -47,9 +47,10 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
     args.json = False
     letters = check.read_dead_letters(args, stack)
     findings.say_dead_letters(args, letters)
-    left = _redrive(args, stack, letters) if letters and confirm(args, f"Apply {len(letters)}?") else len(letters)
-    if left:
-        say(f"{left} dead letters are not applied. Resolve them first; nothing else was repaired")
+    may_apply = letters and confirm(args, f"Apply {len(letters)}?")
+    problems = _redrive(args, stack, letters) if may_apply else len(letters)
+    if problems:
+        say(f"{problems} dead letters are not applied. Resolve them first; nothing else was repaired")
         return WRONG
     reconciler = Reconciler(stack.store)
     if letters and args.only != LETTERS:
@@ -58,14 +59,14 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
         note(f"a repair removes the drift that `tally check {args.counter.name}` found")
     checked = check.find_wrong_numbers(args, stack)
     findings.say_numbers(args, stack, checked)
-    left += len(checked.unclear)
+    problems += len(checked.unclear)
     if wrong := checked.wrong:
-        left += _repair_numbers(args, reconciler, wrong) if confirm(args, "Repair this?") else len(wrong)
+        problems += _repair_numbers(args, reconciler, wrong) if confirm(args, "Repair this?") else len(wrong)
     shortfalls = check.read_shortfalls(args, stack)
     if shortfalls and (lacking := shortfalls.findings):
         findings.say_shortfalls(args, stack.store, shortfalls)
-        left += _rebuild_numbers(args, reconciler, lacking) if confirm(args, "Add this?") else len(lacking)
-    left += _forget_drift(args, stack)
+        problems += _rebuild_numbers(args, reconciler, lacking) if confirm(args, "Add this?") else len(lacking)
+    problems += _forget_drift(args, stack)
     unacknowledged = check.read_losses(args, stack)
     findings.say_losses(args, unacknowledged)
     if unacknowledged and args.acknowledge and confirm(args, "Acknowledge this?"):
@@ -73,10 +74,10 @@ def repair(args: argparse.Namespace, stack: Stack) -> int:
         losses.acknowledge(stack.store, unacknowledged, args.by, args.why)
         say(f"acknowledged {len(unacknowledged)}: as_of advances with the next sweep")
     else:
-        left += len(unacknowledged)
-    unrepaired = [f"{left} left"] * bool(left) + [f"{checked.missing} missing"] * bool(checked.missing)
+        problems += len(unacknowledged)
+    unrepaired = [f"{problems} left"] * bool(problems) + [f"{checked.missing} missing"] * bool(checked.missing)
     say(", ".join(unrepaired) or check.all_is_well_text(args))
-    return CANNOT_TELL if checked.missing else WRONG if left else 0
+    return CANNOT_TELL if checked.missing else WRONG if problems else 0
 
 
 def _redrive(args: argparse.Namespace, stack: Stack, letters: Sequence[DeadLetterMarker]) -> int:
@@ -181,15 +182,15 @@ def _rebuild_numbers(args: argparse.Namespace, reconciler: Reconciler, findings:
 
 def _fix_each(things: Sequence[Any], fix: Callable[[Any], None]) -> int:
     """Repairs each thing, also after a failure. Returns how many failed."""
-    left = 0
+    failures = 0
     with progress_bar(things, "number", "repaired") as each:
         for thing in each:
             try:
                 fix(thing)
             except TallyError as error:
                 note(error.detail)
-                left += 1
-    return left
+                failures += 1
+    return failures
 
 
 def _format_move(repaired: Finding) -> str:

@@ -178,26 +178,26 @@ def _compare(store: Store, counter: Counter, old: OldReadings) -> Comparison:
         last_s = (as_of or 0) - HOUR_S  # the latest start of a complete hour
         known = {one["from"] // HOUR_S: one["value"] for one in body["series"] if since <= one["from"] <= last_s}
         added += sum(repair["added"] for repair in body["repairs"])
-        of_id = []
+        spans_of_id = []
         for first, end in spans:
             hours = range(first, end)
             tally = sum(known[hour] for hour in hours) if known.keys() >= set(hours) else None
             row = ComparedSpan(first * HOUR_S, end * HOUR_S, 1, by_hour[end].value - by_hour[first].value, tally)
-            of_id.append(row)
+            spans_of_id.append(row)
             span = row.from_s, row.to_s
             rows[span] = rows[span].plus(row) if span in rows else row
-        ids.append({"id": id_, **_sums(of_id)})
+        ids.append({"id": id_, **_sums(spans_of_id)})
     ids.sort(key=lambda sums: (-abs(sums["excess"]), sums["under"] - sums["over"]))
     return Comparison(counter.name, [rows[span] for span in sorted(rows)], ids, alone, old.away, added, since, as_of)
 
 
-def _sums(of_id: Sequence[ComparedSpan]) -> dict[str, int]:
+def _sums(spans: Sequence[ComparedSpan]) -> dict[str, int]:
     """Returns the sums of the known spans of an id: `over` of the excesses above 0, `under` of the excesses below 0."""
-    known = [(row.old, row.tally) for row in of_id if row.tally is not None]
+    known = [(row.old, row.tally) for row in spans if row.tally is not None]
     old, tally = sum(old for old, _ in known), sum(tally for _, tally in known)
     over = sum(max(0, old - tally) for old, tally in known)
     sums = {"old": old, "tally": tally, "excess": old - tally, "over": over, "under": old - tally - over}
-    return {**sums, "unknown": len(of_id) - len(known)}
+    return {**sums, "unknown": len(spans) - len(known)}
 
 
 def _remarks(compared: Comparison, args: argparse.Namespace, zone: tzinfo) -> Iterator[str]:

@@ -47,12 +47,12 @@ class HttpAnswer(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """One request of the smoke test. `expected`: returns whether the answer is right. `signed_in`: send the token."""
+    """One request of the smoke test. `is_expected`: checks the answer. `signed_in`: the request has the token."""
 
     name: str
     method: str
     path: str
-    expected: Callable[[HttpAnswer], Any]
+    is_expected: Callable[[HttpAnswer], Any]
     signed_in: bool = False
     body: Any = None
     headers: Mapping[str, str] = {}
@@ -99,9 +99,9 @@ def _probes_of_route(
     if operation.module == "posts" or (counter and counter.parent_required):
         fields["id"] = f"smoke-{key}"
     path, headers, body = samples.http_request(route, fields)
-    members = _members(operation.answer)
+    members = _required_members(operation.answer)
 
-    def expected(answer: HttpAnswer) -> bool:
+    def is_expected(answer: HttpAnswer) -> bool:
         if answer.status in route.statuses:
             return members <= answer.body.keys() if members else isinstance(answer.body, str) and answer.body != ""
         return answer.status in operation.smoke_statuses and "title" in answer.body
@@ -113,14 +113,14 @@ def _probes_of_route(
             return f"this stack does not count pages of {urlsplit(page).hostname}; PAGE=… names one that it counts"
         return ""
 
-    probe = Probe(route.id, route.method, path, expected, route.needs_caller, body or None, headers, skip)
+    probe = Probe(route.id, route.method, path, is_expected, route.needs_caller, body or None, headers, skip)
     yield probe
     if operation.name in ("increment", "visit"):
-        again: Callable[[HttpAnswer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
-        yield probe._replace(name=f"{route.id} again", expected=again)
+        is_replay: Callable[[HttpAnswer], bool] = lambda answer: answer.headers.get("idempotency-replayed") == "true"  # noqa: E731
+        yield probe._replace(name=f"{route.id} again", is_expected=is_replay)
 
 
-def _members(answer: Any) -> Set[str]:
+def _required_members(answer: Any) -> Set[str]:
     """Returns the members that the API document requires in each answer; empty for a text."""
     if answer is Text:
         return frozenset()
@@ -154,7 +154,7 @@ def send(url: str, token: str, probe: Probe) -> HttpAnswer:
 def assess(probe: Probe, answer: HttpAnswer) -> tuple[str, str]:
     """Returns `ok`, `skipped` or `failed`, and why."""
     try:
-        if probe.expected(answer):
+        if probe.is_expected(answer):
             return "ok", ""
     except (AttributeError, KeyError, TypeError):
         pass  # the body is of another type than the check expects
@@ -182,11 +182,11 @@ def rolled_up_probe(page: str) -> Probe:
     """Returns a read that succeeds when the consumers and the sweep have passed every visit up to now."""
     began_s = time.time()
 
-    def expected(answer: HttpAnswer) -> bool:
+    def is_expected(answer: HttpAnswer) -> bool:
         counted = answer.body["value"] + answer.body["bots"]
         return answer.status == 200 and (answer.body["as_of"] or 0) >= began_s and counted > 0
 
-    return Probe("rolled up", "GET", f"/visits?url={quote(page, safe='')}", expected)
+    return Probe("rolled up", "GET", f"/visits?url={quote(page, safe='')}", is_expected)
 
 
 def scopes_of(token: str) -> set[str]:

@@ -30,19 +30,19 @@ EXPLAINED_BY_CHECK = ("drift", "dead letters", "lost records")  # the parts of w
 def print_status(args: argparse.Namespace, stack: Stack) -> int:
     """Prints every part. Returns 0 if all is well, 1 if a part is wrong, 2 if a part is unknown."""
     has_items = any(counter.items is not None for counter in stack.counters.values())
-    run = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
-    results = {name: _run_check(check, stack) for name, check in run.items()}
+    needed_checks = {name: check for name, check in CHECKS.items() if has_items or name != "items"}
+    results = {name: _run_check(check, stack) for name, check in needed_checks.items()}
     wrong = [name for name, result in results.items() if result.failed]
     unknown = [name for name, result in results.items() if result.failed is None]
     if args.json:
-        parts = {name: {"state": one.state, **one.facts, **_runbook(name, one)} for name, one in results.items()}
+        parts = {name: {"state": one.state, **one.facts, **_runbook_member(name, one)} for name, one in results.items()}
         say(json.dumps({"stack": _stack_name(args), "well": not (wrong or unknown), "parts": parts}))
     else:
         say(f"{_stack_name(args)}, {format_time(int(time.time()))}")
         for name, result in results.items():
             say(f"{result.state:9}{name:14}{result.summary}")
-            for place in _runbook(name, result).values():
-                say(f"{'':23}see {place}")
+            for section in _runbook_member(name, result).values():
+                say(f"{'':23}see {section}")
         if wrong:
             more = ". Run `tally check`, then see docs/runbook.md" if set(wrong) & set(EXPLAINED_BY_CHECK) else ""
             say(f"action needed: {', '.join(wrong)}{more}")
@@ -53,7 +53,7 @@ def print_status(args: argparse.Namespace, stack: Stack) -> int:
     return 1 if wrong else 2 if unknown else 0
 
 
-def _runbook(name: str, result: Check) -> dict[str, str]:
+def _runbook_member(name: str, result: Check) -> dict[str, str]:
     """Returns where docs/ explains a part that is wrong or unknown; empty if the part is well."""
     return {} if result.failed is False else {"runbook": paths.page(checks.SECTIONS[name])}
 

@@ -6,15 +6,15 @@ from tally.api.operation import Access
 from tally.contract.declarations import Declarations
 
 USD_PER_MILLION = {"now": 5.50, "soon": 4.94, "like with a key": 8.04, "read": 1.49, "number": 0.125}
-"""The price of a million requests of each kind, each for another id; `number`: of a million more numbers in reads.
+"""The price of a million requests of each kind, each for another id; `number`: of a million further numbers in reads.
 
 A test compares them with the units and prices of bench/cost.py.
 """
 
 
 def worst_day(declared: Declarations, share: float) -> float:
-    """Returns the US dollars of a day on which strangers use every public route to its limit. A read of many numbers
-    reads the maximum. `share`: the factor on each throttle."""
+    """Returns the US dollars of a day on which strangers use every public route to its limit. If a read may name many
+    numbers, each read names as many as it may. `share`: the factor on each throttle."""
     total = 0.0
     for route in declared.routes:
         if route.access is Access.ANYONE:

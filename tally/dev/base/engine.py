@@ -23,7 +23,7 @@ from .errors import LocalError
 READY_S_MAX = 120.0  # the embedded engine takes 10 ms, Java a second, and both longer on a busy machine
 STOP_S_MAX = 3.0
 PORTS = (15_000, 30_000)
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Ends the engine when this process dies; macOS has no prctl. A shell starts a child, and becomes the engine. The child
 # reads a pipe until this process, the only writer, ends. Then the child kills the group: the engine and itself.
 _DIE_WITH_PARENT = 'exec 3<&0; { read -r line <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$0" "$@" 3<&- </dev/null'
@@ -103,7 +103,7 @@ class Engine:
             self.db_path.parent.mkdir(parents=True, exist_ok=True)
         command = self.command()  # before the mask: this may fetch the engine, and Ctrl-C ends a fetch
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `stop` closes it. A pipe could fill up
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a Ctrl-C inside Popen would leave the process behind
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a Ctrl-C inside Popen would leave a process
         try:
             try:
                 self._process = subprocess.Popen(
@@ -111,7 +111,7 @@ class Engine:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=self._output,
-                    preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS),
+                    preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS),
                     start_new_session=True,  # Ctrl-C reaches this process, which stops the engine last
                 )
             finally:

@@ -19,12 +19,12 @@ from ..base.errors import LocalError
 from ..base.words import DEV
 
 FIXED: Mapping[str, Any] = {
-    "bisects": True,
-    "reports_failures": True,
+    "bisects": True,  # splits a failed batch
+    "reports_failures": True,  # the function names the records that failed
     "parallel": 1,
     "retries": -1,  # without end
     "age_s": -1,  # of any age
-    "begins": "TRIM_HORIZON",
+    "begins": "TRIM_HORIZON",  # with the oldest record
 }
 """The only values that the pump can emulate."""
 FilterPattern = Mapping[str, Any]

@@ -105,15 +105,15 @@ def load_code(surroundings: Json) -> tuple[Any, Json]:
     from tally.operations import health
     from tally.settings import TeamTable
 
-    kinds = [one.value for one in UserVisibility]
-    if (likers := surroundings["place"]["likers_visible"]) not in kinds:
-        raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(kinds)}")
+    visibilities = [one.value for one in UserVisibility]
+    if (likers := surroundings["place"]["likers_visible"]) not in visibilities:
+        raise ConfigurationError(f"TALLY_LIKERS_VISIBLE is {likers!r}: it must be one of {', '.join(visibilities)}")
     declared = Declarations.load(Path("counters.py").resolve())
     schemas = deployment.table_schemas(declared.counters.values())
-    names = surroundings["place"]
-    tables, streams = ({one: names[kind][one.value] for one in schemas} for kind in ("tables", "streams"))
+    values = surroundings["place"]
+    tables, streams = ({one: values[field][one.value] for one in schemas} for field in ("tables", "streams"))
     place = deployment.Surroundings(
-        **{**names, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
+        **{**values, "tables": tables, "streams": streams, "likers_visible": UserVisibility(likers)},
         team_tables={name: TeamTable(name, "") for name in declared.team_tables},  # the server adds their streams
     )
     openapi = document_json(declared.operations, declared.counters, likers_visible=place.likers_visible)

@@ -119,13 +119,13 @@ class Pump:
     async def _shards(self, stream: str) -> list[dict[str, Any]]:
         """Returns all shards, parents first, as DynamoDB lists them. If the engine fails, returns the shards so far."""
         shards: list[dict[str, Any]] = []
-        more: dict[str, str] | None = {}
+        page_start: dict[str, str] | None = {}
         with contextlib.suppress(WireError):
-            while more is not None:
-                answer = await self.wire.call("streams", "DescribeStream", StreamArn=stream, **more)
+            while page_start is not None:
+                answer = await self.wire.call("streams", "DescribeStream", StreamArn=stream, **page_start)
                 shards += answer["StreamDescription"].get("Shards", [])
                 last = answer["StreamDescription"].get("LastEvaluatedShardId")
-                more = {"ExclusiveStartShardId": last} if last else None
+                page_start = {"ExclusiveStartShardId": last} if last else None
         return shards
 
     async def _write_positions(self) -> None:

@@ -43,7 +43,7 @@ class Account:
         """Returns the account of the environment's credentials. If something is missing, raises CommandError."""
         try:
             session = boto3.Session(profile_name=profile)
-            # `cdk` reads AWS_REGION, too; boto3 reads only AWS_DEFAULT_REGION.
+            # `cdk` reads AWS_REGION and AWS_DEFAULT_REGION, but boto3 reads only AWS_DEFAULT_REGION.
             region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
             region = region or session.region_name
             if not region:

@@ -19,7 +19,7 @@ class AssemblyStack(NamedTuple):
 
     name: str
     region: str
-    keeps_data: bool
+    keeps_data: bool  # such a stack is protected from deletion
     descriptions: Mapping[str, str]
     """The descriptions of the outputs, by name."""
     tables: frozenset[str]

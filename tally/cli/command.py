@@ -70,11 +70,11 @@ class Command:
     """The key of COMMAND_SUMMARIES."""
     run: Callable[..., int]
     """Gets the options, and the stack if the command needs one. Returns the exit status."""
-    arguments: Callable[[Parser, Counters], object] = lambda parser, counters: None
+    arguments: Callable[[Parser, Counters], object] = lambda parser, counters: None  # adds the command's arguments
     check: Callable[[argparse.Namespace], None] = lambda args: None
     """Checks the options against each other, and completes them. Raises UsageError or InvalidInputError."""
-    examples: str = ""
-    json: bool = False
+    examples: str = ""  # for the help
+    json: bool = False  # the command has --json
     write_option: str | None = None
     """The option with which a run writes and needs `--by` and `--why`; empty: every run writes; None: no run writes."""
     no_stack_option: str = ""
@@ -96,7 +96,6 @@ class Command:
         return f"{about[0].upper()}{about[1:]}."
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], counters: Counters) -> None:
-        """Adds the command to the command line."""
         parser = commands.add_parser(
             self.name, help=COMMAND_SUMMARIES[self.name].about, description=self.description,
             epilog=(f"examples:\n{self.examples.rstrip()}\n\n" if self.examples else "") + EXIT_STATUS,

@@ -67,7 +67,6 @@ def count(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _send(tally: Tally, args: argparse.Namespace, key: str) -> dict[str, Any]:
-    """Sends the change and returns the answer."""
     counter, id_, amount = args.counter, args.id, args.amount
     if counter.name == VISITS.name and amount is None:
         return {**tally.visit(id_, idempotency_key=key)}

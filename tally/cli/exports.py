@@ -61,11 +61,11 @@ def export(args: argparse.Namespace, stack: Stack) -> int:
         raise CommandError(f"{counter.name} has no children{where}")
     stack.check_counted(counter)
     names = ("id", "limit") if args.limits else (files.CHILDREN if args.children else files.NUMBERS).columns(counter)
-    rows = _limits if args.limits else _children if args.children else _numbers
+    read_rows = _read_limits if args.limits else _read_children if args.children else _read_numbers
     written = 0
     with _open_output(args.file) as file:
         write_csv = _csv_writer(file, names) if args.format == files.CSV else None
-        for row in rows(store, counter):
+        for row in read_rows(store, counter):
             if args.children and write_csv:
                 _check_importable(counter, names, row)
             if write_csv:
@@ -120,7 +120,7 @@ def _open_output(name: str | None) -> Iterator[IO[str]]:
         partial.unlink(missing_ok=True)
 
 
-def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
+def _read_collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Item]]]:
     """Yields each id of the counter's prefix with all its items, which a scan of DynamoDB returns one after another."""
     start = counter.partition_start
     with progress_bar(queries.scan_pages(store, store.settings.counts_table), "page", "scanned") as pages:
@@ -129,9 +129,9 @@ def _collections(store: Store, counter: Counter) -> Iterator[tuple[str, list[Ite
             yield partition.removeprefix(start), list(in_partition)
 
 
-def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
+def _read_numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Yields each id with its number. Leaves out removed parents, and the reserved groups, which count faulty items."""
-    for id_, in_partition in _collections(store, counter):
+    for id_, in_partition in _read_collections(store, counter):
         if counter.items is not None and id_.startswith(RESERVED_GROUP_PREFIX):
             continue
         shards = [item for item in in_partition if counter.shard_of(item["SK"]["S"]) is not None]
@@ -139,19 +139,19 @@ def _numbers(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
             yield id_, tallies.sum_of_shards(counter, shards)
 
 
-def _limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
+def _read_limits(store: Store, counter: Counter) -> Iterator[tuple[str, int]]:
     """Yields each id with an override, and the limit. Leaves out the tallies of periods, which have copies of it."""
-    for id_, in_partition in _collections(store, counter):
+    for id_, in_partition in _read_collections(store, counter):
         for item in in_partition:
             parsed = limits.parse_limits(counter, item)
             if item["SK"]["S"] == counter.sort_key and parsed.is_override and id_ == periods.answer_members(id_)["id"]:
                 yield id_, int(parsed.limit or 0)
 
 
-def _children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
+def _read_children(store: Store, counter: Counter) -> Iterator[tuple[str, str, str]]:
     """Yields each child: parent, name, and time as ISO 8601, because `import` rejects a number before 2000."""
     first, last = counter.child_range
-    for id_, in_partition in _collections(store, counter):
+    for id_, in_partition in _read_collections(store, counter):
         if any(TOMBSTONE in item for item in in_partition if item["SK"]["S"] == counter.sort_key):
             continue
         for item in in_partition:

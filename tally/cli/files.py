@@ -243,7 +243,6 @@ class _LineBuffer:
         self.number = 1
 
     def has_more(self) -> bool:
-        """Returns whether there is another line."""
         if not self._to_reread:
             self._to_reread.extend(islice(self._lines, 1))
         return bool(self._to_reread)

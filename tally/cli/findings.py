@@ -42,7 +42,7 @@ class CheckedNumber(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the number has drift, or differs from its children."""
+        """Whether the number has drift, or provably differs from its children."""
         counted = self.child_count
         return self.finding.has_drift or (counted is not None and not counted.low <= 0 <= counted.high)
 

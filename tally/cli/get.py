@@ -26,20 +26,20 @@ def print_number(args: argparse.Namespace, stack: Stack) -> int:
     numbers = {str(shard): recount.stored_sum(counter, {shard: item}) for shard, item in sorted(shards.items())}
     number = recount.stored_sum(counter, shards)
     id_members = {"counter": counter.name, **periods.answer_members(args.id)}
-    its_limits = limits.limits_from_item(call, counter, args.id, shards.get(0, {}))
-    limited = limits.answer_members(counter, args.id, number, its_limits)
-    body = {**id_members, "value": number, **limited, "shards": numbers, "drift": row.drift}
+    limits_of_id = limits.limits_from_item(call, counter, args.id, shards.get(0, {}))
+    limit_members = limits.answer_members(counter, args.id, number, limits_of_id)
+    body = {**id_members, "value": number, **limit_members, "shards": numbers, "drift": row.drift}
     line = f"{counter.name} {args.id}: {number}"
     line += f" in {len(numbers)} shards" if len(numbers) > 1 else "" if shards else ", nothing is stored"
     if row.drift and counter.items and counter.watched:
         line += f", and {counter.watched} has an excess of {counter.items.shown(row.drift, '+')}"
     elif row.drift:
         line += f", drifts by {row.drift:+d}"
-    if limited:
-        left, limit = limited["left"], limited["limit"]
+    if limit_members:
+        left, limit = limit_members["left"], limit_members["limit"]
         line += f", {-left} beyond its limit of {limit}" if left < 0 else f", {left} left to its limit of {limit}"
-    if "resets_at" in limited:
-        line += f", until {iso(limited['resets_at'], UTC)}"
+    if "resets_at" in limit_members:
+        line += f", until {iso(limit_members['resets_at'], UTC)}"
     print_json_or_line(args, body, line)
     return 0
 

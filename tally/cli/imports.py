@@ -109,63 +109,63 @@ def import_file(args: argparse.Namespace, stack: Stack) -> int:
     store = stack.store
     with files.open_input(args.file) as file:
         source = RowSource(file, files.format_of(args.file, args.format), counter, bool(args.children))
-        check = _check_rows(source, store)
-        name = args.run or check.digest[:RUN_CHARACTERS]
-        for bad in check.bad:
+        checked = _check_rows(source, store)
+        name = args.run or checked.digest[:RUN_CHARACTERS]
+        for bad in checked.bad:
             note(f"line {bad.line}: {bad.why}")
-        if check.expired:
-            note(f"{format_rows(check.expired)} of periods that {counter.name} does not keep: nobody can read them")
-        if check.bad_rows and not args.skip_bad:
-            bad_rows, hidden = format_rows(check.bad_rows), check.bad_rows - len(check.bad)
+        if checked.expired:
+            note(f"{format_rows(checked.expired)} of periods that {counter.name} does not keep: nobody can read them")
+        if checked.bad_rows and not args.skip_bad:
+            bad_rows, hidden = format_rows(checked.bad_rows), checked.bad_rows - len(checked.bad)
             more = f" ({hidden} more than these)" if hidden else ""
             note(f"{bad_rows} cannot be imported{more}, so no row is imported; --skip-bad leaves these rows out")
             return BAD_INPUT
         if not args.yes:
-            total = "" if source.are_children else f", {check.total} in all"
-            skipped = f", {format_rows(check.bad_rows)} left out" if check.bad_rows else ""
-            rows = f"{counter.name}: {format_rows(check.rows - check.orphans)}{total}{skipped}"
+            total = "" if source.are_children else f", {checked.total} in all"
+            skipped = f", {format_rows(checked.bad_rows)} left out" if checked.bad_rows else ""
+            rows = f"{counter.name}: {format_rows(checked.rows - checked.orphans)}{total}{skipped}"
             say(f"would import into {rows}, as the run {name}; --yes does it")
             for entry in history.import_runs(store, counter.name):
                 note(_format_run(entry))
             return 0
-        run = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), check.digest, check.rows)
+        run = ImportRun(store, counter.name, name, args.by, args.why, int(clock.now_s()), checked.digest, checked.rows)
         return _import_rows(source, store, run)
 
 
 def _check_rows(source: RowSource, store: Store) -> CheckedFile:
     """Reads every row. Counts a row whose parent does not exist as a row that cannot be imported."""
-    check, digest = CheckedFile(), hashlib.sha256()
+    checked, digest = CheckedFile(), hashlib.sha256()
     lines: dict[str, list[int]] = {}
     parents: set[str] = set()
     with progress_bar(source.rows(), "row", "checked") as rows:
         for row in rows:
             if isinstance(row, RefusedRow):
-                check.refuse(row)
+                checked.refuse(row)
                 continue
-            check.rows += 1
+            checked.rows += 1
             digest.update(json.dumps(row[1:]).encode())  # without the line's number
             if isinstance(row, NumberRow):
-                check.total += row.value
-                check.expired += not periods.is_kept(source.counter, row.id, clock.now_s())
+                checked.total += row.value
+                checked.expired += not periods.is_kept(source.counter, row.id, clock.now_s())
             elif row.id not in parents:
                 lines.setdefault(row.id, []).append(row.line)
                 if len(lines) == imports.PARENTS_MAX:
-                    _check_parents(source.counter, store, lines, parents, check)
-    _check_parents(source.counter, store, lines, parents, check)
-    check.digest = digest.hexdigest()
-    return check
+                    _check_parents(source.counter, store, lines, parents, checked)
+    _check_parents(source.counter, store, lines, parents, checked)
+    checked.digest = digest.hexdigest()
+    return checked
 
 
 def _check_parents(
-    counter: Counter, store: Store, lines: dict[str, list[int]], parents: set[str], check: CheckedFile
+    counter: Counter, store: Store, lines: dict[str, list[int]], parents: set[str], checked: CheckedFile
 ) -> None:
     """Refuses the rows whose parents do not exist, and adds the existing parents to `parents`. `lines`: the lines of
     the rows to check, by parent; empty at the end."""
     missing = imports.missing_parents(Call(store), counter, list(lines)) if lines else set()
     for id_ in missing:
         for line in lines[id_]:
-            check.orphans += 1
-            check.refuse(RefusedRow(line, f"there is no {counter.prefix.lower()} {id_}"))
+            checked.orphans += 1
+            checked.refuse(RefusedRow(line, f"there is no {counter.prefix.lower()} {id_}"))
     parents |= lines.keys() - missing
     lines.clear()
 
@@ -173,7 +173,7 @@ def _check_parents(
 def _import_rows(source: RowSource, store: Store, import_run: ImportRun) -> int:
     """Imports the rows that the run has not imported. Returns 1 if a row was refused. If the run began with other rows,
     or too long ago, raises CommandError."""
-    earlier = import_run.begin()
+    earlier = import_run.begin()  # the entry in the history, if the run was started before
     if earlier is not None:
         if earlier["digest"] != import_run.digest:
             raise CommandError(f"the run {import_run.run} began with other rows: give these rows another --run NAME")
@@ -233,7 +233,6 @@ def print_runs(args: argparse.Namespace, stack: Stack) -> int:
 
 
 def _format_run(entry: Mapping[str, Any]) -> str:
-    """Returns a run as one line."""
     did = f"{'imported' if entry['finished'] else 'began to import'} {format_rows(entry['rows'] - entry['refused'])}"
     refused = f", {entry['refused']} refused" if entry["refused"] else ""
     run = f"{format_time(entry['at'])}  {entry['counter']}: the run {entry['run']}"

@@ -81,7 +81,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace, stack: Stack | None = None) -> int:
-    """Makes the tables, repairs the numbers, and prints how a stage of a checkout adopts the tables. Returns 0."""
+    """Makes and repairs the tables, and prints how a stage of a checkout adopts them. `stack`: None if from a vault."""
     if args.local:
         raise CommandError(f"{DEV} has no backups to restore: name a stack in AWS with --stack")
     if stack is None:

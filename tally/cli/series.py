@@ -68,8 +68,9 @@ def _check_series_options(args: argparse.Namespace) -> None:
     """Sets `args.id`, `args.zone` and `args.range`. Raises UsageError or InvalidInputError."""
     require_series(args.counter)
     values.complete_id(args)
-    default = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
-    now_s, args.zone = time.time(), args.tz or default
+    # The days of unique visitors are days of the counter's time zone.
+    default_zone = values.time_zone(args.counter.timezone or "UTC") if args.counter.unique else viewers_zone()
+    now_s, args.zone = time.time(), args.tz or default_zone
     zone_of_days = getattr(args.zone, "key", None) if args.by == reading.DAY else None
     try:
         since, to = (values.to_epoch_seconds(when, args.zone) for when in (args.since, args.to))
@@ -78,7 +79,7 @@ def _check_series_options(args: argparse.Namespace) -> None:
         except InvalidInputError as error:
             if args.tz or error.field != "tz":
                 raise
-            # The zone of this machine is only a default, and Tally has no sums of its days: take days of UTC.
+            # Tally has no sums of days in the zone of this machine, which is only a default: take days of UTC.
             args.range = reading.range_of(args.by, since, to, None, now_s)
     except InvalidInputError as error:
         raise UsageError(f"argument --{error.field or 'from'}: {error.detail}") from None
@@ -134,7 +135,7 @@ def print_top_list(args: argparse.Namespace, stack: Stack) -> int:
         exactness = f"nothing moved up: {body['counter']}, {_span_text(body)}"
     elif body["error_max"]:
         error = f"{body['error_max']:,}"
-        exactness = f"a value may be wrong by up to {error}; an unlisted id may have up to {error} more than the last"
+        exactness = f"a value may be wrong by up to {error}; an unlisted id may be up to {error} above the last value"
     else:
         exactness = "each value is exact"
     remark([exactness, _complete_text(body, viewers_zone())], drawn=may_draw(args))

@@ -87,7 +87,8 @@ def _probes_of_route(
 ) -> Iterator[Probe]:
     """Yields the probes of one route, from the sample request of the route and the ids of the smoke test."""
     operation, counters = route.operation, declared.counters
-    values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page, "version": '"999999999"'}
+    values: dict[str, Any] = {"id": "smoke", "idempotency_key": key, "url": page}
+    values["version"] = '"999999999"'  # an ETag that no item has
     values |= {"amount": AMOUNT_MAX} if operation.name == "hold" else {}  # most limits refuse so much (409)
     if "{counter}" in route.path:  # this route does not answer for a counter that has a route of its own
         others = [other for other in operation.routes(counters) if other.fixed_fields and not other.is_short]

@@ -1,4 +1,4 @@
-"""Checks and conversions of values on the command line. If a value is wrong, each check raises an error of one line."""
+"""Checks values of the command line and converts them. For a wrong value, a check raises an error of one line."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def vault_arn(value: str) -> str:
 
 
 def date_time(value: str) -> datetime:
-    """Returns the time that a text names, or the start of its day. Without a zone in the text, the time has no zone."""
+    """Returns the time that a text names, or the start of the day. If the text names no zone, the time has no zone."""
     try:
         return datetime.fromisoformat(value)
     except ValueError:
@@ -168,7 +168,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def signed_number(most: int, *, may_be_zero: bool = False) -> Callable[[str], int]:
-    """Returns a function that checks a whole number from -`most` to `most` and returns it as an int."""
+    """Returns a function that checks a whole number from -`most` to `most`, 0 only if `may_be_zero`, and returns it."""
 
     def checked(value: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value) or not (0 if may_be_zero else 1) <= abs(int(value)) <= most:

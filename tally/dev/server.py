@@ -110,7 +110,7 @@ async def _watch_code(
     sources = [options.counters] if options.is_packaged else [options.counters.parent, PACKAGE]
     stamps = file_stamps(sources)
     # If a person saved the counters while the stack started, start with no stamps, so that the first check loads them.
-    loaded = stamps if _read(options.counters) == code.counters else {}, code.streams
+    loaded = stamps if _read(options.counters) == code.counters else {}, code.streams  # files, team tables
     while True:
         await asyncio.sleep(CODE_CHECK_S)
         present = file_stamps(sources), await code.find_team_tables()

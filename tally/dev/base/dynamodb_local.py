@@ -22,7 +22,7 @@ from .options import ENGINES
 POM = Path(__file__).with_name("pom.xml")
 FILE = "shared-local-instance.db"  # DynamoDB Local's name of its file
 JAVA_MIN = 17
-_MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
+_JAVA_CLASS = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
 _FAST_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # Java starts in 1 s, not in 2
 
 
@@ -41,7 +41,7 @@ class DynamoDBLocal(engine.Engine):
     def command(self) -> list[str]:
         """Returns the command. It sends AWS no reports (`-disableTelemetry`), and all credentials share tables."""
         storage = ["-sharedDb", "-dbPath", str(self.db_path.parent)] if self.db_path else ["-inMemory"]
-        program = [_java(), *_FAST_START_OPTIONS, "-cp", f"{jars()}/*", _MAIN]
+        program = [_java(), *_FAST_START_OPTIONS, "-cp", f"{jars()}/*", _JAVA_CLASS]
         return [*program, "-disableTelemetry", "-port", str(self.port), *storage]
 
     def start(self) -> engine.Engine:

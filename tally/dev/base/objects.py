@@ -74,7 +74,8 @@ class Buckets:
 
     def list(self, bucket: str, prefix: str = "") -> list[StoredObject]:
         """Returns every object whose key begins with `prefix`, in the order of keys. Raises ObjectError."""
-        stored = map(_read, self._path(bucket, "any").parent.glob("*.object"))
+        folder = self._path(bucket, "any").parent  # a bucket's objects are in one folder
+        stored = map(_read, folder.glob("*.object"))
         return sorted(one for one in stored if one.key.startswith(prefix))
 
     def _path(self, bucket: str, key: str) -> Path:

@@ -65,7 +65,6 @@ class Metrics:
             self.read_new_lines()
 
     def read_new_lines(self) -> None:
-        """Read the new lines of each log."""
         for path, offset in self._offsets.items():
             size = _size(path)
             if size < offset:  # a person emptied the log

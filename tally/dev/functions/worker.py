@@ -61,7 +61,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether the process runs, according to the kernel."""
+        """Whether the process runs: a process that has ended has closed its end of the connection."""
         try:
             return self.alive and bool(self._connection.recv(1, socket.MSG_PEEK))
         except BlockingIOError:

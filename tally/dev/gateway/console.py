@@ -66,9 +66,9 @@ def commands(template: Template, url: str) -> str:
 
 def page(template: Template, url: str) -> str:
     """Returns the text at /dev: the addresses, the routes, and commands to paste."""
-    places = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
-    places += f" {bus.PATH}"
-    lines = ["Tally on this machine:", *(f"  {url}{place}" for place in places.split()), ""]
+    paths = "/console /dev/token /dev/openapi /dev/elements /dev/metrics /dev/stack /dev/mappings /dev/lost /dev/edit"
+    paths += f" {bus.PATH}"
+    lines = ["Tally on this machine:", *(f"  {url}{path}" for path in paths.split()), ""]
     for route in template.routes:
         who = " ".join(["signed in" if route.signed_in else "anyone", *filter(None, [route.scope])])
         rate = f"{route.throttle.rate_per_s:g}/s" if route.throttle else ""

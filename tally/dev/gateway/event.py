@@ -26,7 +26,7 @@ Authorizer = Mapping[str, Any] | None
 
 
 class AnswerError(Exception):
-    """The function's answer has not format 2.0, so API Gateway answers 500."""
+    """The function's answer is not of format 2.0, so API Gateway answers 500."""
 
 
 @dataclass(frozen=True)

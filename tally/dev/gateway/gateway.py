@@ -65,7 +65,7 @@ class LogEntry:
 
 
 class Gateway:
-    """The HTTP API in front of the workers. It calls `say` with a line when a function fails."""
+    """The HTTP API in front of the workers. Prints a line by `say` for each answer with a status of 500 or more."""
 
     def __init__(self, template: Template, workers: Workers, issuer: Issuer, access_log: IO[str], say: Say) -> None:
         self._workers, self._issuer, self._say = workers, issuer, say
@@ -80,7 +80,6 @@ class Gateway:
         self._buckets = {route.key: Bucket(route.throttle) for route in template.routes if route.throttle}
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer any request."""
         entry = LogEntry()
         request_id = base64.b64encode(os.urandom(11)).decode()
         headers = event.joined((name.lower(), value) for name, value in request.headers.items())
@@ -139,7 +138,7 @@ class Gateway:
         except web.HTTPRequestEntityTooLarge:  # the application's client_max_size is BODY_BYTES_MAX
             raise GatewayError(413, "Request Entity Too Large") from None
         api_event = event.event(request, path, query, body, match, authorizer, request_id)
-        return await self._integrate(match, api_event, entry)
+        return await self._invoke_function(match, api_event, entry)
 
     def _authorize(self, match: Match, header: str) -> dict[str, Any] | None:
         """Returns the caller's part of the event; None if the route takes no token. Raises GatewayError (401, 403)."""
@@ -161,7 +160,7 @@ class Gateway:
         texts = {name: claim_text(value) for name, value in claims.items()}
         return {"claims": texts, "scopes": [route.scope] if route.scope else None}
 
-    async def _integrate(self, match: Match, api_event: Mapping[str, Any], entry: LogEntry) -> Response:
+    async def _invoke_function(self, match: Match, api_event: Mapping[str, Any], entry: LogEntry) -> Response:
         function = entry.values["function"] = match.route.function
         payload = json.dumps(api_event).encode()
         if len(payload) > PAYLOAD_BYTES_MAX:

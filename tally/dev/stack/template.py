@@ -33,8 +33,8 @@ class Route:
     method: str
     path: str
     function: str
-    signed_in: bool = False
-    scope: str | None = None
+    signed_in: bool = False  # a caller needs a token
+    scope: str | None = None  # the token needs this scope
     throttle: Throttle | None = None
 
     @property
@@ -50,7 +50,7 @@ class Cors:
     origins: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
-    exposed: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()  # the headers of answers that a page may read
     max_age_s: int | None = None
 
 

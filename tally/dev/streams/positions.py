@@ -37,7 +37,6 @@ class Positions:
         return self._positions.get(f"{mapping} {stream} {shard}", Position())
 
     def set(self, mapping: str, stream: str, shard: str, position: Position) -> None:
-        """Store the position of a mapping."""
         name = f"{mapping} {stream} {shard}"
         self._has_changed |= self._positions.get(name) != position
         self._positions[name] = position

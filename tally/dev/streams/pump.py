@@ -35,7 +35,7 @@ _TRIMMED = "TrimmedDataAccessException"  # GetShardIterator or GetRecords: the r
 
 @dataclass
 class Pump:
-    """The event source mappings of a stack. Use it from one event loop."""
+    """Runs the event source mappings of a stack. Use it from one event loop."""
 
     mappings: Sequence[StreamMapping]
     workers: Workers
@@ -110,7 +110,7 @@ class Pump:
             if arn:
                 await self.wire.call("streams", "DescribeStream", StreamArn=arn)
                 return str(arn)
-            reason = f"{mapping.table} has none"
+            reason = f"{mapping.table} has no stream"
         except WireError as error:
             reason = str(error)
         self.say(f"the engine's streams cannot be read ({reason}): {mapping.function} does not run for {mapping.table}")

@@ -16,8 +16,10 @@ from tally.dynamo.client import Call, Store
 from tally.dynamo.keys import Item
 from tally.dynamo.shards import StreamShards, streams_client
 from tally.settings import TeamTable
-from tally.streams.dead_letters import DeadLetterBucket
-from tally.team import progress, scan_state
+from tally.streams import dead_letters
+from tally.streams.dead_letters import DeadLetterBucket, DeadLetterMarker, RedriveOutcome
+from tally.streams.record import CounterIndex
+from tally.team import consumer, progress, scan_state
 from tally.team.consumer import ItemsHandler
 from tally.team.recounts import Recount
 from tally.team.scan_state import Scan
@@ -38,7 +40,8 @@ def make_team(store: Store, engine: Engine, counters: Mapping[str, Counter], nam
 
 @dataclass
 class Team:
-    """A team table, and the processes that count its items. `name`: the table's name in the declarations."""
+    """A team table, and the processes that count its items. `name`: the table's name in the declarations. `base`: a
+    store without the team table. `store`: a store with the team table. `shards`: the delivery of each shard."""
 
     base: Store
     wire: SyncWire
@@ -62,12 +65,21 @@ class Team:
         self.stream = Stream(self.wire, self.table)
         tables = {self.name: TeamTable(self.table, self.stream.arn)}
         self.store = replace(self.base, settings=self.base.settings._replace(team_tables=tables))
-        self.handler = self.process()
+        self.deploy(self.counters)
+
+    @property
+    def dead_letter_bucket(self) -> DeadLetterBucket:
+        return DeadLetterBucket("bucket", lambda: self.bucket)
 
     def process(self, client: Any = None) -> ItemsHandler:
-        """Returns the handler of a consumer process."""
+        """Returns the handler of a new consumer process. `client`: None: the client of `store`."""
         store = replace(self.store, client=client) if client else self.store
-        return ItemsHandler(self.counters, store, DeadLetterBucket("bucket", lambda: self.bucket))
+        return ItemsHandler(self.counters, store, self.dead_letter_bucket)
+
+    def deploy(self, counters: Mapping[str, Counter]) -> None:
+        """Deploy the consumer with these declarations."""
+        self.counters = counters
+        self.handler = self.process()
 
     def put(self, pk: str, sk: str, **attributes: Item) -> None:
         self.wire.put_item(TableName=self.table, Item={"PK": {"S": pk}, "SK": {"S": sk}, **attributes})
@@ -104,7 +116,7 @@ class Team:
         progress.note_progress(self.store, shards, self.counters, self.name, time.time() + later_s)
 
     def count(self, name: str) -> None:
-        """Count the stored items, as `tally scan` does."""
+        """Count the items of the counter `name`, and set its numbers, as `tally scan` does."""
         recount = self.begin_scan(name)
         self.finish_reading(recount)
         for difference in recount.set_many(list(recount.all_differences())):
@@ -156,6 +168,21 @@ class Team:
         """Returns one item of the table."""
         item: Item = self.wire.get_item(TableName=self.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})["Item"]
         return item
+
+    def add_by_hand(self, name: str, group: str, amount: int) -> None:
+        """Add an amount to a stored number, without Tally."""
+        counter = self.counters[name]
+        self.wire.update_item(
+            TableName=self.store.settings.counts_table, Key=tallies.key(counter, group, 0),
+            UpdateExpression="ADD #n :amount", ExpressionAttributeNames={"#n": counter.attribute},
+            ExpressionAttributeValues={":amount": {"N": str(amount)}},
+        )  # fmt: skip
+
+    def redrive(self, marker: DeadLetterMarker) -> None:
+        """Apply a dead letter, as `tally repair` does."""
+        consumers, index = {consumer.NAME: consumer.items_consumer(self.counters)}, CounterIndex(self.counters)
+        outcome = dead_letters.redrive(Call(self.store), self.dead_letter_bucket, consumers, index, marker)
+        assert outcome == (RedriveOutcome.APPLIED, "")
 
     def tally_items(self, name: str, id_: str) -> list[Item]:
         """Returns the stored shards of a tally."""

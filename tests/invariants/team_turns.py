@@ -53,11 +53,13 @@ ORDERS_NUMBER = WatchedNumber(
 GOOD_TOTALS: list[Item] = [{"N": "12"}, {"N": "7.0"}, {"N": "-0.5"}, {"N": "5"}]
 GOOD_QUEUES: list[Item] = [{"S": "it"}, {"S": "hr desk"}, {"S": "a#b"}, {"BOOL": True}, {"S": "返" * 40}]
 READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
-SHARDS = 3
+SHARDS = 3  # how many stream shards the model has
 STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
 LISTED_AFTER_S = 60  # a new shard is listed after this time
-SETTLED_AFTER_S = 400  # after its end a scan is settled: clocks may differ by 300 s, and the sweep passes 60 s less
-NESTED_MAX = 2  # how deep processes act during a request of another process
+SETTLED_AFTER_S = (
+    400  # after its end a scan is settled: CLOCK_SLACK is 300 s, and the sweep stays LISTED_AFTER_S behind
+)
+NESTED_MAX = 2  # a process acts during a request of a process, which acts during a request of a third process
 
 
 def random_write(chance: random.Random) -> tuple[str, str, Item | None]:
@@ -99,7 +101,7 @@ class TeamSchedule:
 
     def __post_init__(self) -> None:
         self.shards = [Delivery(self.team.process(), self.team.table, f"shard-{number}") for number in range(SHARDS)]
-        self.warm_processes = [self.team.process(), self.team.process()]
+        self.warm_processes = [self.team.process(), self.team.process()]  # each delivers many batches
 
     # ---- the actions ----
 
@@ -237,12 +239,13 @@ class TeamSchedule:
         self.clock.pass_s(SETTLED_AFTER_S)
 
     def _process(self) -> Handler:
+        """Returns a new process with a random fate, or a process that has delivered batches before."""
         is_new = self.chance.random() < 0.7
         return self.team.process(self._client()) if is_new else self.chance.choice(self.warm_processes)
 
     def _client(self) -> Any:
         """Returns a client whose process dies at a write, or whose requests let other processes act."""
-        fate = self.chance.random()
+        fate = self.chance.random()  # below 0.6 other processes act, below 0.9 the process dies
         client = WatchedClient(self.team.wire, WRITES | READS if fate < 0.6 else WRITES)
         request_number, turns = self.chance.randrange(2 if fate >= 0.6 else 8), self.chance.randint(1, 6)
 

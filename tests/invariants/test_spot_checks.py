@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from tally.counter import Counter
-from tally.counting import tallies
 from tally.dev.base.engine import Engine
 from tally.drift import rows
 from tally.dynamo.client import Store
@@ -24,6 +23,7 @@ ORDERS = Counter(
 
 @pytest.fixture
 def shop(store: Store, engine: Engine) -> Team:
+    """A team table with three orders of each of eight customers, whose numbers a scan has set."""
     team = make_team(store, engine, {"orders": ORDERS})
     team.store = replace(team.store, settings=team.store.settings._replace(spot_check_units=100))
     for customer in range(8):
@@ -35,28 +35,21 @@ def shop(store: Store, engine: Engine) -> Team:
 
 
 def run_spot_checks(shop: Team) -> dict[str, int]:
-    """Runs the spot checks of a sweep. Returns their metrics."""
+    """Runs a sweep, and the spot checks of this sweep. Returns the metrics of the spot checks."""
     shop.drain()
     shop.sweep_later()
     return spot_checks.run_spot_checks(shop.store, shop.counters, time.time(), time.monotonic() + 60)
-
-
-def edit_number(shop: Team, group: str, amount: int) -> None:
-    shop.wire.update_item(
-        TableName=shop.store.settings.counts_table, Key=tallies.key(ORDERS, group, 0),
-        UpdateExpression="ADD n :amount", ExpressionAttributeValues={":amount": {"N": str(amount)}},
-    )  # fmt: skip
 
 
 def test_a_spot_check_of_an_edited_group_finds_the_edit(shop: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sweeps make one check. Each of the four checks begins at another group, and checks up to five groups."""
     keys = iter(range(8))  # a check draws a partition key and a sort key
     monkeypatch.setattr(spot_checks, "_random_key", lambda _: {"S": f"CUSTOMER#{next(keys) // 2}"})
-    edit_number(shop, "5", 4)
+    shop.add_by_hand("orders", "5", 4)
     for _ in range(8):
         run_spot_checks(shop)
     assert [(row.target, row.drift) for row in rows.all_rows(shop.store)] == [("5", 4)]
-    assert shop.numbers("orders") == {**shop.truth("orders"), "5": 7}, "a spot check repairs nothing"
+    assert shop.numbers("orders") == {**shop.truth("orders"), "5": 3 + 4}, "a spot check repairs nothing"
 
 
 def test_spot_checks_do_not_report_numbers_that_are_right(shop: Team) -> None:
@@ -103,9 +96,9 @@ def test_a_spot_check_does_not_replace_a_scan_that_a_person_began(shop: Team) ->
     assert scan_state.read_scan(shop.store, "orders") == recount.scan
     recount.close()
     scan_state.invalidate(shop.store, scan_state.read_scan(shop.store, "orders"))
-    invalid = scan_state.read_scan(shop.store, "orders")
+    not_counted = scan_state.read_scan(shop.store, "orders")
     run_spot_checks(shop)
-    assert scan_state.read_scan(shop.store, "orders") == invalid
+    assert scan_state.read_scan(shop.store, "orders") == not_counted, "a person has to scan first"
 
 
 def test_a_spot_check_that_does_not_complete_in_time_is_abandoned(shop: Team) -> None:

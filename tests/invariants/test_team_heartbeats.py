@@ -26,7 +26,7 @@ def shop_team(store: Store, engine: Engine, items: Items) -> Team:
 
 
 def lag_s(shop: Team, later_s: float = LATER_S) -> float:
-    """Returns the lag of the consumer that a sweep in `later_s` seconds would store."""
+    """Runs the sweep `later_s` later. Returns how far the stored watermark is behind that time."""
     shop.sweep_later(later_s)
     return time.time() + later_s - scan_state.passed_s(shop.store, "shop")
 
@@ -35,7 +35,7 @@ def test_nothing_is_passed_before_the_consumer_has_met_a_heartbeat(store: Store,
     shop = shop_team(store, engine, replace(ORDER_ITEMS, heartbeats=True))
     shop.put("a", "ORDER#1")
     shop.drain()
-    assert lag_s(shop) > LATER_S - 5  # a stream that shows no record proves nothing
+    assert lag_s(shop) > LATER_S - 5  # the watermark does not advance: a stream that shows no record proves nothing
     heartbeats = [item for item in shop.items() if item["PK"]["S"].startswith(HEARTBEAT_PREFIX)]
     assert heartbeats
     shop.drain()
@@ -78,6 +78,7 @@ def test_without_heartbeats_a_record_that_the_stream_still_shows_is_not_passed(
     shop.put("a", "ORDER#2")
     before_s = scan_state.passed_s(shop.store, "shop")
     assert lag_s(shop, 2 * LATER_S) > LATER_S
+    # A record may follow empty answers. After PEEK_EMPTY (5) of them, the sweep takes the shard as empty.
     monkeypatch.setattr(StreamShards, "records_after", lambda *_: iter([[]] * 9))
     shop.sweep_later(2 * LATER_S)
     assert scan_state.passed_s(shop.store, "shop") > before_s, "the stream hides the record, so the estimate is wrong"

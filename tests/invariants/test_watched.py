@@ -21,8 +21,8 @@ from tests.invariants.team_table import LATER_S, Team, make_team
 LIKE_ITEMS = Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#")
 POST_LIKES = Watched("post_likes", table="social", attribute="likeTally", items=LIKE_ITEMS, at="META")
 COUNTERS = {POST_LIKES.name: POST_LIKES}
-POSTS, LIKES = 60, 3
-STRETCH_S = stretch_s(POST_LIKES)  # tally/team/team_numbers.py says what a stretch is
+POSTS, LIKES = 60, 3  # how many posts, and how many likes of each
+STRETCH_S = stretch_s(POST_LIKES)  # a tally stores by how much its number moved in each stretch of so many seconds
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def excesses_after_sweep(social: Team) -> dict[str, int]:
 
 
 def test_a_number_that_was_wrong_before_the_first_scan_is_reported(social: Team) -> None:
+    # Every ninth number is wrong.
     excesses = {f"p{number}": excess for number, excess in zip(range(0, POSTS, 9), cycle([-1, 1, 7]), strict=False)}
     for number in range(POSTS):
         put_post(social, f"p{number}", LIKES, LIKES + excesses.get(f"p{number}", 0))
@@ -61,10 +62,9 @@ def test_one_record_moves_every_watched_number_of_its_table(social: Team) -> Non
     """With WATCHED_MAX numbers, the transaction of one record has at most DynamoDB's 100 writes. It has most writes
     while the scan of each number is open and has not read the item."""
     names = [f"w{number}" for number in range(WATCHED_MAX)]
-    social.counters = {
-        name: Watched(name, table="social", attribute="likeTally", items=LIKE_ITEMS, at="META") for name in names
-    }
-    social.handler = social.process()
+    social.deploy(
+        {name: Watched(name, table="social", attribute="likeTally", items=LIKE_ITEMS, at="META") for name in names}
+    )
     put_post(social, "a", 0, 5)
     social.drain()
     for name in names:
@@ -93,7 +93,7 @@ def test_an_edit_is_reported_until_the_team_repairs_it(social: Team) -> None:
 
 @pytest.mark.parametrize("in_likes", [False, True])
 def test_an_attribute_with_the_same_name_in_other_items_is_not_the_team_number(social: Team, in_likes: bool) -> None:
-    """20 team numbers are right. 20 other items have an attribute with the name of the number."""
+    """20 team numbers are right. 20 other items have an attribute with the name of the number; if `in_likes`, 40 do."""
     for number in range(20):
         put_post(social, f"p{number}", LIKES)
     social.drain()
@@ -115,8 +115,7 @@ def test_a_change_of_within_s_or_same_transaction_needs_no_new_scan(social: Team
         assert items is not None
         assert items.watch is not None
         changed_items = replace(items, watch=replace(items.watch, **changes))
-        social.counters = {"post_likes": replace(POST_LIKES, items=changed_items)}
-        social.handler = social.process()
+        social.deploy({"post_likes": replace(POST_LIKES, items=changed_items)})
         assert social.read("post_likes", "a") == 2
         social.put("POST#a", f"LIKE#USER#{changes}")
         social.drain()
@@ -130,9 +129,7 @@ def test_a_number_that_follows_its_items_within_a_minute_does_not_drift(social: 
     put_post(social, "a", 2, 1)
     social.drain()
     (shard,) = social.shards.values()
-    now_s = shard.records[-1]["dynamodb"][
-        "ApproximateCreationDateTime"
-    ]  # DynamoDB Local rounds the times of records to minutes
+    now_s = shard.records[-1]["dynamodb"]["ApproximateCreationDateTime"]  # DynamoDB Local rounds times to minutes
     key = scan_state.passed_key("social")
     ledger = social.store.settings.ledger_table
     for passed_s, drift in ((now_s, {}), (now_s + 30, {}), (now_s + 80, {"a": -1})):
@@ -162,7 +159,7 @@ def test_a_group_without_recent_changes_is_not_listed_for_checks(social: Team) -
 
 
 def store_moves(social: Team, minutes: int, since_s: float) -> None:
-    """Stores that the number of group `a` moved up and down in each stretch of that time."""
+    """Stores that the number of group `a` moved up and down in each stretch of `minutes` from `since_s` on."""
     first_stretch = int(since_s) // STRETCH_S + 1
     times_s = [(first_stretch + number) * STRETCH_S for number in range(minutes * 60 // STRETCH_S)]
     moves = {f"{direction}#{time_s}": {"N": "1"} for direction in ("up", "down") for time_s in times_s}
@@ -177,7 +174,7 @@ def stretches(social: Team) -> list[int]:
     return [sum(map(len, moves)), *map(sum, moves)]
 
 
-def test_sweeps_remove_stretches_of_hours_in_several_writes_and_check_the_number_each_time(social: Team) -> None:
+def test_sweeps_remove_many_old_stretches_in_several_writes_and_check_the_number_each_time(social: Team) -> None:
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()
@@ -190,10 +187,9 @@ def test_sweeps_remove_stretches_of_hours_in_several_writes_and_check_the_number
     assert sweeps == -(-stretch_count // STRETCHES_PER_WRITE_MAX) > 1
 
 
-@pytest.mark.parametrize("cause", ["a dead letter stops the progress", "the scan is not complete"])
+@pytest.mark.parametrize("cause", ["a dead letter stops the watermark", "the scan is not complete"])
 def test_a_tally_has_few_stretches_however_long_a_dead_letter_or_a_scan_takes(social: Team, cause: str) -> None:
-    """90 minutes have 540 stretches, and none is old enough to be removed. The sum of the moves stays the same, and
-    nothing is reported."""
+    """90 minutes have 540 stretches, none old enough to be removed. The moves add up as before, and are no drift."""
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()
@@ -215,7 +211,7 @@ def test_a_scan_reads_a_team_number_whose_record_was_lost(social: Team) -> None:
     social.put("POST#a", "META", likeTally={"N": "9"})
     social.delete("POST#gone", "META")
     social.delete("POST#gone", "LIKE#USER#0")
-    list(social.stream.read_new())  # lost
+    list(social.stream.read_new())  # the consumer never gets these records
     social.count("post_likes")
     assert excesses_after_sweep(social) == {"a": 7}
 
@@ -251,18 +247,15 @@ def test_a_team_number_that_is_not_a_whole_number_is_a_fault_and_not_compared(so
         social.count("post_likes")
     assert excesses_after_sweep(social) == {}
     (fault,) = faults.read_faults(social.store, COUNTERS["post_likes"])
-    assert (fault.kind, fault.items, fault.example) == (
-        "unreadable",
-        1,
-        "POST#a, META: likeTally is 1.5: declare scale=1",
-    )
+    expected = ("unreadable", 1, "POST#a, META: likeTally is 1.5: declare scale=1")
+    assert (fault.kind, fault.items, fault.example) == expected
     social.put("POST#a", "META", likeTally={"N": "3"})
     social.drain()
     assert excesses_after_sweep(social) == {"a": 2}
     assert list(faults.read_faults(social.store, COUNTERS["post_likes"])) == []
 
 
-def test_no_group_is_reported_while_the_scan_is_invalid(social: Team) -> None:
+def test_no_group_is_reported_while_its_items_are_not_counted(social: Team) -> None:
     social.count("post_likes")
     put_post(social, "a", 2, 5)
     social.drain()
@@ -275,8 +268,7 @@ def test_an_edit_of_a_number_that_is_written_with_its_items_is_confirmed_after_s
     same_transaction = Watched(
         "post_likes", table="social", attribute="likeTally", at="META", same_transaction=True, items=replace(LIKE_ITEMS)
     )
-    social.counters = {"post_likes": same_transaction}
-    social.handler = social.process()
+    social.deploy({"post_likes": same_transaction})
     social.count("post_likes")
     put_post(social, "a", 2, 4)
     social.drain()

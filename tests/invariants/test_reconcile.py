@@ -48,7 +48,7 @@ def repair_evidence(reconciler: Reconciler, counter: Counter = LIKES, target: st
 def evidence_after(
     reconciler: Reconciler, first_count: recount.Recount | None, counter: Counter = LIKES, target: str = "p"
 ) -> dict[str, Any]:
-    """Counts a second time. Returns what the command passes to a repair."""
+    """Counts the children once more, if the command would. Returns what the command passes to a repair."""
     required_minute = reconciler.minute_to_judge()
     reconciler.wait_until_judged(required_minute)
     counts = reconciler.count_again(counter, target, first_count)
@@ -61,7 +61,7 @@ def evidence_after(
 def evidence_of_an_unrecorded_edit(
     world: Deployment, reconciler: Reconciler, amount: int, likers: int = 3, shard: int = 0
 ) -> dict[str, Any]:
-    """Creates a post, and edits its tally without a stream record. Returns what the command passes to a repair."""
+    """Creates a post with `likers` likes, and edits its tally without a stream record. Returns `repair_evidence`."""
     world.post(likers)
     world.edit(amount, shard=shard)
     world.drop_new_records()
@@ -73,10 +73,10 @@ def repairs(world: Deployment, counter: Counter = LIKES, target: str = "p") -> l
     return [(entry["amount"], entry["how"]) for entry in history.read_repairs(world.store, counter.name, target)]
 
 
-def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **more: Any) -> None:
-    """Puts a confirmed drift of this amount into the ledger. `more`: other numbers for the row."""
+def put_drift_row(world: Deployment, amount: int, counter: Counter, target: str, **other_numbers: Any) -> None:
+    """Puts a confirmed drift of this amount into the ledger. `other_numbers`: attributes to store instead."""
     item = rows.row_key(counter.name, target) | {"counter": {"S": counter.name}, "target": {"S": target}}
-    numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | more
+    numbers = {"drift": amount, "since": int(world.now_s) - 900, "upto": world.last_judged_minute - 9} | other_numbers
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     world.wire.put_item(TableName=world.settings.ledger_table, Item=item)
 
@@ -113,7 +113,7 @@ def test_a_post_that_gets_likes_during_each_count_is_repaired_by_the_ledger(
     monkeypatch.setattr(recount.queries, "partition_pages", like_and_read_pages)
     first_count = reconciler.count(LIKES, "p")
     assert first_count.unproven_reason == recount.TALLY_MOVED
-    assert first_count.low <= -5 <= first_count.high < 0
+    assert first_count.low <= -5 <= first_count.high < 0  # a count of a moving tally gives bounds
     assert repair(reconciler) is not None
     likers = next(users)
     assert (world.tally(), repairs(world)) == (3 + likers, [(-5, "ledger")])
@@ -185,9 +185,7 @@ def test_a_repair_whose_process_dies_is_done_once(
 
 def make_dead_letter(world: Deployment) -> None:
     """Spills a play while its tally is a string, so that DynamoDB rejects the rollup's write. Then removes the string.
-
-    The bookkeeper applies the record of the play.
-    """
+    The bookkeeper applies the record of the play."""
     strings = [{**tallies.key(PLAYS, "v", shard), "play_count": {"S": "oops"}} for shard in range(16)]
     for item in strings:
         world.put(item)
@@ -235,6 +233,7 @@ def test_children_without_a_tally_get_a_tally_but_no_post(world: Deployment, rec
         world.delete(keys.key("POST#p", key))
     world.run_until_confirmed()
     repair(reconciler)
+    # The repair writes shard 1, because the item of shard 0 would be a post.
     assert set(tallies.read_numbered_shards(tallies.Call(world.store), LIKES, "p")) == {1}
     assert (world.tally(), world.drifts()) == (4, {})
 
@@ -242,7 +241,7 @@ def test_children_without_a_tally_get_a_tally_but_no_post(world: Deployment, rec
 def test_an_edit_that_is_undone_within_its_minute_does_not_prove_a_later_edit(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    """The ledger has no trace of the first edit, so two equal counts do not prove that the second edit is old."""
+    """The ledger has no trace of the first edit. So two equal counts may be of two edits, the second not judged."""
     world.post(3)
     world.run_until_judged()
     world.sleep(60 - world.now_s % 60 + 5)
@@ -298,7 +297,8 @@ def test_a_repair_accepts_an_edit_that_made_the_tally_right(world: Deployment, r
 
 
 def test_an_unlike_before_the_rollup_of_its_like_is_not_repaired(world: Deployment, reconciler: Reconciler) -> None:
-    """The tally is 1 too low until the rollup adds the first like. The child of the second like does not show this."""
+    """The tally is 1 too low until the rollup adds the first like. The second like's child is not marked as spilled,
+    so the first count takes the tally for wrong."""
     world.post(2)
     world.run_until_judged()
     world.stall("rollup", "counts")
@@ -329,7 +329,7 @@ def test_a_like_between_the_second_count_and_the_write_makes_the_repair_count_on
 
     client = interrupted_client(world.wire, 0, like)
     assert world.reconciler(client).repair(LIKES, "p", *BY_AND_WHY, **evidence) is not None
-    assert (len(client.calls), world.tally()) == (2, 4)
+    assert (len(client.calls), world.tally()) == (2, 4)  # two attempts
 
 
 def test_a_drift_row_that_appears_before_the_write_stops_the_repair(world: Deployment, reconciler: Reconciler) -> None:
@@ -367,7 +367,7 @@ def test_a_repair_keeps_to_limits_and_gives_out_no_number_twice(world: Deploymen
 def test_a_repair_beyond_a_limit_moves_towards_the_limit_or_within_the_debt(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    """A limit that was declared later, or a debt, leaves numbers beyond the limit. Such numbers may drift, too."""
+    """If a limit was declared after the changes, or has a debt, a number may be beyond the limit, and may drift."""
     debtor = replace(counters.STOCK, debt=5)
     for target, number, drift in (("towards", -20, -4), ("within", -3, 2), ("beyond", -4, 2)):
         world.edit(number, debtor, target)
@@ -393,7 +393,7 @@ def test_two_concurrent_repairs_repair_once(world: Deployment, reconciler: Recon
 
     second_repair = Sleeper(world.wire, 0, lambda client: repair_once(world.reconciler(client)))
     assert repair_once(reconciler) is not None
-    with suppress(RepairNotReadyError):  # if the second repair counts the first repair
+    with suppress(RepairNotReadyError):  # the counts are too old if the second repair finds the first in the history
         second_repair.wake()
     assert world.tally(counter, target) == (3 if counter is LIKES else 0)
     assert len(repairs(world, counter, target)) == 1
@@ -418,9 +418,7 @@ def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployme
 
 def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors(world: Deployment) -> None:
     """A repair of an edit makes the tally agree with its series. A repair of an error from before the series does not.
-
-    So the answer lists the repairs, with the amount that each repair has added to the tally and not to the series.
-    """
+    So the answer lists the repairs, each with the amount `added` that the series do not have."""
     reconciler = world.reconciler()
     evidence = evidence_of_an_unrecorded_edit(world, reconciler, 4)
     world.run(hours.LOOKBACK_MINUTES + 5)

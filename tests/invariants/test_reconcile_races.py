@@ -16,8 +16,7 @@ from tests.invariants.deployment import LIKES, PLAYS, Deployment, deployed
 from tests.invariants.processes import WatchedClient
 from tests.tiers import in_long
 
-FIRST_COMMIT = -1
-"""In place of a number: the first transaction of the repair."""
+FIRST_COMMIT = -1  # as `request_number`: the first transaction of the repair, whatever its number is
 REQUESTS = frozenset({"query", "get_item", "transact_write_items"})
 
 
@@ -36,7 +35,7 @@ def client_with_change(client: Any, request_number: int, change: Callable[[], ob
 
 @pytest.fixture
 def world() -> Iterator[Deployment]:
-    """A post whose tally is 5 too high from before the streams, and a video with a confirmed drift of 5."""
+    """A post whose tally is 5 too high, which no stream record shows, and a video with a confirmed drift of 5."""
     with deployed() as deployment:
         deployment.post(3)
         deployment.edit(5)

@@ -38,8 +38,8 @@ def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: Stream
     stream.deliver("rollup", "receipts", SHARD, [POISON_PLAY, play(51, LONG_TEXT), play(52, counter={"S": "retired"})])
     results = stream.redrive_with_reasons(counters.COUNTERS)
     assert [outcome for outcome, _ in results] == ["kept"] * 3
-    for (_, reason), part in zip(results, ("malformed: ValueError", "", "retired"), strict=True):
-        assert part in reason
+    for (_, reason), words in zip(results, ("malformed: ValueError", "", "retired"), strict=True):
+        assert words in reason
     assert stream.dead_letter_sequences()["rollup"] == {"50", "51", "52"}
     assert stream.tallies() == {}
 
@@ -47,7 +47,7 @@ def test_a_record_that_still_cannot_be_applied_stays_and_says_why(stream: Stream
 def test_concurrent_redrives_apply_a_dead_letter_once(stream: StreamWorld) -> None:
     make_dead_letters(stream)
     markers = list(dead_letters.list_markers(Call(stream.store)))
-    redrives = run_together([lambda: stream.redrive(markers=markers)] * 4)
+    redrives = run_together([lambda: stream.redrive(markers=markers)] * 4)  # each redrives both dead letters
     assert sorted(outcome for outcomes in redrives for outcome in outcomes) == ["applied"] * 2 + ["gone"] * 6
     assert stream.redrive() == []
     assert stream.tallies() == {("plays", "v"): 1, ("retired", "v"): 6}
@@ -55,12 +55,12 @@ def test_concurrent_redrives_apply_a_dead_letter_once(stream: StreamWorld) -> No
     assert stream.rows("DEADLETTER") == []
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("lost_responses", [1, 3])
 def test_a_redrive_whose_response_is_lost_applies_once(
-    proxied_stream: StreamWorld, proxy: FaultProxy, times: int
+    proxied_stream: StreamWorld, proxy: FaultProxy, lost_responses: int
 ) -> None:
     make_dead_letters(proxied_stream)
-    proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * times})
+    proxy.plan = faults.script({"TransactWriteItems": [faults.LOSE_RESPONSE] * lost_responses})
     try:
         proxied_stream.redrive()
     except StoreUnreachableError:
@@ -83,7 +83,7 @@ def test_a_redrive_books_a_dead_letter_of_the_bookkeeper_on_the_current_minute(s
     assert began_minute <= second_minute <= int(time.time() // 60)
 
 
-@pytest.mark.parametrize("minutes_ago", [1, 0, -9])
+@pytest.mark.parametrize("minutes_ago", [1, 0, -9])  # when the last judged minute was; -9: this clock is behind
 def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_judged_next(
     stream: StreamWorld, minutes_ago: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +99,7 @@ def test_nothing_is_redriven_onto_a_minute_that_is_judged_or_may_be_judged_next(
 
 
 def make_dead_letters_of(world: Deployment, consumers: str) -> None:
-    """Makes five plays dead letters of these consumers, whose declarations lack the counter for a moment."""
+    """Makes five plays dead letters of the consumers that `consumers` names, whose declarations then lack `plays`."""
     without_plays = {name: counter for name, counter in counters.COUNTERS.items() if name != "plays"}
     for name, handler in world.handlers.items():
         handler.declared = CounterIndex(without_plays if name in consumers else counters.COUNTERS)
@@ -154,13 +154,13 @@ def test_a_dead_letter_that_expired_is_lost_until_somebody_drops_its_marker(
     assert stream.redrive(counters.COUNTERS) == ["lost", "kept"]
     stack = Stack(stream.store, stream.objects, counters.COUNTERS)
 
-    def repair(*more: str) -> tuple[int, list[str]]:
-        line = ["repair", "--by", "a", "--why", "b", "--yes", *more]
+    def repair(*options: str) -> tuple[int, list[str]]:
+        line = ["repair", "--by", "a", "--why", "b", "--yes", *options]
         arguments = commands.parse_arguments(line, commands.parser(counters.COUNTERS))
         return commands.command_named("repair").run(arguments, stack), capsys.readouterr().out.splitlines()
 
-    for more, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
-        code, lines = repair(*more)
+    for options, markers, outcome in (([], 2, "lost     rollup/"), (["--drop"], 1, "dropped  rollup/")):
+        code, lines = repair(*options)
         message = f"{markers} dead letters are not applied. Resolve them first; nothing else was repaired"
         assert (code, lines[-1]) == (1, message)
         assert len(stream.rows("DEADLETTER")) == markers

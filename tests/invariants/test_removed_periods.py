@@ -40,7 +40,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
         yield deployment
 
 
-def current_tally(world: Deployment, counter: Counter) -> str:
+def current_tally_id(world: Deployment, counter: Counter) -> str:
     """Returns the id of the tally of the current period."""
     return periods.tally_id(counter, "x", world.now_s)
 
@@ -68,7 +68,7 @@ def expire(world: Deployment) -> int:
 
 
 def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world: Deployment) -> None:
-    target, hourly_id = current_tally(world, SHORT), current_tally(world, HOURLY)
+    target, hourly_id = current_tally_id(world, SHORT), current_tally_id(world, HOURLY)
     world.play(target, 3, SHORT)
     world.play(hourly_id, 4, HOURLY)
     world.run(5)
@@ -85,7 +85,7 @@ def test_a_tally_that_a_person_removes_or_that_expires_too_early_is_drift(world:
 def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift(
     world: Deployment, has_expired: bool
 ) -> None:
-    target = current_tally(world, SHORT)
+    target = current_tally_id(world, SHORT)
     if has_expired:
         world.play(target, 3, SHORT)
     world.stall(ROLLUP)
@@ -101,10 +101,10 @@ def test_an_amount_that_is_rolled_up_after_its_period_expires_and_makes_no_drift
     assert (stored_items(world, target), world.drifts()) == ([], {})
 
 
-def test_a_repair_moves_a_tally_that_is_kept_and_does_not_store_an_expired_tally_again(
+def test_a_repair_moves_a_tally_that_is_kept_and_stores_no_tally_that_has_expired(
     world: Deployment, reconciler: Reconciler
 ) -> None:
-    expired_id, kept_id = current_tally(world, SHORT), current_tally(world, HOURLY)
+    expired_id, kept_id = current_tally_id(world, SHORT), current_tally_id(world, HOURLY)
     for target, counter in ((expired_id, SHORT), (kept_id, HOURLY)):
         world.play(target, 3, counter)
         world.edit(5, counter, target)
@@ -125,8 +125,8 @@ def test_a_rebuild_adds_nothing_to_an_expired_tally(
 ) -> None:
     """The receipts of both tallies are kept, but the notes of the expired tally expired with its item."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", 6)
-    world.run(6)  # a day
-    expired_id, kept_id = current_tally(world, SHORT), current_tally(world, ROLLED)
+    world.run(6)  # so a whole day is judged
+    expired_id, kept_id = current_tally_id(world, SHORT), current_tally_id(world, ROLLED)
 
     def outage() -> None:
         world.spill(expired_id, 2, SHORT)

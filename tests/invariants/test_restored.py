@@ -1,4 +1,4 @@
-"""Restored tables are not a snapshot. After their repair and their adoption, every number is right."""
+"""A restore copies each table at another moment. After the repair of the copies, every number is right."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def own_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def world(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A deployment at the beginning of its first whole day. Days are short."""
+    """A deployment at the beginning of its first whole day. A day has DAY_MINUTES."""
     monkeypatch.setattr(tallies, "MINUTES_PER_DAY", DAY_MINUTES)
     with deployed(engine=own_engine) as deployment:
         run_to_next_day(deployment)
@@ -69,10 +69,8 @@ def world(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deplo
 def copy_tables(
     world: Deployment, order: tuple[str, ...] = TABLES, between: Callable[[], object] = lambda: None
 ) -> Store:
-    """Copies each table into a new table without a stream, and calls `between` after each copy.
-
-    A real restore copies all tables within a second, so its copies are easier to repair.
-    """
+    """Copies each table into a new table without a stream, and calls `between` after each copy. A real restore copies
+    all tables within a second, so its copies are easier to repair."""
     wire, settings, number = world.wire, world.settings, next(_numbers)
     names = {table: f"tally-restored-{table}-{number}" for table in TABLES}
     for table in order:
@@ -108,7 +106,7 @@ def adopt(own_engine: Engine, world: Deployment) -> Iterator[Adopt]:
         stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
         for name in (copy.settings.counts_table, copy.settings.receipts_table):
             world.wire.update_table(TableName=name, StreamSpecification=stream)
-        world.clock.now_s += 60
+        world.clock.now_s += 60  # the deploy takes a minute
         deployments.append(Deployment(own_engine, world.clock, SEED, UNDISTURBED, 1, copy))
         deployments[0].sweep_each_minute()
         return deployments[0]
@@ -133,10 +131,8 @@ def count_children(copy: Store, post: str) -> int:
 def test_every_number_is_right_after_a_restore_under_traffic(
     world: Deployment, adopt: Adopt, order: tuple[str, ...]
 ) -> None:
-    """A tally of likes equals its children, and a tally that is rolled up equals its receipts.
-
-    The numbers are equal after the repair, under new traffic, and days later.
-    """
+    """A tally of likes equals its children, and a tally that is rolled up equals its receipts. The numbers are equal
+    after the repair, under new traffic, and days later."""
     users = itertools.count()
 
     def traffic() -> None:
@@ -144,7 +140,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
         world.spill_like(f"u{next(users)}")
         world.spill(times=2)
         world.spill(PAGE, 3, VISITS)
-        if not next(users) % 4:
+        if not next(users) % 4:  # in some calls, the author likes the post or removes this like
             world.like("author", liked=not next(users) % 8)
 
     world.post(2)
@@ -152,7 +148,7 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     world.run(7, traffic)
     lose_records(world, ROLLUP, traffic)  # the rollup lost records before the copies
     world.run(2, traffic)
-    world.stall(BOTH_CONSUMERS)  # a consumer is always behind
+    world.stall(BOTH_CONSUMERS)  # so the copies have receipts that the rollup has not added
 
     def traffic_between_copies() -> None:
         traffic()
@@ -177,13 +173,14 @@ def test_every_number_is_right_after_a_restore_under_traffic(
     new_world.like("u0", liked=False)
     reconciler = new_world.reconciler()
     run_until_days_are_judged(new_world, 3)
+    # In three rounds: 2 plays, 1 visit and 2 likes each; and an unlike.
     assert numbers() == {"v": expected["v"] + 6, PAGE: expected[PAGE] + 3, "p": expected["p"] + 5}
     assert new_world.drifts() == missing_amounts(reconciler) == {}
     last_count = reconciler.count(LIKES, "p")
     assert (last_count.low, last_count.unproven_reason) == (0, "")
     as_of = new_world.as_of()
     assert as_of is not None
-    assert new_world.now_s - as_of < 240
+    assert new_world.now_s - as_of < 240, "as_of does not advance"
 
 
 def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(world: Deployment) -> None:
@@ -239,11 +236,12 @@ def test_a_restore_keeps_confirmed_drift_and_deletes_unconfirmed_drift(
     assert (new_world.tally(PLAYS, "v"), new_world.drifts()) == (1 + unconfirmed_amount, {})
 
 
-@pytest.mark.parametrize(("amount", "drift"), [(7, 0), (-3, -1)])
+@pytest.mark.parametrize(("amount", "drift_left"), [(7, 0), (-3, -1)])
 def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
-    world: Deployment, adopt: Adopt, amount: int, drift: int
+    world: Deployment, adopt: Adopt, amount: int, drift_left: int
 ) -> None:
-    """The rollup lost 7 plays, or somebody subtracted 3 by hand. Two more plays were not rolled up before the copy."""
+    """The rollup lost 7 plays, or somebody subtracted 3 by hand. Two more plays were not rolled up before the copy. The
+    restore adds 9 or 2 missing receipts, and makes the drift smaller by as much, because it may be the same error."""
     if amount > 0:
         lose_records(world, ROLLUP, lambda: world.spill(times=amount))
     else:
@@ -255,11 +253,11 @@ def test_drift_that_the_restore_repairs_is_not_repaired_a_second_time(
     new_world = adopt()
     new_world.run_until_confirmed()
     assert new_world.tally(PLAYS, "v") == (amount + 2 if amount > 0 else -1)
-    assert new_world.drifts() == ({("plays", "v"): drift} if drift else {})
+    assert new_world.drifts() == ({("plays", "v"): drift_left} if drift_left else {})
 
 
 def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Adopt) -> None:
-    """The tallies have notes from before the restore, so a rebuild can also check that day."""
+    """The restored tallies have the sums by day (`day#n`), so a rebuild can also check the day of the restore."""
     world.spill(times=3)
     world.run(1)
     world.stall(BOTH_CONSUMERS)
@@ -273,7 +271,7 @@ def test_a_loss_on_the_day_of_the_restore_is_found(world: Deployment, adopt: Ado
     accepted = Accepted()
     days = rebuild.rebuild_window(new_world.store, watermark.read(new_world.store), new_world.now_s)
     list(rebuild.sum_receipts(new_world.store, counters.COUNTERS, days, accepted))
-    assert sum(day.amount for day in accepted["plays", "v"].values()) == 9
+    assert sum(day.amount for day in accepted["plays", "v"].values()) == 3 + 2 + 4
 
 
 def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_restored_days_later(
@@ -284,8 +282,8 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     world.run(60)
     world.run(50, world.play)
     world.deliver()
-    moment_s, copy, read = world.now_s, copy_tables(world), segments.read_segments
-    progress_ = progress.read(copy)
+    moment_s, copy, read_segments = world.now_s, copy_tables(world), segments.read_segments
+    progress_ = progress.read(copy)  # the sweep has summed up a part of the present hour
     assert minutes_of(copy.settings, progress_.hour)[0] < progress_.through < copy.settings.minute_of(moment_s) - 1
     world.clock.now_s += 11 * 86400
     repair_restored(world, copy, moment_s)
@@ -294,7 +292,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
     minutes_without_segments = range(copy.settings.minute_of(moment_s) + 3, copy.settings.minute_of(world.now_s) - 2)
 
     def read_or_skip(store: Store, minute: int, **more: Any) -> Any:
-        return () if minute in minutes_without_segments else read(store, minute, **more)
+        return () if minute in minutes_without_segments else read_segments(store, minute, **more)
 
     monkeypatch.setattr(segments, "read_segments", read_or_skip)
     new_world = adopt(copy)
@@ -306,7 +304,7 @@ def test_the_series_of_the_hour_of_the_copy_are_complete_though_the_copy_is_rest
 
 
 def test_a_restore_with_dead_letters_needs_the_option_that_deletes_them(world: Deployment, adopt: Adopt) -> None:
-    """A redrive, or a repair of their drift, would add a second time what the restore adds by the receipts."""
+    """The restore adds the receipt of a dead letter. A redrive, or a repair of its drift, would add it once more."""
     make_dead_letter(world)
     world.edit(5, PLAYS, "v")
     world.run_until_confirmed()
@@ -341,7 +339,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
     while len(world.drifts()) < 2:
         world.run(1)
     world.stall(BOTH_CONSUMERS)
-    world.spill_like("alone")
+    world.spill_like("spilled")
     world.spill(times=2)
     world.spill(PAGE, 3, VISITS)
     first_kinds: list[str] = []
@@ -359,7 +357,7 @@ def test_a_repair_of_restored_tables_that_dies_at_any_write_is_finished_by_the_n
         kinds = sorted(item["PK"]["S"] for item in all_items(copy, "ledger"))
         first_kinds = first_kinds or kinds
         assert kinds == first_kinds
-        if len(dying.calls) <= write_number:
+        if len(dying.calls) <= write_number:  # the repair ended before this write
             assert write_number > 5
             return
 
@@ -382,10 +380,8 @@ def test_a_write_to_the_restored_tables_stops_their_repair(world: Deployment) ->
 def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_first_and_the_last_copy(
     world: Deployment, adopt: Adopt, order: tuple[str, ...]
 ) -> None:
-    """Likes, and numbers that are visible now, are as in the copy of counts.
-
-    A number that is rolled up lies between its values in the copies of counts and of receipts.
-    """
+    """Likes, and numbers that are visible now, are as in the copy of counts. A number that is rolled up lies between
+    its values in the copies of counts and of receipts."""
     users, numbers_at_copy = itertools.count(), dict[str, dict[str, int]]()
 
     def traffic() -> None:
@@ -442,7 +438,7 @@ def test_the_heartbeats_of_a_copied_table_tell_its_moment_to_the_minute(world: D
     assert list(moments) == list(TABLES)
     for table, moment_s in moments.items():
         assert 0 <= copied_s[table] - moment_s <= 61, table
-    ledger = world.store.settings.ledger_table
+    ledger = world.store.settings.ledger_table  # a table of another kind has no heartbeat that tells its moment
     swapped_tables = copy.settings._replace(counts_table=ledger, ledger_table=copy.settings.counts_table)
     moments = restored.table_moments(replace(copy, settings=swapped_tables))
     assert [moments[table] for table in ("counts", "ledger")] == [0, 0]
@@ -457,7 +453,7 @@ def test_a_restore_deletes_drift_of_an_edit_that_is_not_in_its_copy_of_counts(wo
         world.edit(5, PLAYS, "v")
         world.run_until_confirmed()
 
-    edits = iter([edit])
+    edits = iter([edit])  # after the first copy, which is of counts
     copy = copy_tables(world, between=lambda: next(edits, lambda: None)())
     assert [(row.counter, row.target, row.drift) for row in restored.known_drift(copy)] == [("plays", "v", 5)]
     repair_restored(world, copy, moments_differ=True)

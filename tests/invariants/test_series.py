@@ -44,7 +44,7 @@ from tests.tiers import in_long
 
 H = 500_000  # the number of an hour, counted from 1970
 M = 4 * H  # the first minute of this hour. Here an hour has four minutes, so that the tests read less
-MINUTE_S = 900
+MINUTE_S = 900  # the seconds of such a minute
 FOREVER = float("inf")
 TWO_DAYS = SeriesRange(HOUR, H - 24, H + 24)
 
@@ -58,6 +58,7 @@ def store(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def plays(amount: int, video: str = "v", day: int = -1) -> JournalEntry:
+    """Returns the entry of accepted plays. `day`: the day since 1970 to which imports belong; -1: not imported."""
     return JournalEntry("plays", video, "", amount, amount, day)
 
 
@@ -97,7 +98,7 @@ def test_amounts_above_2_to_the_53_are_exact_in_segments_series_and_lists(store:
     assert newest_list(store) == {"v": v}
 
 
-def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_day_left(store: Store) -> None:
+def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_that_is_kept(store: Store) -> None:
     brief = replace(store, settings=store.settings._replace(series_days=2))
     sum_up(brief, M - 1)
     book(brief, M, plays(5))
@@ -117,7 +118,7 @@ def test_series_that_are_kept_for_some_days_expire_and_their_since_is_the_first_
 def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
-    """The sums of the first half are kept as long as the segments of the second half."""
+    """Running segments, here of the first half, live as long as the journal's segments, here of the second half."""
     now_s = [float(M * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
     sum_up(store, M - 1)
@@ -128,14 +129,15 @@ def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
     now_s[0] += days_without_sweeps * hours.DAY_S
     ConsumerWorld(store, store.client).delete_expired(now_s[0])
     sum_up(store, M + 3)
-    assert (series(store), newest_list(store)) == ({H: 26}, {"v": 26})
+    assert (series(store), newest_list(store)) == ({H: 5 + 6 + 7 + 8}, {"v": 26})
 
 
+# From the seventh day on, the items of one more day have expired each day.
 @pytest.mark.parametrize(("days_without_sweeps", "expired_days"), [(1, 0), (6, 0), (7, 1), (40, 34)])
 def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int, expired_days: int
 ) -> None:
-    """Items of a day expire EXPIRY_GRACE_DAYS (7) after the day is not shown any more."""
+    """A day is shown for `series_days`, and its items expire EXPIRY_GRACE_DAYS (7) later."""
     first_day, midnight = H // 24 + 1, 24 * (H // 24 + 1)
     brief = replace(store, settings=store.settings._replace(series_days=2))
     sum_up(brief, 4 * midnight - 1)
@@ -153,7 +155,7 @@ def test_days_that_expire_while_no_sweep_runs_are_not_shown_as_zeros(
 
 @pytest.mark.parametrize("longer_days", [400, 0], ids=["longer", "for ever"])
 def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: Store, longer_days: int) -> None:
-    """The expiry of a day is fixed when the day is written, so a longer life holds for later days only."""
+    """Each day gets its TTL when the day is written, so more `series_days` keep only later days for longer."""
 
     def with_series_days(series_days: int) -> Store:
         return replace(store, settings=store.settings._replace(series_days=series_days))
@@ -169,11 +171,12 @@ def test_expired_days_are_not_shown_as_zeros_after_series_days_is_raised(store: 
 
     first_day = H // 24
     sum_up(with_series_days(30), 4 * 24 * first_day + 3)
+    # A day that was written with 30 `series_days` is shown for 30 days, also after day 33, from which more are kept.
     assert [since(30, day) for day in (1, 30, 32)] == [0, 0, 2]
     assert [since(longer_days, day) for day in (33, 40, 60)] == [3, 10, 30]
     assert since(longer_days, 80) == 33, "the first whole day that was written to stay"
     assert since(longer_days, 300) == 33
-    assert since(5, 301) == 33, "a shorter life holds for later days only, too"
+    assert since(5, 301) == 33, "fewer `series_days` hold for later days only, too"
     assert since(5, 310) == 305
     assert since(longer_days, 311) == 306, "`since` never moves back"
 
@@ -204,7 +207,7 @@ def test_a_list_that_expired_or_is_older_than_the_series_is_not_found(
     assert values_at(DAY, hour[:10]) == [5]
 
 
-def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours(
+def test_the_series_have_complete_hours_and_the_current_hour_up_to_its_last_complete_part(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] is None
@@ -218,7 +221,7 @@ def test_the_series_show_the_current_hour_up_to_its_last_part_and_complete_hours
     assert series(store) == {H: 2}
     assert newest_list(store) == {"v": 2}
     answer = read.read_series(Call(store), PLAYS, "v", TWO_DAYS)
-    assert answer["as_of"] == MINUTE_S * (M + 1)  # a change may be booked one minute later
+    assert answer["as_of"] == MINUTE_S * (M + 1)  # not M + 2: a change of minute M + 1 may be booked on M + 2
     sum_up(store, M + 2)
     assert series(store) == {H: 2}
     assert whole_days(store) == []
@@ -251,7 +254,7 @@ def test_a_list_drops_ids_that_fell_to_0_and_a_slow_sweep_does_not_overwrite_it(
     book(store, M + 1, plays(-3), plays(-5, "w"))
     sum_up(store, M + 1)
     assert newest_list(store) == newest_list(store, "day") == {}
-    top.write_lists(store, H, M, old_list, ["plays"])
+    top.write_lists(store, H, M, old_list, ["plays"])  # by a slow sweep, which has read up to M
     assert newest_list(store) == newest_list(store, "day") == {}
 
 
@@ -264,7 +267,7 @@ def whole_days(store: Store) -> list[dict[str, Any]]:
 def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bookkeeper has two dead letters. Each dead letter is redriven on a later minute."""
+    """The bookkeeper has two dead letters. A redrive books the change on the minute of the redrive."""
     table, now_s = store.settings.ledger_table, [float((M + 4) * MINUTE_S)]
     monkeypatch.setattr(time, "time", lambda: now_s[0])
 
@@ -272,14 +275,14 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
         return key(DEAD_LETTER_KEY, f"{consumer}#{minute * MINUTE_S:010}#receipts#s#1")
 
     def as_of(judged: int) -> float:
-        """Returns the minute up to which the series are complete after a sweep."""
+        """Sweeps. Returns `as_of` in minutes, plus CLOCK_SKEW, by which `as_of` is before a dead letter's minute."""
         sum_up(store, judged)
         return float(read.read_series(Call(store), PLAYS, "v", TWO_DAYS)["as_of"] + CLOCK_SKEW * MINUTE_S) / MINUTE_S
 
     sum_up(store, M - 1)
     for item in (marker("rollup", M), marker("bookkeeper", M + 1), marker("bookkeeper", M + 3)):
         store.client.put_item(TableName=table, Item=item)
-    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]
+    assert [as_of(M), as_of(M + 4), as_of(M + 5)] == [M + CLOCK_SKEW, M + 1, M + 1]  # the first as_of is M
     now_s[0] += 2 * MINUTE_S
     store.client.delete_item(TableName=table, Key=marker("bookkeeper", M + 1))  # redriven
     assert [as_of(M + 6), as_of(M + 7), as_of(M + 8)] == [M + 1, M + 1, M + 3]
@@ -294,10 +297,8 @@ def test_a_dead_letter_of_the_bookkeeper_stops_as_of_until_its_redrive_is_summed
 def test_a_loss_of_the_bookkeeper_stops_as_of_until_the_loss_is_resolved(
     store: Store, consumer: str, days: int, hours_before: int | None
 ) -> None:
-    """`hours_before`: how long before the loss `as_of` stops; None: the loss does not stop `as_of`.
-
-    If a loss is longer than a week, the sums of its first hour may have expired, too.
-    """
+    """`days`: how long the loss is. `hours_before`: how long before the loss `as_of` stops; None: it does not stop. If
+    a loss is longer than a week, the running segments of the hour in which it began may have expired."""
     sum_up(store, M - 1)
     since_s = (M + 2) * MINUTE_S
     loss = Loss("gap", consumer, since_s, since_s + days * hours.DAY_S)
@@ -311,6 +312,7 @@ def test_a_loss_of_the_bookkeeper_stops_as_of_until_the_loss_is_resolved(
 def test_series_have_the_halves_of_unlikes_and_entries_from_before_the_judge_began(store: Store) -> None:
     likes = replace(PLAYS, name="likes")
     book(store, M - 1, JournalEntry("likes", "v", "", 5, 5))
+    # Two unlikes. Of one the expected half is booked first, of the other the observed half.
     for pair, expected in (("0123456789ab", -1), ("ba9876543210", 0)):
         book(store, M + 1, JournalEntry("likes", "v", pair, expected, -1 - expected), name=pair)
         book(store, M + 2, JournalEntry("likes", "v", pair, -1 - expected, expected), name=pair)
@@ -324,7 +326,7 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
 ) -> None:
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 1)  # a segment for each tally
     monkeypatch.setattr(hours, "PART_MINUTES", 4)
-    tallies = 3 * WRITER_THREADS - 1  # and one segment for the total
+    tallies = 3 * WRITER_THREADS - 1  # with the segment of the total, each thread has three segments to write
     sum_up(store, M - 1)
     book(store, M, *(plays(1, f"v{number}") for number in range(tallies)))
     client, now_s = WatchedClient(store.client, frozenset({"put_item"})), [0.0]
@@ -332,7 +334,7 @@ def test_segments_of_the_current_hour_are_written_in_parallel_until_the_time_is_
 
     def wait(*_: object) -> None:
         all_writers.wait(10)
-        now_s[0] += 1
+        now_s[0] += 1  # so there is time for the second round of writes, and not for the third
 
     client.before = wait
     timed = replace(store, client=cast(Any, client), clock=lambda: now_s[0])
@@ -356,14 +358,14 @@ def test_a_sweep_leaves_half_of_its_time_to_write_what_it_read(store: Store, mon
 
     monkeypatch.setattr(hours, "_add_minute", add_minute_in_a_second)
     hours.sum_up(replace(store, clock=lambda: now_s[0]), M + 3, until_s=4)
-    assert progress.read(store).through == M + 2, "two of four minutes, and one of the other two minutes"
+    assert progress.read(store).through == M + 2, "two minutes in half of the time, and one in half of the rest"
 
 
 @pytest.mark.parametrize("seed", [0, *in_long([1])])
 def test_sweeps_that_die_at_random_writes_write_the_right_series_and_lists(
     store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep dies before or after a write. Parts, segments, steps and lists are small. Some rows are imported."""
+    """A sweep dies before or after a write. Small parts, segments and lists make many writes. Some are of imports."""
     monkeypatch.setattr(top, "UP_MAX", 15)
     monkeypatch.setattr(hours, "SEGMENT_BYTES", 150)
     monkeypatch.setattr(hours, "ROWS_AT_ONCE", 11)
@@ -408,12 +410,13 @@ def check_bound(listed_entries: Sequence[Mapping[str, Any]], error_max: int, tru
     assert max(missing, default=0) <= min((entry["value"] for entry in listed_entries), default=0) + error_max
 
 
-DAYS = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
+HOURS_OF_DAY = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-9, 9).filter(bool)), max_size=6)
+"""For each hour of a day: amounts by id."""
 
 
-@given(month=st.lists(DAYS, max_size=3), up=st.integers(1, 4), down=st.integers(1, 3))
+@given(month=st.lists(HOURS_OF_DAY, max_size=3), up=st.integers(1, 4), down=st.integers(1, 3))
 def test_the_error_of_a_merged_list_bounds_every_value(month: list[list[dict[str, int]]], up: int, down: int) -> None:
-    """Hours are merged into days, and days into a month. A tally that is not listed may have fallen."""
+    """Hours are merged into days, and days into a month. `up`, `down`: how many risen and fallen ids a list has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top, "UP_MAX", up)
         patch.setattr(top, "DOWN_MAX", down)
@@ -441,7 +444,7 @@ def test_a_counter_has_a_total_series_and_an_id_has_one_series_over_all_its_peri
     sum_up(store, M + 5)
     assert series(store, hours.TOTAL_ID) == {H: 7}
     assert series(store, "c", counter=calls) == {H: 5, H + 1: 6}
-    assert series(store, hours.TOTAL_ID, counter=calls) == {H: 5, H + 1: 5}
+    assert series(store, hours.TOTAL_ID, counter=calls) == {H: 5, H + 1: 6 - 1}  # 1 was removed of the id d
     hour = top.top_list(Call(store), PLAYS, "hour", top.span_of(H), 100)
     assert [entry["id"] for entry in hour["top"]] == ["w", "v"]
 
@@ -454,8 +457,8 @@ def test_days_are_sums_of_hours_in_any_zone_whose_days_begin_with_an_hour(store:
     sum_up(store, 4 * (midnight + 2) - 1)
     utc = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), None, 0)
     assert series(store, range_=utc) == {midnight - 24: 3, midnight: 12}
-    paris = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
-    assert series(store, range_=paris) == {midnight - 25: 1, midnight - 1: 14}
+    one_hour_ahead = range_of(DAY, 3600 * (midnight - 24), 3600 * (midnight + 2), "Etc/GMT-1", 0)
+    assert series(store, range_=one_hour_ahead) == {midnight - 25: 1, midnight - 1: 14}
 
 
 @pytest.mark.parametrize("now_s", [3600 * H, 3600 * H + 0.5, 3600 * H + 1, 3600 * H + 3599.9])
@@ -470,7 +473,7 @@ def test_a_range_without_an_end_includes_the_current_hour_from_its_first_moment(
     ("first_day", "accepted"), [("2026-01-10", True), ("2026-06-10", False), ("2026-04-03", False)]
 )
 def test_each_day_of_a_range_must_begin_with_an_hour_of_utc(first_day: str, accepted: bool) -> None:
-    """Lord Howe is eleven hours ahead of UTC in summer, and ten and a half in winter."""
+    """Lord Howe is eleven hours ahead of UTC in summer, and ten and a half in winter, from 5 April 2026."""
     from_s = int(datetime.fromisoformat(first_day).replace(tzinfo=UTC).timestamp())
     with nullcontext() if accepted else pytest.raises(InvalidInputError, match="days begin with an hour of UTC"):
         range_of(DAY, from_s, from_s + 5 * hours.DAY_S, "Australia/Lord_Howe", 0)
@@ -487,11 +490,11 @@ def imports(store: Store, video: str = "v", counter: Counter = PLAYS) -> dict[in
 
 
 def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store: Store) -> None:
-    """This holds in and after the current hour, for imports in two hours, and after a second sum."""
+    """The import is shown once in the current hour, after it, and after a second import in the next hour."""
     sum_up(store, M - 1)
     book(store, M, plays(3), plays(1200, day=OLD_DAY), plays(7, "w", OLD_DAY), plays(5, day=OLD_DAY + 1))
-    for is_current in (True, False):
-        assert sum_up(store, M + 3 * (not is_current)) or is_current
+    for last_judged in (M, M + 3):  # in the hour, and at its end
+        sum_up(store, last_judged)
         assert (series(store), imports(store)) == ({H: 3}, {OLD_DAY: 1200, OLD_DAY + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD_DAY: 7})
         assert series(store, hours.TOTAL_ID) == {H: 3}
@@ -550,9 +553,8 @@ def test_the_imported_total_is_unknown_before_the_first_sweep(store: Store) -> N
     sum_up(store, M)
     assert read.total_imported(call, PLAYS, "v") == {"amount": 1205, "as_of": MINUTE_S * M}
     assert read.total_imported(call, PLAYS, "w") == {"amount": 0, "as_of": MINUTE_S * M}
-    assert read.total_imported(call, CALLS, "v#2026-11-22") is None, (
-        "the series of the id has the imports of every period"
-    )
+    # The imports of a counter with periods are stored by id, without the period.
+    assert read.total_imported(call, CALLS, "v#2026-11-22") is None
 
 
 def test_series_list_a_repair_beside_the_values(store: Store) -> None:

@@ -192,7 +192,7 @@ def test_expired_holds_are_released_before_a_larger_amount_is_refused_and_a_hold
 def test_a_change_counts_in_the_period_of_the_hold_while_the_period_is_kept(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)
-    today, hold_id = budget.tally(), budget.hold(30, ttl_s=2 * DAY_S)
+    today, hold_id = budget.tally_id(), budget.hold(30, ttl_s=2 * DAY_S)
     clock.pass_s(DAY_S)
     budget.use(1_000)
     body = budget.change(hold_id, 1_000, 2 * DAY_S)[0]
@@ -284,7 +284,7 @@ def test_a_hold_that_a_sweep_makes_overdue_keeps_the_change_of_a_slow_process(bu
 
 def make_overdue(budget: Budget) -> None:
     """Run a sweep that cannot release the expired hold, because a newer limit refuses it."""
-    number, declared = budget.world.tally(budget.counter, budget.tally()), budget.counter
+    number, declared = budget.world.tally(budget.counter, budget.tally_id()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
     budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
     budget.sweep()

@@ -45,7 +45,7 @@ def sweep(budget: Budget) -> None:
 
 def sweep_in_vain(budget: Budget) -> None:
     """Run a sweep that cannot release the hold, because a newer limit refuses it."""
-    number, declared = budget.world.tally(budget.counter, budget.tally()), budget.counter
+    number, declared = budget.world.tally(budget.counter, budget.tally_id()), budget.counter
     floor, ceiling = (None, number) if declared.ceiling is None else (number, None)
     budget.counter = replace(declared, start=number, floor=floor, ceiling=ceiling)
     assert budget.sweep()[:2] == (0, 1), "released, failed"
@@ -176,7 +176,7 @@ def test_a_late_commit_and_a_void_count_in_the_period_of_the_hold_while_the_peri
 ) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     budget = Budget(world, QUOTA)
-    today, hold_id = budget.tally(), budget.hold(30)
+    today, hold_id = budget.tally_id(), budget.hold(30)
     clock.pass_s(DAY_S)
     budget.sweep()
     budget.use(1_000)

@@ -37,6 +37,7 @@ CHANGES: dict[str, list[Any]] = {
     "period": [None, "day", "month"], "keep_periods": [2], "timezone": ["Europe/Paris"], "unique": [True],
     "items": [Items("shop")], "notify": [Notify(at=(3,))],
 }  # fmt: skip
+# What a team may change in a declaration: one field, or two.
 FIELD_VALUES = [(field, value) for field, values in CHANGES.items() for value in values]
 SINGLE_CHANGES = [{field: value} for field, value in FIELD_VALUES]
 PAIRS_OF_CHANGES = [{a[0]: a[1], b[0]: b[1]} for a, b in combinations(FIELD_VALUES, 2) if a[0] != b[0]]
@@ -48,7 +49,7 @@ def accepted_redeclarations(counter: Counter, changes: list[dict[str, Any]]) -> 
         with suppress(ConfigurationError):
             redeclared = replace(counter, **change)
             fingerprints.check({counter.name: fingerprints.fingerprint_of(counter)}, declared([redeclared]))
-            if redeclared.name == counter.name:
+            if redeclared.name == counter.name:  # a counter with another name is a new counter, without holds
                 yield redeclared
 
 
@@ -93,14 +94,14 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
             assert tallies.read(call, redeclared, tally) == expected, (redeclared, end)
             if not fits:  # the hold waits for room, and its old declaration has room
                 settling.settle(Call(replace(store, limit_cache={})), counter, id_, hold, RELEASED)
-    assert count > 15
+    assert count > 15, "the check accepts too few redeclarations for this test"
 
 
 def test_a_counter_with_holds_never_gives_out_numbers() -> None:
     """After the release of a hold, the counter would give out the same numbers a second time."""
-    steps = replace(STOCK, delta=-1)
-    for counter in (STOCK, steps):
+    stepwise = replace(STOCK, delta=-1)
+    for counter in (STOCK, stepwise):
         with pytest.raises(ConfigurationError, match="numbered=False, which is True now"):
             fingerprints.check(
-                {counter.name: fingerprints.fingerprint_of(counter)}, declared([replace(steps, numbered=True)])
+                {counter.name: fingerprints.fingerprint_of(counter)}, declared([replace(stepwise, numbered=True)])
             )

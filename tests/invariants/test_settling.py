@@ -50,12 +50,14 @@ class Budget:
         store = replace(self.world.store, client=self.world.raw)
         return replace(self, world=replace(self.world, store=store))
 
-    def tally(self) -> str:
+    def tally_id(self) -> str:
+        """Returns the id of the budget's tally in the present period."""
         return periods.tally_id(self.counter, OWNER, time.time())
 
     def place(self, amount: int, key: str | None = None, ttl_s: int = 60) -> dict[str, Any]:
         call = self.world.call("ann")
-        return holds.place(call, self.counter, self.tally(), amount, ttl_s, operation="hold", key=key or new_key()).body
+        id_, key = self.tally_id(), key or new_key()
+        return holds.place(call, self.counter, id_, amount, ttl_s, operation="hold", key=key).body
 
     def hold(self, amount: int, key: str | None = None, ttl_s: int = 60) -> str:
         """Places a hold. Returns the id of the hold."""
@@ -80,12 +82,12 @@ class Budget:
 
     def use(self, amount: int, key: str | None = None, *, used: bool = False) -> ChangeAnswer:
         """Counts an amount of the budget. `used`: the amount was used, so it may go into debt."""
-        delta = amount if self.counter.floor is None else -amount
-        change = Increment(self.counter, self.tally(), delta, "increment", key or new_key(), {}, used=used)
+        delta = amount if self.counter.floor is None else -amount  # a quota counts up, and a stock down
+        change = Increment(self.counter, self.tally_id(), delta, "increment", key or new_key(), {}, used=used)
         return count(self.world.call("ann"), change)
 
-    def left(self, tally: str | None = None) -> int:
-        number = self.world.tally(self.counter, tally or self.tally())
+    def left(self, tally_id: str | None = None) -> int:
+        number = self.world.tally(self.counter, tally_id or self.tally_id())
         return number if self.counter.ceiling is None else self.counter.ceiling - number
 
     def held(self) -> int:
@@ -96,7 +98,7 @@ class Budget:
     def equals_receipts(self) -> bool:
         """Says whether the tally equals the sum of its receipts, as the judge compares them."""
         sum_of_receipts = sum(items.int_attribute(receipt, "amount") for receipt in self.world.receipts())
-        return self.world.tally(self.counter, self.tally()) == self.counter.start + sum_of_receipts
+        return self.world.tally(self.counter, self.tally_id()) == self.counter.start + sum_of_receipts
 
     def sweep(self) -> expired_holds.SweptHolds:
         store = self.world.store
@@ -119,6 +121,7 @@ def test_a_commit_at_the_used_amount_releases_the_rest_or_takes_more_once(
     with budget.world.measure_units() as measured:
         first_answer = budget.commit(hold_id, used)
     assert measured == [("GetItem", 1.0), ("TransactWriteItems", units)]
+    # `make bench` prices a hold with its commit. To place the hold costs 6 write units.
     assert cost.KINDS["hold" if units == 4 else "hold, other amount"].writes == 6 + units
     answer = {"counter": budget.counter.name, "id": OWNER, "hold": hold_id, "state": COMMITTED, "amount": spent}
     assert first_answer == {**answer, "changed": True}
@@ -146,7 +149,7 @@ def test_before_a_refusal_expired_holds_are_released(budget: Budget, clock: Cloc
     hold_id = budget.hold(30, ttl_s=600)
     budget.hold(970)
     for change in (partial(budget.commit, hold_id, 31), partial(budget.hold, 969), partial(budget.use, 969)):
-        clock.pass_s(61)
+        clock.pass_s(61)  # the last hold expires
         change()
         if budget.left():
             budget.hold(budget.left())
@@ -157,6 +160,7 @@ def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(
     budget.counter = replace(budget.counter, debt=50)
     budget.use(900)
     first, second = (budget.hold(40) for _ in range(2))
+    # `left` is what a commit may take beyond its hold: here the 20 that are left and the debt of 50.
     assert refusal(partial(budget.commit, first, 111)).members == {"left": 70}
     assert budget.commit(first, 100)["amount"] == 100
     assert budget.left() == -40, "10 of the debt are left, only for commits"
@@ -164,7 +168,7 @@ def test_only_commits_go_into_debt_and_holds_are_refused_until_the_debt_is_paid(
         assert refusal(change).members["left"] == -40
     assert refusal(partial(budget.commit, second, 51)).members == {"left": 10}
     assert budget.commit(second, 40)["changed"] is True
-    budget.use(-41)
+    budget.use(-41)  # pays the debt, and 1 more
     budget.hold(1)
     assert (budget.left(), budget.equals_receipts()) == (0, True)
 
@@ -200,12 +204,12 @@ def test_a_used_amount_goes_into_debt_once_and_its_answer_says_over(budget: Budg
     assert (budget.left(), budget.equals_receipts()) == (20, True)
 
 
-def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_now(
+def test_a_hold_is_not_released_for_a_change_in_the_direction_of_the_release_nor_beyond_a_limit_there(
     budget: Budget, clock: Clock
 ) -> None:
-    """The release makes room for changes in the direction of the hold, and takes room from the opposite direction."""
+    """The counter is declared anew, with a limit in the direction in which a release moves the number."""
     open_hold, expired_hold = budget.hold(30, ttl_s=600), budget.hold(50)
-    declared, number = budget.counter, budget.world.tally(budget.counter, budget.tally())
+    declared, number = budget.counter, budget.world.tally(budget.counter, budget.tally_id())
     clock.pass_s(61)
     for room in (60, 0):
         floor, ceiling = (None, number + room) if declared.ceiling is None else (number - room, None)
@@ -224,7 +228,7 @@ def test_a_hold_is_released_in_its_own_direction_whatever_limit_its_counter_has_
 def test_a_hold_stays_in_its_period_and_its_release_makes_no_room_in_another_period(world: World, clock: Clock) -> None:
     clock.pass_s(1.5 * DAY_S - clock.now_s % DAY_S)
     quota, key = Budget(world, QUOTA), new_key()
-    today = quota.tally()
+    today = quota.tally_id()
     first = quota.place(600, key, ttl_s=2 * DAY_S)
     expired_hold = quota.hold(300, ttl_s=DAY_S)
     assert (first["id"], f"{OWNER}#{first['period']}") == (OWNER, today)
@@ -253,7 +257,7 @@ def test_under_faults_spent_held_and_left_add_up_and_no_hold_is_settled_in_two_w
             return None
 
     def use_hold(amount: int, used: int, luck: float, changes: list[tuple[int | None, int]]) -> set[int]:
-        """Returns the spent amounts that the callers were told."""
+        """Returns the spent amounts that the callers were told. `luck`: decides which other callers there are."""
         try:
             hold_id = retry_until_final(partial(budget.hold, amount, new_key()))
         except LimitReachedError:
@@ -307,7 +311,8 @@ def test_settled_holds_make_no_drift_after_their_period_and_a_number_in_debt_is_
         for hold_id in released_holds:
             settle(MINUTES, hold_id, RELEASED)
         world.assert_no_drift()
-        assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (100 - 113, 12)
+        left = 100 - (20 + 30 + 3 + 0 + 15 + 45)  # a commit without an amount spends the 15 of its hold
+        assert (world.tally(small, OWNER), world.tally(MINUTES, minute)) == (left, 12)
         world.edit(5, small, OWNER)
         world.run_until_judged()
         reconciler = world.reconciler()
@@ -315,4 +320,4 @@ def test_settled_holds_make_no_drift_after_their_period_and_a_number_in_debt_is_
         reconciler.wait_until_judged(required_minute)
         assert reconciler.repair(small, OWNER, "ann", "edited by hand", required_minute=required_minute)
         world.run_until_judged()
-        assert (world.tally(small, OWNER), world.drifts()) == (100 - 113, {})
+        assert (world.tally(small, OWNER), world.drifts()) == (left, {})

@@ -25,19 +25,19 @@ from tests.invariants.world import POST, VIDEO, World, acting_before
 
 PAGES = Counter("pages", prefix="PAG", sort_key="TOTAL", attribute="number", visible="soon")
 ONE_SHARD = Counter("one", prefix="ONE", sort_key="TOTAL", attribute="number", max_shards=1)
-PLAYS, LIKES = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
+PLAYS_OF_VIDEO, LIKES_OF_POST = counters.PLAYS.partition_start + VIDEO, counters.LIKES.partition_start + POST
 CONFLICTS_UNTIL_SPILL = [faults.CONFLICT] * (SPILL_RETRIES_MAX + 1)
-CONFLICT_OF_REQUEST = faults.error_answer("TransactionConflictException")
+CONFLICT_OF_REQUEST = faults.error_answer("TransactionConflictException")  # without a reason for each write
 CONTENTION = [faults.CONFLICT, faults.THROTTLED_TRANSACTION, faults.THROTTLE, CONFLICT_OF_REQUEST]
 LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
-STAMPED_ATTRIBUTES = [("at", "nonce"), ("at",), ("nonce",), ()]
+STAMPED_ATTRIBUTES = [("at", "nonce"), ("at",), ("nonce",), ()]  # a like that somebody put by hand may lack stamps
 
 
 @pytest.fixture
 def hot(world: World) -> World:
     """A world with a post, whose video and post are hot."""
     world.write_post()
-    for tally in (PLAYS, LIKES):
+    for tally in (PLAYS_OF_VIDEO, LIKES_OF_POST):
         world.store.breaker.trip(tally)
     world.proxy.forget()
     return world
@@ -45,7 +45,7 @@ def hot(world: World) -> World:
 
 @pytest.fixture(params=[counters.LIKES, counters.MEMBERS], ids=lambda counter: counter.name)
 def hot_children(hot: World, request: pytest.FixtureRequest) -> World:
-    """A hot world of likes, and a hot world of members."""
+    """A hot world whose children are likes, and a hot world whose children are members."""
     hot.child_counter = request.param
     hot.store.breaker.trip(hot.child_counter.partition_start + POST)
     return hot
@@ -67,9 +67,6 @@ def attempts_before_spill(fault: Fault) -> int:
 each_contention = pytest.mark.parametrize(
     "fault", CONTENTION, ids=["conflict", "throttled", "table throttled", "conflict of the request"]
 )
-
-
-# Counters that are visible soon
 
 
 def test_a_change_of_a_counter_that_is_visible_soon_writes_only_a_receipt_for_the_rollup(world: World) -> None:
@@ -97,9 +94,6 @@ def test_a_receipt_that_meets_contention_is_retried_until_the_deadline(world: Wo
     with pytest.raises(StoreBusyError):
         world.play("key-2", counter=PAGES, call=world.with_deadline(0.2)[1])
     assert world.tally_after_rollup(PAGES) == 1
-
-
-# Increments that spill
 
 
 @each_contention
@@ -134,10 +128,10 @@ def test_changes_spill_while_the_breaker_is_open_and_one_change_probes_when_it_i
 
 def test_a_replay_closes_a_half_open_breaker(world: World, now_s: list[float]) -> None:
     world.play("key-1")
-    world.store.breaker.trip(PLAYS)
+    world.store.breaker.trip(PLAYS_OF_VIDEO)
     now_s[0] += BREAKER_OPEN_S
     assert world.play("key-1")[1] is True
-    assert not world.store.breaker.is_open(PLAYS)
+    assert not world.store.breaker.is_open(PLAYS_OF_VIDEO)
 
 
 @pytest.mark.parametrize("fault", LOST_RESPONSES, ids=lambda fault: fault.kind.name.lower())
@@ -152,7 +146,7 @@ def test_a_change_that_was_committed_before_its_retries_meet_conflicts_is_counte
     assert (world.tally(), world.tally_after_rollup()) == (1, 1)
 
 
-def test_counters_with_limits_numbers_or_one_shard_never_spill(world: World) -> None:
+def test_a_counter_with_a_limit_or_numbered_or_with_one_shard_never_spills(world: World) -> None:
     world.proxy.plan = faults.always(faults.CONFLICT, "TransactWriteItems")
     for counter, amount in ((counters.STOCK, 1), (counters.TICKET, 1), (counters.CONTEST, -1), (ONE_SHARD, 1)):
         world.store.breaker.trip(counter.partition_start + VIDEO)
@@ -168,10 +162,7 @@ def test_a_metric_counts_spilled_changes(hot: World, capsys: pytest.CaptureFixtu
         hot.like("ann")
         count_batch(hot, VIDEO, "other")
     [line] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert line["Spilled"] == [3.0]
-
-
-# Likes that spill
+    assert line["Spilled"] == [3.0]  # the play, the first like, and the plays of the hot video in the batch
 
 
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "key"])
@@ -198,9 +189,10 @@ def test_a_like_of_a_hot_post_that_does_not_exist_is_not_found_and_writes_nothin
 
 def test_a_like_spills_if_the_creation_of_its_shard_is_in_lasting_conflict(world: World) -> None:
     world.write_post()
-    world.store.spread.widen(LIKES, 16)
+    world.store.spread.widen(LIKES_OF_POST, 16)
 
     def plan(operation: str, body: bytes, number: int) -> Fault | None:
+        # Only the creation of a shard also checks that the post exists.
         return faults.CONFLICT if b'"ConditionCheck"' in body else None
 
     world.proxy.plan = plan
@@ -246,7 +238,7 @@ def test_the_tombstone_of_a_spilled_like_is_not_a_like(hot_children: World) -> N
     assert recount.recount(hot_children.store, hot_children.child_counter, POST, time.time()).children == 1
     assert hot_children.unlike("ann")[0]["changed"] is False
     assert hot_children.unlike("ann", key="key-1")[0]["changed"] is False
-    assert hot_children.likes() == (-1, {"bob"})
+    assert hot_children.likes() == (-1, {"bob"})  # the rollup has not added the two likes
 
 
 def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(hot_children: World) -> None:
@@ -262,6 +254,7 @@ def test_a_like_over_a_tombstone_is_visible_now_and_moves_the_tally_once(hot_chi
 def test_two_likes_over_a_tombstone_count_once(hot: World) -> None:
     hot.like("ann")
     hot.unlike("ann")
+    # The first request for the second like has read the tombstone, and writes after the second request.
     request = children._ChildRequest(hot.call(), counters.LIKES, POST, "ann", True, {}, replaces=stored_child(hot))
     hot.like("ann")
     with pytest.raises(ChangeRefusedError):
@@ -269,15 +262,12 @@ def test_two_likes_over_a_tombstone_count_once(hot: World) -> None:
     assert hot.likes() == (0, {"ann"})
 
 
-def test_an_unlike_of_an_old_spilled_like_leaves_no_tombstone(hot: World) -> None:
+def test_an_unlike_leaves_no_tombstone_if_the_spilled_like_is_older_than_tombstones_live(hot: World) -> None:
     hot.like("ann")
     put_at = tallies.minute_now(hot.call()) - TOMBSTONE_KEPT_S // 60 - 1
     hot.put(stored_child(hot) | {"at": {"N": str(put_at)}})
     hot.unlike("ann")
-    assert [item["SK"]["S"] for item in hot.items(LIKES) if "LIKE" in item["SK"]["S"]] == []
-
-
-# Stamps of writes
+    assert [item["SK"]["S"] for item in hot.items(LIKES_OF_POST) if "LIKE" in item["SK"]["S"]] == []
 
 
 def stored_child(world: World) -> Item:
@@ -295,7 +285,7 @@ def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_c
     child = {"PK": {"S": "p"}, "SK": {"S": "s"}, "at": {"N": "1"}, "nonce": {"S": "n"}, "likedAt": {"N": "7"}}
     with_other_values = [child | {"SK": {"S": "t"}}, child | {"at": {"N": "2"}}, child | {"nonce": {"S": "m"}}]
     with_missing_values = [without(child, "at"), without(child, "nonce"), {}]
-    assert len({removal_pair_of(item) for item in (child, *with_other_values, *with_missing_values)}) == 7
+    assert len({removal_pair_of(item) for item in (child, *with_other_values, *with_missing_values)}) == 1 + 3 + 3
     assert removal_pair_of(child) == removal_pair_of(without(child, "PK", "likedAt"))
     assert removal_pair_of(child | {"at": {"S": "1"}}) == removal_pair_of(without(child, "at"))
 
@@ -305,7 +295,8 @@ def test_the_pair_key_of_a_removal_depends_on_sort_key_minute_and_nonce_of_the_c
 def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_it_removes(
     world: World, stamps: tuple[str, ...], new_stamps: tuple[str, ...] | None
 ) -> None:
-    """`stamps`: of the like. `new_stamps`: of a like that replaces this like; None: no like replaces it."""
+    """`stamps`: of the like that the unlike reads. `new_stamps`: of a like that replaces this like before the unlike's
+    write; None: no like replaces this like."""
     world.write_post()
     world.like("ann")
     bare = without(stored_child(world), "at", "nonce")
@@ -320,7 +311,7 @@ def test_an_unlike_is_stamped_with_its_minute_and_the_pair_key_of_the_like_that_
         world.proxy.plan = acting_before({0: lambda: world.put(removed_like)})
     assert world.unlike("ann")[0]["changed"] is True
     assert world.likes() == (0, set())
-    (meta,) = (item for item in world.items(LIKES) if item["SK"]["S"] == "META")
+    (meta,) = (item for item in world.items(LIKES_OF_POST) if item["SK"]["S"] == "META")
     assert time.time() // 60 - 1 <= int(meta["at"]["N"]) <= time.time() // 60
     assert str(meta["nonce"]["S"]).startswith(f"-{removal_pair_of(removed_like)}.")
 
@@ -338,11 +329,8 @@ def test_every_write_of_a_tally_has_a_new_nonce(world: World) -> None:
     assert {len(nonce) for nonce in nonces} == {8}
 
 
-# Batches
-
-
 def count_batch(world: World, *videos: str, also: Counter | None = None, call: Call | None = None) -> ChangeAnswer:
-    """Counts a batch: three plays of each video, and a change of `also`."""
+    """Counts a batch: three plays of each video, and 2 of the counter `also`. Equal batches have the same key."""
     entries = [{"counter": "plays", "id": video} for video in videos for _ in range(3)]
     entries += [{"counter": also.name, "id": VIDEO, "amount": 2}] if also else []
     declared = counters.COUNTERS | ({also.name: also} if also else {})
@@ -369,7 +357,7 @@ def test_a_batch_in_conflict_spills_after_some_retries_and_a_throttled_batch_at_
     assert len(world.requests("TransactWriteItems")) == attempts_before_spill(fault)
     assert world.items() == []
     assert world.tally_after_rollup() == 3
-    assert world.store.breaker.is_open(PLAYS)
+    assert world.store.breaker.is_open(PLAYS_OF_VIDEO)
     assert count_batch(world, VIDEO) == (first.body, True)
 
 
@@ -378,7 +366,7 @@ def test_a_batch_in_a_short_conflict_is_retried_and_spreads_its_tally(world: Wor
     world.proxy.plan = faults.script({"TransactWriteItems": [fault] * 2})
     assert visible(count_batch(world, VIDEO)) == "now"
     assert world.tally() == 3
-    assert world.store.spread.width(PLAYS) > 1
+    assert world.store.spread.width(PLAYS_OF_VIDEO) > 1
 
 
 def test_a_batch_spills_the_change_of_a_hot_tally_without_a_try(hot: World) -> None:
@@ -393,7 +381,7 @@ def test_a_batch_opens_the_breaker_only_of_the_tally_in_conflict(world: World) -
     assert visible(count_batch(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other")) == (0, 0)
     assert world.store.breaker.is_open("VID#other")
-    assert not world.store.breaker.is_open(PLAYS)
+    assert not world.store.breaker.is_open(PLAYS_OF_VIDEO)
 
 
 def test_a_batch_spills_only_the_change_of_the_throttled_tally_whose_breaker_stays_open_for_long(
@@ -403,20 +391,20 @@ def test_a_batch_spills_only_the_change_of_the_throttled_tally_whose_breaker_sta
     assert visible(count_batch(world, VIDEO, "other")) == "soon"
     assert (world.tally(), world.tally(id_="other"), world.tally_after_rollup(id_="other")) == (3, 0, 3)
     assert world.store.spread.width("VID#other") == 1
-    assert not world.store.breaker.is_open(PLAYS)
+    assert not world.store.breaker.is_open(PLAYS_OF_VIDEO)
     now_s[0] += BREAKER_THROTTLED_S - 1
     assert world.store.breaker.is_open("VID#other")
 
 
 def test_a_throttled_receipt_is_retried_and_opens_no_breaker(world: World) -> None:
-    receipt = Fault(faults.FaultKind.THROTTLED_TRANSACTION, at=0)
-    world.proxy.plan = faults.script({"TransactWriteItems": [receipt] * SPILL_RETRIES_MAX})
+    throttled_receipt = Fault(faults.FaultKind.THROTTLED_TRANSACTION, at=0)  # the receipt is the first write
+    world.proxy.plan = faults.script({"TransactWriteItems": [throttled_receipt] * SPILL_RETRIES_MAX})
     timed, call = world.with_deadline(9, "ann")
     assert visible(count_batch(timed, VIDEO, call=call)) == "now"
     assert timed.store.clock() > 0
-    world.proxy.plan = faults.always(receipt, "TransactWriteItems")
+    world.proxy.plan = faults.always(throttled_receipt, "TransactWriteItems")
     assert visible(count_batch(world, "other")) == "soon"
-    assert not world.store.breaker.is_open(PLAYS)
+    assert not world.store.breaker.is_open(PLAYS_OF_VIDEO)
     assert not world.store.breaker.is_open("VID#other")
 
 
@@ -427,7 +415,7 @@ def test_a_throttled_change_that_may_not_spill_is_retried(world: World) -> None:
 
 
 def test_a_committed_batch_closes_the_half_open_breaker_of_its_tally(world: World, now_s: list[float]) -> None:
-    world.store.breaker.trip(PLAYS)
+    world.store.breaker.trip(PLAYS_OF_VIDEO)
     now_s[0] += BREAKER_OPEN_S
     assert visible(count_batch(world, VIDEO)) == "now"
     assert world.play("next")[0]["visible"] == "now"

@@ -63,8 +63,8 @@ class Shop:
     def stock(self, amount: int) -> None:
         self.world.play(f"stocked-{next(_numbers)}", "mug", amount, counter=STOCK)
 
-    def order_write(self, order: str, **more: Any) -> Write:
-        item = {"PK": {"S": order}, **more}
+    def order_write(self, order: str, **attributes: Any) -> Write:
+        item = {"PK": {"S": order}, **attributes}
         return {"Put": {"TableName": self.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}}
 
     def total_write(self) -> Write:
@@ -82,7 +82,8 @@ class Shop:
         world: World | None = None,
         **more: Any,
     ) -> Committed:
-        """Sells a mug: writes the order and the number of orders."""
+        """Sells a mug, and writes the order and the number of orders. `order`: the name of the order; None: `key`.
+        `extra`: more writes. `world`: the world whose store commits; None: the shop's world."""
         order = order or key
         transactions = Transactions((world or self.world).store, DECLARED, "shop")
         writes = [self.order_write(order), self.total_write(), *extra]
@@ -110,9 +111,6 @@ def shop(world: World) -> Shop:
     return Shop(world)
 
 
-# ---- one transaction ----
-
-
 def test_a_commit_is_one_transaction_and_a_replay_writes_nothing_and_gets_the_first_answer(shop: Shop) -> None:
     assert shop.commit("o-1") == ({"order": "o-1"}, False, "now")
     assert (shop.numbers(), len(shop.world.requests())) == (AFTER_ONE_ORDER, 1)
@@ -130,7 +128,7 @@ def test_a_key_may_be_reused_with_other_writes_and_not_with_other_changes_or_ano
     assert shop.numbers() == AFTER_ONE_ORDER
 
 
-def test_a_commit_and_post_changes_share_their_keys(shop: Shop) -> None:
+def test_a_commit_and_a_call_of_post_changes_have_one_receipt_for_one_key(shop: Shop) -> None:
     """A function that changes from `POST /changes` to a commit sells no order twice. A caller may look up the key."""
     shop.commit("o-1")
     [receipt] = receipts.find_many(shop.world.call("shop"), "change", [(RECEIPT_TARGET, "o-1")])
@@ -155,11 +153,9 @@ def test_a_commit_may_have_no_writes_and_a_whole_decimal_is_an_amount(shop: Shop
 
 def test_a_commit_of_two_tallies_may_have_97_writes_and_an_answer_of_2_kb(shop: Shop) -> None:
     transactions = Transactions(shop.world.store, DECLARED, "shop")
-    transactions.commit("k", ORDER[:2], [shop.order_write(f"a{n}") for n in range(97)], answer="x" * 2046)
+    answer = "x" * 2046  # with its quotes 2,048 bytes of JSON
+    transactions.commit("k", ORDER[:2], [shop.order_write(f"a{n}") for n in range(97)], answer=answer)
     assert shop.numbers() == [2, 1, 0, 97, 0]
-
-
-# ---- refusals ----
 
 
 def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_no_receipt(shop: Shop) -> None:
@@ -181,7 +177,7 @@ def test_a_refusal_names_the_entry_or_the_write_with_its_stored_item_and_leaves_
 def test_a_failed_condition_of_a_write_is_answered_before_a_limit_and_releases_no_holds(
     shop: Shop, clock: Clock
 ) -> None:
-    """A stored order needs no room."""
+    """If the order is stored before, the commit fails with or without room, so no hold is released for it."""
     shop.commit("o-1")
     holds.place(shop.world.call("shop"), STOCK, "mug", 2, 60, operation="hold", key="cart")
     clock.pass_s(61)
@@ -233,9 +229,6 @@ def test_a_table_that_does_not_exist_is_an_error_of_the_store(shop: Shop) -> Non
     assert shop.numbers() == BEFORE_ORDERS
 
 
-# ---- contention ----
-
-
 @pytest.mark.parametrize("fault", [faults.CONFLICT, faults.THROTTLED_TRANSACTION])
 def test_contention_at_a_write_of_the_team_spills_and_spreads_no_tally_and_opens_no_breaker(
     shop: Shop, fault: faults.Fault
@@ -256,10 +249,8 @@ def test_contention_at_a_write_of_the_team_spills_and_spreads_no_tally_and_opens
 def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_committed_with_the_receipt(
     shop: Shop, streams: EngineStreams, fault: faults.Fault
 ) -> None:
-    """The fault is at the plays, the third of six writes. In the second order the usage spills, too.
-
-    The third order has no stock, and all its changes spill.
-    """
+    """The fault is at the plays, the third of six writes. In the second order the usage spills, too. The third order
+    has no stock, and all its changes spill."""
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [replace(fault, at=2)] * 4})
     assert shop.commit("o-1").visible == "soon"
     for tally in ("VID#mug", "USER#ann"):
@@ -272,10 +263,10 @@ def test_contention_at_a_tally_spills_its_change_and_the_writes_of_the_team_are_
     assert (shop.world.tally(PLAYS, "mug"), shop.world.tally(USAGE, "ann"), streams.drift_by_tally()) == (3, 3, {})
 
 
-def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_conflict_is_a_replay(
+def test_if_a_conflict_comes_with_a_failed_condition_of_the_team_tally_retries_but_a_receipt_is_a_replay(
     shop: Shop,
 ) -> None:
-    """The fifth of six writes, the order, fails beside a conflict. This call may have stored the order."""
+    """The fifth of six writes, the order, fails. An earlier attempt of this call may have stored the order."""
     world = shop.world
     order_beside_conflict = faults.condition_and_conflict(4, 1, {"PK": {"S": "o-1"}})
     world.proxy.plan = faults.script({"TransactWriteItems": [order_beside_conflict]})
@@ -288,7 +279,7 @@ def test_a_failed_condition_beside_a_conflict_is_retried_and_a_receipt_beside_a_
 
 
 def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: Shop) -> None:
-    """If DynamoDB refuses the write of another function during a commit, that function sends its write once more."""
+    """If DynamoDB rejects the write of another function during a commit, that function sends its write once more."""
     ended = threading.Event()
 
     def write_plainly() -> int:
@@ -307,11 +298,9 @@ def test_no_write_is_lost_when_other_functions_write_an_item_of_a_commit(shop: S
             ended.set()
         return 20
 
-    plain, sold = run_together([write_plainly, sell])
-    assert shop.numbers() == [3, 0, 20, 20, plain + sold]
+    written, sold = run_together([write_plainly, sell])
+    assert shop.numbers() == [3, 0, 20, 20, written + sold]
 
-
-# ---- faults ----
 
 LOST_RESPONSES = [faults.LOSE_RESPONSE, faults.FAIL_AFTER, faults.TRUNCATE]
 
@@ -342,7 +331,7 @@ def test_a_commit_whose_process_is_killed_at_any_request_is_done_once_by_its_ret
     shop.world.proxy.plan = faults.script({"TransactWriteItems": [faults.CONFLICT, faults.CONFLICT]})
     with killing_at(shop.world.store, request_number, before=before):
         shop.commit("o-1")
-    after_kill = shop.numbers()
+    after_kill = shop.numbers()  # two requests meet conflicts, and the third commits
     assert after_kill == (AFTER_ONE_ORDER if (request_number, before) == (2, False) else BEFORE_ORDERS)
     retry = shop.commit("o-1", "o-1-again")
     assert (retry.replayed, {retry.answer["order"], "TOTAL"}) == (after_kill == AFTER_ONE_ORDER, shop.rows().keys())
@@ -363,7 +352,7 @@ def test_12_concurrent_commits_with_one_key_make_one_order_and_get_the_same_answ
 def test_of_60_concurrent_orders_25_get_a_mug_once_and_each_device_learns_the_order_or_that_no_mug_is_left(
     world: World, streams: EngineStreams, seed: int
 ) -> None:
-    """One to three devices send each order, in a network that fails in all ways."""
+    """One to three devices send each order. Transactions lose answers, fail, and meet conflicts and throttling."""
     shop, chance = Shop(world, 25), random.Random(seed)
     world.proxy.strip_tokens = True
     chances = {

@@ -38,11 +38,12 @@ KEYED = Counter(
     "readers", prefix="BOOK", sort_key="READERS", attribute="readers",
     delta=1, period="day", visible="soon", receipt_days=2,
 )  # fmt: skip
+"""Not unique: its callers count visitors once by the key, which names the visitor and the day."""
 READERS = counters.READERS
-GAMBIER = replace(READERS, timezone="Pacific/Gambier")  # days begin at 09:00 UTC, an hour after simulations
+GAMBIER = replace(READERS, timezone="Pacific/Gambier")  # days begin at 09:00 UTC, and simulations at 08:00 UTC
 SEATS = Counter("seats", prefix="SEATS", sort_key="USERS", attribute="users", period="month", ceiling=25, unique=True)
 DAILY = Counter("daily", prefix="SEEN", sort_key="USERS", attribute="users", period="day", unique=True)
-NEW = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
+COSTS_OF_NEW_VISITOR = [("GetItem", 1.0), ("TransactWriteItems", 4.0)]
 DAY_S = 24 * 3600
 VISITS = int(os.environ.get("VISITS", "600"))
 RESENT_S = 1800  # a visit whose response was lost is sent once more within this time
@@ -82,6 +83,7 @@ def test_a_key_of_visitor_and_period_counts_a_visitor_twice_only_if_a_visit_come
     visit("cid", today)  # sent before midnight, and counted after midnight, on the new day
     for visitor in ("bob", "cid") * 5:
         visit(visitor, tomorrow)
+    # Tomorrow counts bob once, and cid by the key of each day.
     assert [counting.world.tally_after_rollup(KEYED, tally) for tally in (today, tomorrow)] == [2, 3]
     assert proxy.count_injected(faults.LOSE_RESPONSE) + proxy.count_injected(faults.FAIL_AFTER) > 5
 
@@ -119,7 +121,7 @@ def test_a_visit_counts_in_the_period_of_its_first_try_and_each_period_counts_ev
 def test_a_clock_that_is_behind_moves_no_visit_into_the_day_before(world: World, evening: Clock) -> None:
     midnight_s = evening() + 300
     evening.pass_s(298)
-    assert visit(world, READERS, "ann", midnight_s)
+    assert visit(world, READERS, "ann", midnight_s)  # the service's clock is 2 s ahead of the function's clock
     evening.pass_s(4)
     assert not visit(world, READERS, "ann")
     assert (uniques(world, READERS, midnight_s - 1), uniques(world, READERS, midnight_s)) == (0, 1)
@@ -133,6 +135,7 @@ def test_a_first_try_must_be_within_the_last_day(world: World, evening: Clock) -
     assert not world.receipts()
     assert [visit(world, READERS, "ann", now_s - DAY_S) for _ in range(2)] == [True, False]
     assert visit(world, READERS, "bob", now_s + CLOCK_DIFFERENCE_S_MAX)
+    # Even a counter that keeps one past period keeps the period of every first try that is accepted.
     assert periods.is_kept(one_period, periods.tally_id(one_period, ITEM, now_s - DAY_S), now_s)
 
 
@@ -153,6 +156,7 @@ def test_a_receipt_has_a_pseudonym_that_is_different_in_another_stack(world: Wor
     secret = pseudonyms.stack_secret(world.call())
     assert "ann" not in str(receipt)
     table = world.store.settings.ledger_table
+    # Without the stored secret, a new process makes another secret, as another stack has one.
     world.raw.delete_item(TableName=table, Key=keys.key(pseudonyms.SECRET, pseudonyms.SECRET))
     assert not visit(world, READERS, "ann"), "a process reads the secret once"
     world.store.secret_cache.clear()
@@ -176,7 +180,8 @@ def test_a_visit_costs_a_write_unit_if_visible_soon_and_else_a_read_unit_at_leas
     """The engine does not bill a write whose condition failed. DynamoDB bills its unit."""
     pseudonyms.stack_secret(world.call())
     visible_soon = ([("PutItem", 1.0)], [("PutItem", 0)])
-    for counter, costs_of_visits in ((READERS, visible_soon), (DAILY, (NEW, NEW[:1])), (SEATS, (NEW, NEW[:1]))):
+    visible_now = (COSTS_OF_NEW_VISITOR, COSTS_OF_NEW_VISITOR[:1])
+    for counter, costs_of_visits in ((READERS, visible_soon), (DAILY, visible_now), (SEATS, visible_now)):
         for costs in costs_of_visits:
             with world.measure_units() as measured:
                 visit(world, counter, "ann")
@@ -213,7 +218,7 @@ class Log:
     def __init__(self, world: Deployment, chance: random.Random, visits: int) -> None:
         self.world, self.chance, self.visits_left = world, chance, visits
         self.visitor_count = max(20, visits // 10)
-        self.per_step = -(-visits // 75)  # the test makes 80 steps
+        self.per_step = -(-visits // 75)  # how many new visits a step sends: 75 of the test's 80 steps send all
         self.visitors: defaultdict[str, set[str]] = defaultdict(set)
         """The visitors of each tally."""
         self.unsent: list[tuple[float, str, str]] = []

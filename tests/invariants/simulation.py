@@ -1,8 +1,8 @@
 """Simulates hours of a deployment in seconds: the real code on the embedded engine, virtual time, modelled streams.
 
 A seed decides everything: traffic, manual edits, splits, crashes, stalls and failed sweeps. The simulation derives the
-right numbers (`Truth`) from its own actions, never from the code under test. It adds to a record the key `spilled`:
-tally, number and amount of each spilled change of the record. So it knows which changes the rollup has added or lost.
+right numbers (`Truth`) from its own actions, never from the code under test. The simulation adds to a record the key
+`spilled`: tally, number and amount of each spilled change. So it knows which changes the rollup has added or lost.
 
 Not modelled: in DynamoDB the writes of a transaction become visible one after the other, in the engine all at once.
 The stream records of a transaction do arrive one after the other.
@@ -53,7 +53,7 @@ from tests.invariants.truth import Tally, Truth, moved_by
 from tests.sync_wire import SyncWire
 
 SETTINGS = Settings("sim-counts-table", "sim-receipts-table", "sim-ledger-table", frozenset("*"), 86400, "")
-START_S = 1_800_000_000 // 3600 * 3600
+START_S = 1_800_000_000  # 08:00 UTC on 15 January 2027
 
 
 class Clock:
@@ -94,10 +94,8 @@ def seed_randomness(clock: Clock, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stall:
-    """A time in which a consumer is not invoked. `shard_number`: the shard's place in the list of its table.
-
-    A field that is None does not restrict the stall.
-    """
+    """A time in which a consumer is not invoked. `shard_number`: the shard's place in the list of its table. A field
+    that is None does not restrict the stall."""
 
     from_s: float
     to_s: float
@@ -147,10 +145,8 @@ UNDISTURBED = Disturbances(splits_per_hour=0, slow_share=0, gap_share=0, fault_s
 
 
 class TimedWire(SyncWire):
-    """A client whose answers have the true time in a header, as the answers of DynamoDB have.
-
-    `throttled`: partitions that refuse a PutItem.
-    """
+    """A client whose answers have the true time in a header, as the answers of DynamoDB have. `throttled`: partition
+    keys for which a PutItem is throttled."""
 
     def __init__(self, port: int, clock: Clock) -> None:
         super().__init__(port)
@@ -181,7 +177,7 @@ class TimedWire(SyncWire):
         name = str(key)
         self._updates[name] += 1
         drawn = random.Random(f"{self.conflict_seed} {name} {self._updates[name]}").random()
-        return key != PROGRESS and drawn < CONFLICT_CHANCE
+        return key != PROGRESS and drawn < CONFLICT_CHANCE  # only sweeps, one at a time, write PROGRESS
 
 
 class SimulatedWorld(EngineStreams):
@@ -216,6 +212,7 @@ class SimulatedWorld(EngineStreams):
         self.truth = Truth()
         self.stalls: list[Stall] = []
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        """A heap of scheduled actions: time, number (the order of actions of one time), action, arguments."""
         self._event_numbers = itertools.count()
         self._change_numbers = itertools.count()
         self._appended_s: dict[str, float] = {}
@@ -230,7 +227,7 @@ class SimulatedWorld(EngineStreams):
         self._noted_objects: set[str] = set()
         """The objects of the dead letters that `truth` knows."""
         for name, handler in self.handlers.items():
-            read = dict(handler.consumer.read)
+            read = dict(handler.consumer.read)  # receipts can be `unreadable`
             read["receipts"] = functools.partial(self._read, name)
             handler.consumer = replace(handler.consumer, read=read)
 
@@ -277,7 +274,7 @@ class SimulatedWorld(EngineStreams):
         return self.chance.random() < self.disturbances.fault_share
 
     def with_random_skew(self) -> contextlib.AbstractContextManager[None]:
-        """Run another process, with a clock that is wrong by up to `skew_s` of the disturbances."""
+        """Run a process in a `with` block, with a clock that is wrong by up to `skew_s` of the disturbances."""
         return self.clock.with_skew(self.chance.uniform(-self.disturbances.skew_s, self.disturbances.skew_s))
 
     # ---- the streams ----
@@ -286,10 +283,8 @@ class SimulatedWorld(EngineStreams):
         self, note: Callable[[Record, int], None] = lambda record, created_s: None, *, may_repair: bool = True
     ) -> list[Record]:
         """Take the new records from the engine's streams, and schedule each to be appended to its modelled shard.
-
-        `note` is called with the record and its creation time when the record is appended. `may_repair`: whether a
-        nonce of a repair means a repair.
-        """
+        `note` is called with the record and its creation time when the record is appended. `may_repair`: False
+        if a write with a repair's nonce is not a repair."""
         new_records: list[Record] = []
         written, self.wire.written_tables = self.wire.written_tables, set()
         for table in TABLES:
@@ -483,7 +478,7 @@ class SimulatedWorld(EngineStreams):
         return client
 
     def _commit_late(self, shard: ModelledShard, name: str, parameters: dict[str, Any]) -> None:
-        with contextlib.suppress(Exception):  # mostly the checkpoint has advanced, and the condition fails
+        with contextlib.suppress(Exception):  # usually the condition fails, because the checkpoint has advanced
             getattr(self.wire, name)(**parameters)
         self._note_rollup(shard, self.take_written())
         self._note_dead_letters()
@@ -507,5 +502,5 @@ def _created_s(record: Record) -> float:
 
 
 def _with_sorted_maps(value: Any) -> Any:
-    """Returns a record with sorted maps. The rollup writes in the order of maps, and the engine shuffles maps."""
+    """Returns a record with sorted maps. The rollup writes in the order of the engine's maps, which differs by run."""
     return {name: _with_sorted_maps(value[name]) for name in sorted(value)} if isinstance(value, dict) else value

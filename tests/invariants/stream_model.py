@@ -1,4 +1,4 @@
-"""Models what the engine's streams lack: shards that split, roll over and are listed late, and DynamoDB's stamps.
+"""Models what the engine's streams lack: shards that split, end and are listed late, and DynamoDB's stamps.
 
 The engine has one stream shard for each table. The model puts each record into a modelled shard, by the key of its
 item. Each key has a position between 0 and 1, and a shard covers an interval. An item collection covers an interval,
@@ -20,13 +20,14 @@ from tally.dynamo.shards import ShardTree
 TABLES = ("counts", "receipts")
 COLLECTIONS = 40  # intervals of item collections between the positions 0 and 1
 OPEN_MAX = 7  # open shards of a table: each shard costs a heartbeat, four deliveries and two checkpoints a minute
-SMALLEST_STEP = 1e-9  # the positions of any two items of the counts differ by more
+SMALLEST_STEP = 1e-9  # the positions of any two items of `counts` are further apart
 Record = dict[str, Any]
 
 
 @dataclass
 class ModelledShard:
-    """A stream shard. `trimmed`: how many records the stream has trimmed."""
+    """A stream shard, which covers the positions from `low` to below `high`. `listed_s`: when DescribeStream first
+    lists it. `last_s`: when its newest record was made. `trimmed`: how many records the stream has trimmed."""
 
     id: str
     parent: ModelledShard | None
@@ -71,7 +72,7 @@ class Streams:
         return [shard for shard in self.shards[table] if shard.is_open]
 
     def split(self) -> None:
-        """Split a shard in two, perhaps inside an item collection, or replace it by one shard."""
+        """Split a shard in two, perhaps inside an item collection, or replace the shard by one new shard."""
         table = self.chance.choice(TABLES)
         shard = self.chance.choice(self.open_shards(table))
         shard.is_open = False
@@ -87,7 +88,7 @@ class Streams:
         self._add(shard.table, shard, middle, shard.high)
 
     def split_off_part_of_collection(self) -> None:
-        """Give a part of an item collection its own shard, in which the sweep knows no heartbeat key."""
+        """Give a part of an item collection its own shard. No heartbeat that the sweep has sent is in this shard."""
         collection = self.chance.randrange(COLLECTIONS)
         for part in (0.55, 0.75):
             edge = (collection + part) / COLLECTIONS

@@ -21,15 +21,16 @@ def play(
     amount: object = 1,
     record_minute: int = MINUTE,
     writer_minute: int | None = None,
-    **more: Any,
+    **attributes: Any,
 ) -> dict[str, Any]:
-    """Makes the record of a spilled play. `writer_minute`: the minute of the writer's clock; None: `record_minute`."""
+    """Makes the record of a spilled play. `writer_minute`: the minute of the writer's clock; None: `record_minute`.
+    `attributes`: other attributes of the receipt."""
     minute = record_minute if writer_minute is None else writer_minute
     image = {
         "id": {"S": f"tally#{sequence}"}, "counter": {"S": "plays"}, "target": {"S": video},
         "amount": {"N": str(amount)}, "at": {"N": str(minute)}, "rollup": {"BOOL": True},
     }  # fmt: skip
-    return record(sequence, "INSERT", {"NewImage": image | more}, NOW_S + 60 * (record_minute - MINUTE))
+    return record(sequence, "INSERT", {"NewImage": image | attributes}, NOW_S + 60 * (record_minute - MINUTE))
 
 
 def record(sequence: int, name: str, change: dict[str, Any], created_s: float = NOW_S) -> dict[str, Any]:
@@ -38,10 +39,10 @@ def record(sequence: int, name: str, change: dict[str, Any], created_s: float = 
     return {"eventName": name, "dynamodb": stamped}
 
 
-def like(sequence: int, user: str, name: str = "INSERT", **more: Any) -> dict[str, Any]:
+def like(sequence: int, user: str, name: str = "INSERT", **attributes: Any) -> dict[str, Any]:
     """Makes the record of a spilled like, or of its removal. `name`: `INSERT` or `REMOVE`."""
     keys = {"PK": {"S": "POST#p"}, "SK": {"S": f"LIKE#USER#{user}"}}
-    image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | more
+    image = {**keys, "likedAt": {"N": "1"}, "at": {"N": str(MINUTE)}, "rollup": {"BOOL": True}} | attributes
     return record(sequence, name, {"Keys": keys, "OldImage" if name == "REMOVE" else "NewImage": image})
 
 
@@ -63,5 +64,5 @@ def bucket_of(shard: str) -> int:
 def book(
     store: Store, minute: int, *entries: JournalEntry, name: str = "s#1", bucket: int = 0, now_s: float = 0
 ) -> None:
-    """Write the segment of a minute into the journal."""
+    """Write a segment of a minute into the journal. `name`: stream shard, `#` and sequence number of the segment."""
     assert try_commit(store, [segments.segment_write(store.settings, minute, bucket, name, entries, now_s)])

@@ -38,8 +38,9 @@ CONSUMERS = {"rollup": rollup.CONSUMER, "bookkeeper": bookkeeper.CONSUMER}
 READER_OF_CONSUMER = {reader.function: reader for reader in READERS}
 RETIRED = Counter("retired", prefix="OLD", sort_key="TOTAL", attribute="number", visible="soon", retired=True)
 REDECLARED = {**counters.COUNTERS, "retired": RETIRED}
+"""Declarations for a redrive. Consumers have COUNTERS, so a record of `retired` first becomes a dead letter."""
 LONG_TEXT = "x" * 2100  # longer than a key of DynamoDB may be
-NOW_S = 1_795_000_000.0
+NOW_S = 1_795_000_000.0  # the time of made-up records
 
 
 class Bucket:
@@ -93,6 +94,7 @@ class ConsumerWorld:
         declared: Mapping[str, Counter] = counters.COUNTERS,
         bus: Bus | None = None,
     ) -> streams.Handler:
+        """Returns a new process of a consumer. `bus`: gets its events; None: nobody gets them."""
         return streams.Handler(CONSUMERS[consumer], declared, store or self.store, self.objects, bus)
 
     def note_fingerprint(self, counter: Counter) -> None:
@@ -224,9 +226,10 @@ class StreamWorld(ConsumerWorld):
         """Returns the event of a batch."""
         return delivery.event(records, shard, self.name(table))
 
-    def deliver(self, consumer: str, table: str, shard: str, records: list[Any], **how: Any) -> str | None:
-        """Deliver a batch to a consumer. Returns the failed sequence number; None: every record is applied."""
-        return failed_sequence(self.handler(consumer, **how)(self.event(table, shard, records), LambdaContext()))
+    def deliver(self, consumer: str, table: str, shard: str, records: list[Any], **options: Any) -> str | None:
+        """Deliver a batch to a new process of a consumer. Returns the sequence number that the process reports as
+        failed; None: every record is applied. `options`: what `handler` takes."""
+        return failed_sequence(self.handler(consumer, **options)(self.event(table, shard, records), LambdaContext()))
 
 
 class EngineStreams(ConsumerWorld):

@@ -1,9 +1,9 @@
 """A model tests the rules by which a scan counts beside the stream, on random interleavings.
 
-The model asks the code what a record moves (`ItemsRun`, `_with_scan`, `first_seen.apply_record`) and which scan counts.
-Everything else is in the model. An item has few states, so it often returns to an earlier state. Shards split. Batches
-are delivered twice and overlap. Invocations and scans die or sleep between two requests. If any rule is missing, the
-model finds a wrong number that is shown.
+The model asks the code what a record moves (`ItemsRun`, `_with_scan`, `first_seen.apply_record`), and which groups an
+open scan counts (`Scan`). The model does everything else. An item has few states, so it often returns to an earlier
+state. Shards split. Batches are delivered twice and overlap. Invocations and scans die or sleep between two requests.
+If any rule is missing, the model finds a wrong number that is shown.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ COUNTER = Counter("n", prefix="N", sort_key="N", attribute="n", items=Items("t",
 GROUPS, AMOUNTS = "abc", (1, 5)
 SLACK_S, SKEW_S = 3.0, 1.0  # the time that the code allows for wrong event times, and how wrong they are at most
 PAGE_ITEMS = 3
-SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000
+SEEDS, SEEDS_LONG, SEEDS_WITHOUT_RULE = 150, 10_000, 3_000  # the last: seeds in which a missing rule must show
 RULES = (
     "read the checkpoint first", "write markers", "skip records that the scan has read",
     "count the first record in full", "compare the record's time with the scan's end", "write markers near the end",
     "add only new pages", "expect unchanged markers", "store the state that was read", "add no page after the end",
-    "set only while open", "set only after passing", "set once",
+    "set only while the scan is open", "set only after the end is passed", "set each number once",
 )  # fmt: skip
 
 
 @dataclass
 class Shard:
+    """A stream shard with the records of the keys whose hash is from `low` to below `high`."""
+
     parent: Shard | None
     low: float
     high: float
@@ -50,9 +52,9 @@ class Shard:
     position: int = 0
     """The index of the first record that Lambda has not delivered."""
     checkpoint: int = -1
-    """The sequence number of the last record that was applied."""
+    """The sequence number of the last record that was applied; -1: no record was applied."""
     through_s: float = -9.0
-    """The event time of the last record that was applied."""
+    """The event time of the last record that was applied; before any record: earlier than every event time."""
 
 
 Process = Iterator[None]
@@ -68,6 +70,7 @@ class Model:
         self.items: dict[str, Contribution] = {key: value for key in self.keys if (value := self.random_contribution())}
         self.shards = [Shard(None, 0.0, 1.0)]
         self.scan, self.counted, self.markers = Scan("n"), False, dict[tuple[int, str], Marker]()
+        """The last scan; whether a scan has set all numbers, so that they are shown; markers by generation and key."""
         self.numbers = Multiset({group: self.chance.choice((0, -3, 40)) for group in GROUPS})
         self.recounts: Multiset[tuple[int, str]] = Multiset()
         self.set_by: dict[str, int] = {}
@@ -76,7 +79,7 @@ class Model:
         self.begin_chance, self.single_chance = self.chance.choice((0.0005, 0.005)), self.chance.choice((0.2, 0.8))
         """The chance that a turn begins a scan beside an open scan; the chance that a shard has one invocation."""
 
-    def has(self, rule: str) -> bool:
+    def has_rule(self, rule: str) -> bool:
         return rule != self.missing_rule
 
     def random_contribution(self) -> Contribution | None:
@@ -103,6 +106,7 @@ class Model:
     # ---- the consumer ----
 
     def change_of(self, record: Any, scan: Scan | None) -> ItemChange | None:
+        """Returns what a record changes; None: nothing. `scan`: the open scan; None: no scan is open."""
         _, key, old, new, event_s = record
         if old == new or (scan is None and not self.counted):
             return None
@@ -110,11 +114,11 @@ class Model:
         if scan is None:
             return change
         change = consumer._with_scan(change, scan, {"dynamodb": {"Keys": key}}, event_s, SLACK_S)
-        if not self.has("write markers"):
+        if not self.has_rule("write markers"):
             return change._replace(needs_marker=False, is_near_scan_end=False)
-        if not self.has("compare the record's time with the scan's end"):
+        if not self.has_rule("compare the record's time with the scan's end"):
             return change._replace(needs_marker=not scan.ended_s, is_near_scan_end=False)
-        return change if self.has("write markers near the end") else change._replace(is_near_scan_end=False)
+        return change if self.has_rule("write markers near the end") else change._replace(is_near_scan_end=False)
 
     def consume(self, shard: Shard) -> Process:  # noqa: C901 (a consumer from its read to its commit)
         size, repeats = self.chance.randint(1, 6), self.chance.choice((0, 0, 0, 2, 50))
@@ -123,14 +127,14 @@ class Model:
         fate = self.chance.random()
         for _ in range(8):
             checkpoint = shard.checkpoint
-            if self.has("read the checkpoint first"):
+            if self.has_rule("read the checkpoint first"):
                 yield
             scan = self.scan if self.scan.is_open_for(COUNTER) else None
             is_counted = self.counted
             yield
             markers = {key: self.markers.get((scan.generation, key)) for _, key, *_ in batch} if scan else {}
             yield
-            if not self.has("read the checkpoint first"):
+            if not self.has_rule("read the checkpoint first"):
                 checkpoint = shard.checkpoint
             new_records = [record for record in batch if record[0] > checkpoint]
             if not new_records:
@@ -143,10 +147,10 @@ class Model:
                 if change:
                     run.add([change])
             yield
-            if fate < 0.05:
+            if fate < 0.05:  # the invocation dies before its commit
                 return
             changed_markers = dict(run.markers_after.items() - run.markers_before.items())
-            expects_markers = self.has("expect unchanged markers")
+            expects_markers = self.has_rule("expect unchanged markers")
             if shard.checkpoint != checkpoint or (expects_markers and not self.are_unchanged(run, changed_markers)):
                 continue
             shard.checkpoint, shard.through_s = new_records[-1][0], new_records[-1][4]
@@ -156,7 +160,7 @@ class Model:
                 self.numbers[group] += effect.expected
             for (_, group), (attribute, amount) in run.recounts.items():
                 self.recounts[int(attribute.partition("#")[2]), group] += amount
-            if fate < 0.10:
+            if fate < 0.10:  # the invocation dies after its commit, so the batch is delivered once more
                 return
             break
         else:
@@ -215,7 +219,7 @@ class Model:
         self.scan = Scan("n", self.scan.generation + 1, COUNTER.items_digest, groups, int(self.now_s), closed=False)
 
     def may_add_page(self, scan: Scan) -> bool:
-        has_ended = self.scan.ended_s and self.has("add no page after the end")
+        has_ended = self.scan.ended_s and self.has_rule("add no page after the end")
         return self.scan.generation == scan.generation and not has_ended and not self.scan.closed
 
     def read(self) -> Process:
@@ -229,23 +233,23 @@ class Model:
                 yield
             for _ in range(self.chance.choice((0, 0, 1, 5, 40))):
                 yield
-            if fate < 0.2 and self.chance.random() < 0.3:
+            if fate < 0.2 and self.chance.random() < 0.3:  # the process of the scan dies
                 return
             while page:
                 unmarked = [
                     (key, value)
                     for key, value in page
-                    if (scan.generation, key) not in self.markers or not self.has("write markers")
+                    if (scan.generation, key) not in self.markers or not self.has_rule("write markers")
                 ]
-                page = unmarked if self.has("add only new pages") else page
+                page = unmarked if self.has_rule("add only new pages") else page
                 yield
                 is_new = all((scan.generation, key) not in self.markers for key, _ in page)
-                if not is_new and self.has("add only new pages") and self.has("write markers"):
+                if not is_new and self.has_rule("add only new pages") and self.has_rule("write markers"):
                     continue
                 if not self.may_add_page(scan):
                     return
                 for key, value in page:
-                    stores_state = self.has("store the state that was read")
+                    stores_state = self.has_rule("store the state that was read")
                     self.markers[scan.generation, key] = value if stores_state else STREAM_MARKER
                     self.recounts[scan.generation, value.group] += value.amount
                 break
@@ -255,7 +259,8 @@ class Model:
     def set_numbers(self) -> Process:
         """Sets the numbers by the recounts of the scan, and closes the scan."""
         scan = self.scan
-        is_passed = self.watermark_s() >= scan.ended_s + SLACK_S or not self.has("set only after passing")
+        is_passed = self.watermark_s() >= scan.ended_s + SLACK_S
+        is_passed = is_passed or not self.has_rule("set only after the end is passed")
         if scan.closed or not scan.ended_s or not is_passed:
             return
         for group in scan.groups or GROUPS:
@@ -265,10 +270,10 @@ class Model:
             set_before = self.set_by.get(group, 0)
             yield
             is_open = self.scan.generation == scan.generation and not self.scan.closed
-            if not is_open and self.has("set only while open"):
+            if not is_open and self.has_rule("set only while the scan is open"):
                 return
             is_first = self.set_by.get(group, 0) < scan.generation and set_before < scan.generation
-            if is_first or not self.has("set once"):
+            if is_first or not self.has_rule("set each number once"):
                 self.set_by[group] = scan.generation
                 self.numbers[group] -= excess
         yield
@@ -298,7 +303,7 @@ class Model:
     def advance(self) -> None:
         if self.running:
             name, process = self.running.pop(self.chance.randrange(len(self.running)))
-            if next(process, self) is None:
+            if next(process, self) is None:  # `self` if the process has ended
                 self.running.append((name, process))
 
     def finish(self) -> None:
@@ -325,7 +330,7 @@ class Model:
             expected[value.group] += value.amount
         for shard in self.shards:
             for _, _, old, new, _ in (record for record in shard.records if record[0] > shard.checkpoint):
-                for value, sign in moves_between(new, old):
+                for value, sign in moves_between(new, old):  # from the new state back to the old state
                     expected[value.group] += sign * value.amount
         return self.counted and any(self.numbers[group] != expected[group] for group in GROUPS)
 

@@ -23,7 +23,7 @@ def test_segments_are_read_as_they_were_written_from_every_bucket(stream: Stream
         JournalEntry("likes", "p", "", 3, 2),
         JournalEntry("likes", "é/ü", "", 3, -(10**38)),
         JournalEntry("plays", "u", "", 1, 1),
-        JournalEntry("plays", "v", "", 30, 0, 19_846),
+        JournalEntry("plays", "v", "", 30, 0, 19_846),  # an import, with its day
     ]
     for bucket in range(fold.BUCKETS):
         book(stream.store, MINUTE, *entries, name="x#1", bucket=bucket)
@@ -71,7 +71,7 @@ def test_a_run_has_at_most_forty_minutes(stream: StreamWorld) -> None:
     stream.note_fingerprint(counters.PLAYS)
     store, client = stream.watched_store()
     assert stream.deliver("bookkeeper", "receipts", SHARD, PLAYS_OF_61_MINUTES, store=store) is None
-    assert [len(parameters["TransactItems"]) for _, parameters in client.calls] == [41, 22]
+    assert [len(parameters["TransactItems"]) for _, parameters in client.calls] == [40 + 1, 21 + 1]
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
@@ -88,7 +88,9 @@ def test_a_run_ends_before_its_segments_are_too_large_for_items(stream: StreamWo
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
-def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld, committed: bool) -> None:
+def test_the_segments_of_a_run_are_stored_if_and_only_if_its_checkpoint_is(
+    stream: StreamWorld, committed: bool
+) -> None:
     """The process dies before or after it commits the second of two runs. Then Lambda repeats the records."""
     stream.note_fingerprint(counters.PLAYS)
     store = stream.with_client(client_that_dies(stream.raw, 1, committed=committed))
@@ -102,7 +104,8 @@ def test_a_segment_is_stored_exactly_when_its_checkpoint_is(stream: StreamWorld,
     assert stream.ledger() == {("plays", "v", MINUTE + number): [1, 0] for number in range(1, 62)}
 
 
-def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_pair(stream: StreamWorld) -> None:
+def test_entries_for_judged_minutes_are_booked_on_the_current_minute_without_a_pair_name(stream: StreamWorld) -> None:
+    """The removal of a like has a pair name otherwise, by which the judge finds its other half."""
     stream.mark_judged(MINUTE)
     receipts = [play(1, record_minute=MINUTE - 1), play(2, record_minute=MINUTE), play(3, record_minute=MINUTE + 1)]
     assert stream.deliver("bookkeeper", "receipts", SHARD, receipts) is None

@@ -27,7 +27,7 @@ from tests.faults import FaultProxy
 from tests.invariants.stream_records import MINUTE, POISON_PLAY, SHARD, bucket_of, heartbeat, like, play, record
 from tests.invariants.streaming import CONSUMERS, LONG_TEXT, NOW_S, StreamWorld
 
-OTHER_SHARD = "shardId-4"
+OTHER_SHARD = "shardId-4"  # has another bucket than SHARD
 
 
 def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, store: Store) -> None:
@@ -42,7 +42,9 @@ def test_an_error_names_the_fault_of_the_configuration(stream: StreamWorld, stor
 
 
 @pytest.mark.parametrize("name", CONSUMERS)
-def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: StreamWorld, name: str) -> None:
+def test_records_without_effect_move_the_checkpoint_in_one_update_without_a_transaction(
+    stream: StreamWorld, name: str
+) -> None:
     store, client = stream.watched_store()
     records = [heartbeat(1), record(2, "INSERT", {"NewImage": {"id": {"S": "tally#2"}}}), record(3, "REMOVE", {})]
     assert stream.deliver(name, "receipts", SHARD, records, store=store) is None
@@ -53,6 +55,7 @@ def test_records_without_effect_move_the_checkpoint_in_one_plain_update(stream: 
 
 
 def test_a_batch_has_one_write_for_each_tally_in_transactions_of_at_most_a_hundred_items(stream: StreamWorld) -> None:
+    # Each transaction has the checkpoint. The 500 plays are two for each of 250 tallies, far apart in the batch.
     for plays, tally_count, sizes in ((1000, 10, [11]), (500, 250, [100] * 5 + [6])):
         store, client = stream.watched_store()
         records = [play(number, f"{tally_count} {number % tally_count}") for number in range(1, plays + 1)]
@@ -85,10 +88,8 @@ def test_a_tally_is_stamped_with_the_minute_of_its_records_whatever_clocks_their
 def test_receipts_of_two_days_are_noted_in_one_write_if_one_day_follows_the_other(
     stream: StreamWorld, days: int, writes: int
 ) -> None:
-    """Around midnight the writers' stamps alternate.
-
-    One write cannot note today and remove the note of last week. So a stamp of another week needs its own write.
-    """
+    """Around midnight the writers' stamps alternate. The records are of two minutes, so there are two writes at least.
+    One write cannot note today and remove the note of last week. So a stamp of another week needs its own write."""
     store, client = stream.watched_store()
     midnight = MINUTE // tallies.MINUTES_PER_DAY * tallies.MINUTES_PER_DAY
     records = [
@@ -127,6 +128,7 @@ def test_two_stream_shards_add_to_different_tally_items(stream: StreamWorld) -> 
 
 def test_stream_shards_use_all_buckets_and_each_shard_has_the_same_bucket_in_every_process() -> None:
     assert {bucket_of(f"shardId-{number}") for number in range(200)} == set(range(fold.BUCKETS))
+    # Python's own hash would differ in each process.
     assert [bucket_of(f"shardId-{number}") for number in range(1, 6)] == [9, 6, 5, 1, 1]
 
 
@@ -140,6 +142,7 @@ def test_the_rollup_of_a_spilled_like_never_creates_a_post(stream: StreamWorld) 
 def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rollup(stream: StreamWorld) -> None:
     began_s = time.time()
     timeless = {"eventName": "INSERT", "dynamodb": {**play(4)["dynamodb"], "ApproximateCreationDateTime": None}}
+    # `note`: the newest record that the rollup's filter lets through. The filter stops removals, and no heartbeats.
     batches = [
         ([heartbeat(1, "a"), record(2, "REMOVE", {}, NOW_S + 1.9)], ("2", NOW_S + 1, "a", "1")),
         ([record(3, "INSERT", {"NewImage": {}}, NOW_S + 3), timeless], ("4", NOW_S + 3, "a", "4")),
@@ -150,7 +153,7 @@ def test_the_checkpoint_names_the_newest_record_heartbeat_and_record_for_the_rol
         for batch, (sequence, through, key, note) in batches:
             assert stream.deliver(name, "receipts", SHARD, batch) is None
             checkpoint = stream.checkpoint(name, "receipts", SHARD)
-            assert [checkpoint[fact] for fact in ("sequence", "heartbeat", "note")] == [sequence, key, note]
+            assert [checkpoint[attribute] for attribute in ("sequence", "heartbeat", "note")] == [sequence, key, note]
             assert int(checkpoint["through"]) == through
             assert began_s - 1 <= int(checkpoint["expiration"]) - keys.CHECKPOINT_KEPT_S <= time.time()
 

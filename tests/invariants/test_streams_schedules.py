@@ -1,7 +1,7 @@
 """On seeded schedules each stream record takes effect exactly once, however Lambda delivers it.
 
-Each schedule has stream shards of both tables, and splits some of them. Both consumers get the records with crashes,
-repeats, cuts, overlaps, threads, a clock that jumps, too little time and a bucket that fails.
+Each schedule has stream shards of both tables, some of which split. Both consumers get the records in random batches,
+repeatedly and concurrently, while processes crash, run out of time or have a wrong clock, and a bucket fails.
 unit/test_booking_minutes.py tests the effect of each kind of record. `SCHEDULES=450 make test` runs 450 schedules.
 """
 
@@ -33,12 +33,12 @@ from tests.tiers import in_long
 SCHEDULES = int(os.environ.get("SCHEDULES", "60"))
 QUICK = SCHEDULES if "SCHEDULES" in os.environ else 12
 """How many schedules `make test` runs."""
-TURNS_MAX = 400  # the longest schedule takes about a hundred
+TURNS_MAX = 400  # the longest schedule takes about a hundred turns
 CRASHED = "crashed"
 
 
 @dataclass
-class Facts:
+class RecordMaker:
     """Makes the records of stream shards, and notes the right effect of each."""
 
     chance: random.Random
@@ -51,7 +51,7 @@ class Facts:
     sequence: int = 0
 
     def records(self, table: str, length: int) -> list[Record]:
-        """Makes the records of one shard. The sequence numbers may start just below a new digit."""
+        """Makes the records of one shard. Sequence numbers may gain a digit, so that their order as texts is wrong."""
         self.sequence = self.chance.choice((0, 93, 990, 10**21 - 9, 10**39 - 30))
         kinds = (
             [self.receipt] * 5 + [self.poison, self.expiry_or_heartbeat]
@@ -84,7 +84,8 @@ class Facts:
         ))  # fmt: skip
         for name in consumers:
             self.dead_letters[name].add(str(self.sequence))
-        self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers  # its key has only a digest
+        # The bookkeeper's segments have no key with an id, so it books a play of LONG_TEXT.
+        self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers
         return new_record
 
     def expiry_or_heartbeat(self) -> Record:
@@ -142,7 +143,7 @@ class Deliveries(Delivery):
             answer = self.run(batch)
         self.size = 0
         self.advance(answer, size)
-        if answer is not None:
+        if answer is not None:  # a consumer may fail only at a record that its checkpoint does not cover
             passed = self.records[: self.position]
             assert all(int(record["dynamodb"]["SequenceNumber"]) <= self.checkpoint for record in passed)
 
@@ -215,12 +216,12 @@ def _prefix(batch: list[Record], length: int) -> list[Record]:
     return sorted(batch, key=lambda record: int(record["dynamodb"]["SequenceNumber"]))[:length]
 
 
-def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list[Deliveries]:
+def deliver_all(world: StreamWorld, maker: RecordMaker, chance: random.Random) -> list[Deliveries]:
     """Delivers every record to both consumers in a random order. A child shard begins when its parent is done."""
     deliveries: list[tuple[Deliveries, Deliveries | None]] = []
     for number in range(2 * chance.choice((1, 1, 2))):
         table, shard = ("receipts", "counts")[number % 2], f"shardId-{number}"
-        records = facts.records(table, chance.choice((2, 12, 30)))
+        records = maker.records(table, chance.choice((2, 12, 30)))
         cut = chance.choice((len(records), chance.randrange(len(records) + 1)))  # where the shard splits
         for name in CONSUMERS:
             parent = Deliveries(world, chance, name, table, shard, records[:cut])
@@ -237,11 +238,11 @@ def deliver_all(world: StreamWorld, facts: Facts, chance: random.Random) -> list
 def run(world: StreamWorld, seed: int) -> None:
     """Runs a schedule. Asserts that each record took effect once, and that each checkpoint is at the last record."""
     chance = random.Random(seed)
-    facts = Facts(chance)
-    deliveries = deliver_all(world, facts, chance)
-    assert world.tallies() == {key: amount for key, amount in facts.tallies.items() if amount}
-    assert world.ledger() == {key: sums for key, sums in facts.ledger.items() if any(sums)}
-    assert world.dead_letter_sequences() == facts.dead_letters
+    maker = RecordMaker(chance)
+    deliveries = deliver_all(world, maker, chance)
+    assert world.tallies() == {key: amount for key, amount in maker.tallies.items() if amount}
+    assert world.ledger() == {key: sums for key, sums in maker.ledger.items() if any(sums)}
+    assert world.dead_letter_sequences() == maker.dead_letters
     last_records = {
         keys.checkpoint_key(delivery.consumer, delivery.table, delivery.shard): delivery.records[-1]["dynamodb"]
         for delivery in deliveries
@@ -265,7 +266,7 @@ WRITE_FAULTS = {
     faults.LOSE_RESPONSE: 0.06, faults.FAIL_AFTER: 0.06, faults.DROP_BEFORE: 0.05, faults.CONFLICT: 0.08,
     faults.THROTTLE: 0.04,
 }  # fmt: skip
-NETWORK = {
+NETWORK_FAULTS = {
     "TransactWriteItems": WRITE_FAULTS,
     "UpdateItem": WRITE_FAULTS,
     "GetItem": {faults.TRUNCATE: 0.05, faults.FAIL_BEFORE: 0.05, faults.THROTTLE: 0.05},
@@ -278,5 +279,5 @@ def test_each_record_takes_effect_exactly_once_over_a_network_that_fails(
     proxied_stream: StreamWorld, proxy: FaultProxy, seed: int
 ) -> None:
     """Responses are lost, and the SDK's tokens are removed, so only the checkpoint prevents a second effect."""
-    proxy.plan = faults.random_faults(seed, NETWORK)
+    proxy.plan = faults.random_faults(seed, NETWORK_FAULTS)
     run(proxied_stream, seed)

@@ -57,9 +57,10 @@ def test_consumers_read_the_records_that_the_engine_streams(
     for consumer in CONSUMERS:
         for table in TABLES[::-1]:
             records[table] += world.records(table)  # the bookkeeper also reads what the rollup wrote
-            for _ in range(2):
+            for _ in range(2):  # each batch twice
                 delivery = world.delivery(consumer, table, f"shard-{table}", [])
                 assert delivery.invoke(records[table], LambdaContext()) is None
+    # Twelve receipts of 2; the likes of ann, bob and cy, less the unlike of ann.
     assert world.tallies() == {("plays", "9f3a"): 24, ("likes", "p"): 2}
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for (counter, target, _), amounts in world.ledger().items():

@@ -24,7 +24,7 @@ from tests.invariants.simulation import SimulatedWorld
 from tests.invariants.stream_model import Record
 from tests.invariants.truth import Tally, amount_of
 
-VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40
+VIDEOS, PAGES, POSTS, USERS_OF_USAGE, OLD_LIKES = 8, 8, 6, 3, 40  # how many of each there are
 SETTLED = (hold_items.COMMITTED, hold_items.RELEASED, hold_items.VOIDED)
 RESTORED = "https://example.com/restored"
 """The start of the URLs of pages whose tallies somebody replaces by an old image."""
@@ -36,9 +36,9 @@ class Traffic:
     def __init__(self, world: SimulatedWorld) -> None:
         self.world, self.chance, self.truth = world, world.chance, world.truth
         self.likes: list[tuple[str, str]] = []
-        """Post and user."""
+        """Post and user of each like that is stored."""
         self.removed_likes: list[tuple[str, str]] = []
-        """Post and user."""
+        """Post and user of each like that its user has removed."""
         self.holds: list[tuple[str, str, int]] = []
         """Stock, hold and amount of the open holds."""
         self._users = 0
@@ -188,7 +188,7 @@ class Traffic:
         self.world.take_written()
 
     def import_(self, hot: bool) -> None:
-        """Imports numbers, which have no day."""
+        """Imports a number without a day, as from a file that has totals only."""
         number = self._low_number(VIDEOS)
         counter, id_, amount = self.chance.choice([
             (counters.PLAYS, f"v{number}", 30), (counters.VISITS, f"https://example.com/{number}", 7),
@@ -244,8 +244,9 @@ class Traffic:
         kinds: list[Callable[[], object]] = [
             self.move_tally, self.restore, self.delete_tally, self.delete_child, self.add_child,
         ]  # fmt: skip
-        has_swept = bool(watermark.read(self.world.store).item)  # before the first sweep, no minute is known as old
-        (kind,) = self.chance.choices(kinds, [0.5, 0.1 * has_swept, 0.1, 0.15, 0.15])
+        # Before the ledger has begun, no minute is closed, so a restored image may be booked on its own old minute.
+        has_begun = bool(watermark.read(self.world.store).item)
+        (kind,) = self.chance.choices(kinds, [0.5, 0.1 * has_begun, 0.1, 0.15, 0.15])
         kind()
 
     def move_tally(self) -> None:
@@ -301,7 +302,7 @@ class Traffic:
         self._delete(like)
 
     def remove_and_restore_repeatedly(self, times: int) -> None:
-        """Removes a like by hand each minute, and restores it. The user may make the first removal, between minutes."""
+        """Removes a like by hand each minute, and restores it. The user may remove it first, as a minute ends."""
         world, like = self.world, self.chance.choice(self.likes)
         key = keys.key(f"POST#{like[0]}", f"LIKE#USER#{like[1]}")
         image = queries.get(world.wire, world.name("counts"), key)

@@ -21,16 +21,14 @@ class Truth:
     accepted: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The right number."""
     starts: dict[Tally, int] = field(default_factory=dict)
-    """The number before the streams were switched on or before the first change, if it was not 0."""
+    """The number before the first change, or before the streams were switched on, of tallies that began not at 0."""
     imported: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
     """The part of the right number that was imported."""
     edits: defaultdict[Tally, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """The minute and the amount of each drift that the ledger must find, without repairs."""
     excesses: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
-    """The excess of the tally without repairs, from edits, lost records and dead letters of the rollup.
-
-    The excess may differ from the drift: a dead letter of the bookkeeper makes drift, although the tally is right.
-    """
+    """The excess of the tally without repairs, from edits, lost records and dead letters of the rollup. The excess may
+    differ from the drift: a dead letter of the bookkeeper makes drift, although the tally is right."""
     without_minute: set[Tally] = field(default_factory=set)
     """Tallies with an edit whose minute is not known. A schedule checks these only at its end."""
     repaired: defaultdict[Tally, int] = field(default_factory=lambda: defaultdict(int))
@@ -38,7 +36,7 @@ class Truth:
     lost_changes: set[int] = field(default_factory=set)
     """The numbers of the spilled changes that the rollup has lost."""
     spilled: dict[int, float] = field(default_factory=dict)
-    """By its number: when each spilled change was accepted that the rollup has not added."""
+    """The spilled changes that the rollup has not added: by the number of the change, when it was accepted."""
 
     def note_edit(self, tally: Tally, minute: int, amount: int) -> None:
         """Notes an edit of a tally, which the ledger books on a minute."""
@@ -77,10 +75,7 @@ def amount_of(tally: Tally, item: dict[str, Any]) -> int:
 
 
 def moved_by(nonce_prefix: str, record: Record) -> tuple[Tally | None, int]:
-    """Returns the tally that a write moved, and the amount.
-
-    If the write did not set a nonce with this prefix, returns None and 0.
-    """
+    """Returns the tally that a write moved, and the amount; None and 0 if the write did not set such a nonce."""
     tally = tally_of(record["dynamodb"]["Keys"])
     new, old = record["dynamodb"].get("NewImage", {}), record["dynamodb"].get("OldImage", {})
     nonce = new.get("nonce", {}).get("S", "")

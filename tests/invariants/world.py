@@ -53,9 +53,9 @@ class World(ConsumerWorld):
     child_counter: Counter = counters.LIKES
     """The counter whose children `like` puts and `unlike` removes: likes of posts, or another counter of children."""
 
-    def call(self, caller: str | None = None, **more: Any) -> Call:
-        """Returns a new invocation."""
-        return Call(self.store, caller, **more)
+    def call(self, caller: str | None = None, **fields: Any) -> Call:
+        """Returns the call of a new invocation. `caller`: None if nobody has signed in. `fields`: others of `Call`."""
+        return Call(self.store, caller, **fields)
 
     def with_deadline(self, within_s: float, caller: str | None = None) -> tuple[World, Call]:
         """Returns this world with a clock that moves only in pauses, and a call that has `within_s` left."""
@@ -79,7 +79,8 @@ class World(ConsumerWorld):
     ) -> Outcome:
         """Counts a play, as the handler does."""
         body = {"video_id": video_id, "counted": True}
-        target = f"{counter.name}/{video_id}" if operation == "increment" else None  # one operation, many counters
+        # `increment` changes many counters, so its receipt also names the counter.
+        target = f"{counter.name}/{video_id}" if operation == "increment" else None
         change = Increment(counter, video_id, amount, operation, key, body, receipt_target=target)
         return increments.count(call or self.call(), change)
 
@@ -93,7 +94,7 @@ class World(ConsumerWorld):
 
     def _set(self, user: str, post_id: str, liked: bool, key: str | None, call: Call) -> Outcome:
         operation = "put_mine" if liked else "delete_mine"
-        if self.child_counter is not counters.LIKES:  # the child is not the caller
+        if self.child_counter is not counters.LIKES:  # the service `shop` changes the child
             call, operation = replace(call, caller="shop"), "put_child" if liked else "delete_child"
         receipt_key = None if key is None else ReceiptKey(operation, post_id, key, {"child": user})
         return children.set_child(call, self.child_counter, post_id, user, liked, {"present": liked}, receipt_key)
@@ -103,11 +104,11 @@ class World(ConsumerWorld):
         return posts.write_post(self.call(author), counters.LIKES, post_id, text)
 
     def read_post(self, post_id: str = POST) -> dict[str, Any]:
-        """Reads a post through the core."""
+        """Returns a post as a caller reads it."""
         return posts.read_post(self.call(), counters.LIKES, post_id)
 
     def read_plays(self, video_id: str = VIDEO) -> int:
-        """Reads a tally through the core."""
+        """Returns the plays of a video as a caller reads them."""
         return tallies.read(self.call(), counters.PLAYS, video_id)
 
     def shards(self, counter: Counter = counters.PLAYS, id_: str = VIDEO) -> dict[str, int]:
@@ -156,7 +157,7 @@ class World(ConsumerWorld):
         return self.tally(self.child_counter, post_id), users
 
     def items(self, partition_key: str | None = None) -> list[Item]:
-        """Returns the stored counts table, or one item collection."""
+        """Returns the items of `counts` with this partition key; None: all items."""
         return [item for item in self.scan("counts") if partition_key in (None, item["PK"]["S"])]
 
     def receipts(self) -> list[Item]:
@@ -197,7 +198,7 @@ class World(ConsumerWorld):
 
 
 def acting_before(actions: Mapping[int, Callable[[], object]], operation: str = "TransactWriteItems") -> Plan:
-    """Returns a plan by which another client acts just before the n-th request of an operation arrives."""
+    """Returns a plan by which another client acts before requests. `actions`: by the request's number, from 0."""
 
     def plan(name: str, body: bytes, number: int) -> None:
         if name == operation and number in actions:
@@ -247,11 +248,9 @@ class KilledError(BaseException):
 def killing_at(
     store: Store, request_number: int, *, before: bool, operation: str = "", error: type[BaseException] = KilledError
 ) -> Iterator[list[str]]:
-    """Kills the process at a request. Yields the operations of the requests before this request.
-
-    `request_number`: the first request is 0. `before`: the request is not sent; otherwise the process does not see its
-    response. `operation`: counts only the requests of one operation. `error`: the exception that the process sees.
-    """
+    """Kills the process at a request. Yields the operations of the requests before this request. `request_number`: the
+    first request is 0. `before`: the request is not sent; otherwise the process does not see its response. `operation`:
+    counts only the requests of one operation. `error`: the exception that the process sees."""
     requests, event = list[str](), f"{'before' if before else 'after'}-call.dynamodb.{operation}".rstrip(".")
 
     def kill(model: Any, **_: Any) -> None:

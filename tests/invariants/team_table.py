@@ -49,7 +49,6 @@ class Team:
     name: str
     endpoint: str
     """The endpoint of the engine."""
-    view: str = "NEW_AND_OLD_IMAGES"
     bucket: Bucket = field(default_factory=Bucket)
     store: Store = field(init=False)
     shards: dict[str, Delivery] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Team:
             TableName=self.table, BillingMode="PAY_PER_REQUEST",
             KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
             AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": self.view},
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
         )  # fmt: skip
         self.stream = Stream(self.wire, self.table)
         tables = {self.name: TeamTable(self.table, self.stream.arn)}

@@ -212,7 +212,7 @@ def test_a_record_that_becomes_a_dead_letter_is_redriven_and_never_also_repaired
     repair(reconciler, PLAYS, "v")
     world.run_until_confirmed()
     repair(reconciler, PLAYS, "v")
-    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {})
+    assert (world.tally(PLAYS, "v"), world.drifts()) == (1, {}), "a repair has added the play, too"
 
 
 def test_without_a_watermark_a_count_with_a_spilled_child_is_unproven_and_nothing_is_repaired(

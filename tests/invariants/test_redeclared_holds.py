@@ -88,6 +88,7 @@ def test_a_hold_is_released_committed_or_expires_after_any_redeclaration_of_its_
                     settling.settle(call, redeclared, id_, hold, end)
                 except LimitReachedError:
                     fits = False
+            # A commit does not move the number. A release or an expiry must keep to the new limits.
             may_end = end == COMMITTED or limits.declared_limits(redeclared).allows(number, released_number - number)
             assert fits is may_end, redeclared
             expected = released_number if fits and end != COMMITTED else number

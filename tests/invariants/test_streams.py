@@ -233,7 +233,7 @@ def test_a_truncated_response_is_not_mistaken_for_a_missing_checkpoint(
     proxy.plan = faults.always(faults.TRUNCATE, "GetItem")
     proxy.forget()
     assert proxied_stream.deliver("rollup", "receipts", SHARD, [play(1)]) == "1"
-    assert {operation for _, operation in proxy.counts} == {"Query", "GetItem"}
+    assert {operation for _, operation in proxy.counts} == {"Query", "GetItem"}, "the consumer has written"
     assert proxied_stream.tallies() == {("plays", "v"): 1}
 
 

@@ -56,9 +56,7 @@ READS = frozenset({"get_item", "query", "batch_get_item", "scan"})
 SHARDS = 3  # how many stream shards the model has
 STAMP_SKEW_S = 60.0  # how far the time of a record is wrong, at most. Tally allows for a larger error
 LISTED_AFTER_S = 60  # a new shard is listed after this time
-SETTLED_AFTER_S = (
-    400  # after its end a scan is settled: CLOCK_SLACK is 300 s, and the sweep stays LISTED_AFTER_S behind
-)
+SETTLED_AFTER_S = 400  # after its end a scan is settled: more than CLOCK_SLACK (300 s) and LISTED_AFTER_S
 NESTED_MAX = 2  # a process acts during a request of a process, which acts during a request of a third process
 
 

@@ -416,7 +416,7 @@ def test_a_scan_finds_the_tally_and_the_children_of_every_parent(world: Deployme
     }  # fmt: skip
 
 
-def test_a_tally_moves_by_its_series_its_imports_and_the_repairs_of_older_errors(world: Deployment) -> None:
+def test_the_change_of_a_tally_is_the_sum_of_its_series_its_imports_and_what_repairs_added(world: Deployment) -> None:
     """A repair of an edit makes the tally agree with its series. A repair of an error from before the series does not.
     So the answer lists the repairs, each with the amount `added` that the series do not have."""
     reconciler = world.reconciler()

@@ -204,7 +204,7 @@ def test_a_restore_deletes_the_items_of_the_old_streams_and_keeps_the_history(wo
     assert [entry["by"] for entry in history.read_repairs(copy, "likes", "p")] == ["ann"]
 
 
-def test_a_second_run_of_a_restore_finds_its_moment_and_changes_nothing(world: Deployment) -> None:
+def test_a_second_repair_of_restored_tables_with_the_same_moment_changes_nothing(world: Deployment) -> None:
     world.play()
     world.run_until_confirmed()
     copy = copy_tables(world)
@@ -425,7 +425,7 @@ def test_each_number_of_copies_that_are_minutes_apart_was_right_between_the_firs
     assert new_world.drifts() == missing_amounts(new_world.reconciler()) == {}
 
 
-def test_the_heartbeats_of_a_copied_table_tell_its_moment_to_the_minute(world: Deployment) -> None:
+def test_the_heartbeats_of_a_copied_table_tell_to_the_minute_when_it_was_copied(world: Deployment) -> None:
     world.run(3)
     copied_s: dict[str, float] = {}
 

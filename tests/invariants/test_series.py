@@ -115,7 +115,7 @@ def test_series_that_are_kept_for_some_days_expire_and_since_is_the_first_day_th
 
 
 @pytest.mark.parametrize("days_without_sweeps", [1, 3, 8])
-def test_an_hour_is_complete_though_no_sweep_ran_for_days_in_its_middle(
+def test_an_hour_is_complete_though_no_sweep_ran_for_days_after_its_first_half(
     store: Store, monkeypatch: pytest.MonkeyPatch, days_without_sweeps: int
 ) -> None:
     """Running segments, here of the first half, live as long as the journal's segments, here of the second half."""
@@ -493,7 +493,7 @@ def test_an_imported_amount_is_shown_on_its_day_and_in_no_hour_and_no_list(store
     """The import is shown once in the current hour, after it, and after a second import in the next hour."""
     sum_up(store, M - 1)
     book(store, M, plays(3), plays(1200, day=OLD_DAY), plays(7, "w", OLD_DAY), plays(5, day=OLD_DAY + 1))
-    for last_judged in (M, M + 3):  # in the hour, and at its end
+    for last_judged in (M, M + 3):  # in the hour, and at the end of the hour
         sum_up(store, last_judged)
         assert (series(store), imports(store)) == ({H: 3}, {OLD_DAY: 1200, OLD_DAY + 1: 5})
         assert (series(store, "w"), imports(store, "w")) == ({}, {OLD_DAY: 7})

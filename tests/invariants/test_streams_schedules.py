@@ -84,7 +84,7 @@ class RecordMaker:
         ))  # fmt: skip
         for name in consumers:
             self.dead_letters[name].add(str(self.sequence))
-        # The bookkeeper's segments have no key with an id, so it books a play of LONG_TEXT.
+        # The bookkeeper's segments have no key with an id, so the bookkeeper books a play of LONG_TEXT.
         self.ledger["plays", LONG_TEXT, MINUTE][0] += "bookkeeper" not in consumers
         return new_record
 

@@ -672,7 +672,7 @@ def test_a_consumer_with_the_old_declaration_abandons_the_scan_of_the_new_declar
     assert team.numbers("open") == {"a": 1}
 
 
-def test_a_counter_that_was_removed_and_declared_again_shows_no_old_number(team: Team) -> None:
+def test_a_counter_whose_declaration_was_removed_and_restored_shows_no_old_number(team: Team) -> None:
     count_all(team)
     team.deploy({name: counter for name, counter in COUNTERS.items() if name != "open"})
     team.put("CUSTOMER#a", "ORDER#1", **open_order())
@@ -714,7 +714,7 @@ def test_lost_records_or_another_stream_invalidate_the_numbers(team: Team) -> No
         assert team.read("all", "a") == 0
         tables = {"shop": table._replace(stream=stream)}
         store = replace(team.store, settings=team.store.settings._replace(team_tables=tables))
-        with pytest.raises(StoreRefusedError):  # it has noted the loss before it reads the stream
+        with pytest.raises(StoreRefusedError):  # the sweep has noted the loss before it reads the stream
             progress.note_progress(store, MissingStream(), COUNTERS, "shop", time.time() + later_s)  # type: ignore[arg-type]
         with pytest.raises(NotCountedError):
             team.read("all", "a")

@@ -175,9 +175,9 @@ class SegmentRun(Run):
                 self.events += effect.events
                 continue
             self.metered_changes[effect.counter] += effect.expected != 0 and effect.day < 0  # an import is no traffic
-            if effect.minute <= self.place.last_closed_minute:
-                effect = effect._replace(minute=self.place.open_minute, pair="")
-            if self.place.is_drift_exempt:
+            if effect.minute <= self.context.last_closed_minute:
+                effect = effect._replace(minute=self.context.open_minute, pair="")
+            if self.context.is_drift_exempt:
                 effect = effect._replace(observed=effect.expected)
             key = (effect.minute, effect.counter, effect.id, effect.pair, effect.day)
             if key not in self.sums:
@@ -187,11 +187,11 @@ class SegmentRun(Run):
 
     def writes(self, call: Call, declared: CounterIndex) -> list[Write]:
         settings, now_s = call.store.settings, clock.now_s()
-        name = f"{self.place.table}#{self.place.shard}#{self.first}"  # no other run has this name
+        name = f"{self.context.table}#{self.context.shard}#{self.first}"  # no other run has this name
         entries = self.segments()
-        assert min(entries, default=self.place.open_minute) > self.place.last_closed_minute, "its minute is judged"
+        assert min(entries, default=self.context.open_minute) > self.context.last_closed_minute, "its minute is judged"
         written = [
-            segments.segment_write(settings, minute, self.place.bucket, name, of_minute, now_s)
+            segments.segment_write(settings, minute, self.context.bucket, name, of_minute, now_s)
             for minute, of_minute in entries.items()
         ]
         written += [event.as_write(settings) for event in self.events]

@@ -122,11 +122,11 @@ class Batch:
                     closed = watermark.ensure_begun(self.call, made_s).last_closed_minute(store.settings)
                 checkpoint = Checkpoint.of(get(store.client, store.settings.ledger_table, self._key))
                 self._prefetch(numbered.values())
-                place = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)
+                context = BatchContext(self.table, self.shard, store.settings.minute_of(clock.now_s()), closed)
                 try:
                     applied = int(checkpoint.sequence or -1)  # as numbers, because "9" is after "10" as a string
                     left = [record for number, record in numbered.items() if number > applied]
-                    return self._apply(left, all_counted, place, checkpoint)
+                    return self._apply(left, all_counted, context, checkpoint)
                 except ConditionFailedError:
                     continue
             self._warn("the checkpoint kept moving", failed)
@@ -141,7 +141,7 @@ class Batch:
         the checkpoint has moved when the run commits, `apply` reads both a second time."""
 
     def _apply(
-        self, records: Sequence[Record], all_counted: CounterIndex, place: BatchContext, checkpoint: Checkpoint
+        self, records: Sequence[Record], all_counted: CounterIndex, context: BatchContext, checkpoint: Checkpoint
     ) -> str | None:
         """Commits run by run. If the time runs out or the store is busy, returns the first record that is left.
 
@@ -152,7 +152,7 @@ class Batch:
         consumer, records_max = self.consumer, len(records)
         declared = all_counted if consumer.needs_watermark else self.handler.declared
         while records:
-            run = fold.next_run(consumer, declared, place, records[:records_max], self.rejected)
+            run = fold.next_run(consumer, declared, context, records[:records_max], self.rejected)
             if consumer.needs_watermark:
                 self.handler.fingerprints.note(self.handler.declared, (effect.counter for effect in run.sums.values()))
             if self.call.deadline_s - time.monotonic() < RESERVE_S:

@@ -163,10 +163,10 @@ def redrive(
         watermark_ = watermark.read(call.store)
         minute = settings.minute_of(clock.now_s())
         resume_minute = watermark.pending_resume_minute(call.store, watermark_)
-        place = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
+        context = BatchContext("", f"{REDRIVEN}#{marker.sort_key}", minute)
         outcome = RedriveOutcome.APPLIED
         try:
-            writes = _writes(call, consumers, declared, objects.get(marker.object), place, resume_minute)
+            writes = _writes(call, consumers, declared, objects.get(marker.object), context, resume_minute)
             checks = _marker_removal_write(call, marker), _open_minute_check_write(call, minute, watermark_)
             commit_writes(call, [*checks, *writes])
         except (PoisonRecordError, WriteRejectedError, ConditionFailedError) as error:
@@ -219,7 +219,7 @@ def _writes(
     consumers: Mapping[str, StreamConsumer],
     declared: CounterIndex,
     stored: Any,
-    place: BatchContext,
+    context: BatchContext,
     resume_minute: int,
 ) -> list[Write]:
     """Returns the writes of a dead letter's effects. Raises PoisonRecordError if its object cannot be read.
@@ -234,6 +234,6 @@ def _writes(
         raise PoisonRecordError(f"its object has no valid consumer, table or record: {error}") from None
     effects = consumer.effects(declared, table, record)
     has_lost_half = any(effect.minute < resume_minute for effect in effects)
-    run = consumer.run(number, place._replace(table=table, is_drift_exempt=has_lost_half))
-    run.add([effect._replace(minute=place.minute, pair="") for effect in effects])
+    run = consumer.run(number, context._replace(table=table, is_drift_exempt=has_lost_half))
+    run.add([effect._replace(minute=context.minute, pair="") for effect in effects])
     return run.writes(call, declared)

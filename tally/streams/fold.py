@@ -67,7 +67,7 @@ class Run(ABC):
     """The effects of consecutive records. `sums`: one effect for each key; each type of run has its own keys."""
 
     first: str  # the sequence number of the first record
-    place: BatchContext
+    context: BatchContext
     last: str = ""  # the sequence number of the last record; empty: the run has no record
     records: int = 0  # how many
     sums: dict[tuple[Any, ...], Effect] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def by_sequence(records: Iterable[Record]) -> dict[int, Record]:
 def next_run(
     consumer: StreamConsumer,
     declared: CounterIndex,
-    place: BatchContext,
+    context: BatchContext,
     records: Sequence[Record],
     rejected: Mapping[str, str],
 ) -> Run:
@@ -141,14 +141,14 @@ def next_run(
 
     `rejected`: DynamoDB's reason for each record that it rejected in an earlier attempt, by sequence number.
     """
-    run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], place)
+    run = consumer.run(records[0]["dynamodb"]["SequenceNumber"], context)
     for record in records:
         sequence_number = record["dynamodb"]["SequenceNumber"]
         effects: Sequence[Effect] = ()
         created, reason = None, rejected.get(sequence_number)
         try:
             created = created_s(record)
-            effects = () if reason is not None else consumer.effects(declared, place.table, record)
+            effects = () if reason is not None else consumer.effects(declared, context.table, record)
         except PoisonRecordError as error:
             reason = error.detail
         if run.records and (run.is_full if reason is not None else effects and not run.has_room_for(effects)):
@@ -159,7 +159,7 @@ def next_run(
             run.add(effects)
         else:
             run.heartbeat = heartbeat_key(record) or run.heartbeat
-        if goes_to_rollup(place.table, record):
+        if goes_to_rollup(context.table, record):
             run.newest_for_rollup = sequence_number
         assert int(sequence_number) > int(run.last or -1), "out of order"
         run.records += 1

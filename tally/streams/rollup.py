@@ -99,11 +99,11 @@ def refuse_orphan(image: Image) -> None:
         raise PoisonRecordError("no declared counter counts this child")
 
 
-def shard_of(counter: Counter, place: BatchContext) -> int:
+def shard_of(counter: Counter, context: BatchContext) -> int:
     """Returns the tally shard that a stream shard adds to. A child never goes to the first shard, because that item is
     the post itself, which the rollup must not make."""
-    children = place.table == "counts"
-    return 1 + place.bucket % (counter.max_shards - 1) if children else place.bucket % counter.max_shards
+    children = context.table == "counts"
+    return 1 + context.bucket % (counter.max_shards - 1) if children else context.bucket % counter.max_shards
 
 
 @dataclass
@@ -144,10 +144,10 @@ class TallyRun(Run):
             assert counter.may_roll_up, "its changes depend on its number"
             assert sum(days.values()) == effect.expected
             if days:
-                shard = shard_of(counter, self.place)
+                shard = shard_of(counter, self.context)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "the write would make a post"
-                start = tallies.REPAIR_NONCE_PREFIX if self.place.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
+                start = tallies.REPAIR_NONCE_PREFIX if self.context.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
                 tally_change = call, counter, effect.id, shard, effect.expected, effect.minute
                 add = tallies.add_write(*tally_change, nonce_prefix=start)
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})

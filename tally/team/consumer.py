@@ -214,7 +214,7 @@ class ItemsRun(Run):
 
     def _move(self, change: ItemChange, value: Contribution, amount: int) -> None:
         tally = change.counter.name, value.group
-        self._add(tally, Effect(*tally, self.place.minute, amount))
+        self._add(tally, Effect(*tally, self.context.minute, amount))
 
     @property
     def _items_to_write(self) -> int:
@@ -233,7 +233,7 @@ class ItemsRun(Run):
             noted = self.team_number_notes.get(tally)
             if not effect.expected and not recount and not noted and tally not in self.examples:
                 continue
-            moved = self.place.bucket % counter.max_shards, effect.expected, self.place.minute
+            moved = self.context.bucket % counter.max_shards, effect.expected, self.context.minute
             add = tallies.add_write(call, counter, effect.id, *moved, nonce_prefix=tallies.REPAIR_NONCE_PREFIX)
             add = items.extend_update(add, adds={attribute: recount}) if recount else add
             add = items.extend_update(add, sets={EXAMPLE: self.examples[tally]}) if tally in self.examples else add

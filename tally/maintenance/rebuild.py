@@ -169,7 +169,7 @@ def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_m
     `required_minute`: the minute that must be judged. Raises RepairNotReadyError, RepairContentionError.
     """
 
-    def proven(_: Watermark) -> Finding | None:
+    def prove(_: Watermark) -> Finding | None:
         finding = missing_of(reconciler.store, lost.counter, lost.target, lost.accepted)
         if finding.difference and finding.has_drift:
             raise RepairNotReadyError(f"{finding.name} drifts by {finding.drift.drift:+d}. Repair the drift first.")
@@ -177,4 +177,4 @@ def rebuild(reconciler: Reconciler, lost: Finding, by: str, why: str, required_m
             raise RepairNotReadyError(f"{finding.name}: cannot tell: {finding.unproven_reason}.")
         return finding if finding.difference else None
 
-    return reconciler.commit(lost.name, proven, required_minute, by, why)
+    return reconciler.commit(lost.name, prove, required_minute, by, why)

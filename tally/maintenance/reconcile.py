@@ -82,6 +82,7 @@ class Finding:
 
     @property
     def tally(self) -> int:
+        """The stored number."""
         return recount.stored_sum(self.counter, self.shards)
 
     @property
@@ -108,6 +109,7 @@ class Reconciler:
         return Finding(counter, target, shards, drift, difference, confirmed=confirmed)
 
     def count(self, counter: Counter, target: str) -> Recount:
+        """Counts the children of a tally."""
         return recount.recount(self.store, counter, target, self.clock())
 
     def minute_to_judge(self) -> int:
@@ -153,7 +155,7 @@ class Reconciler:
         `count_again`. Raises RepairNotReadyError, OutOfBoundsError, RepairContentionError.
         """
 
-        def proven(watermark_: Watermark) -> Finding | None:
+        def prove(watermark_: Watermark) -> Finding | None:
             finding = self.find(counter, target, watermark_)
             if counted:
                 finding = self._finding_by_count(finding, counted)
@@ -172,18 +174,18 @@ class Reconciler:
         if counter.items and counter.items.watch:
             number, table = counter.items.watch.attribute, counter.items.table
             raise RepairNotReadyError(f"{name}: {number} in {table} is the team's to repair: Tally never writes it.")
-        return self.commit(name, proven, required_minute, by, why)
+        return self.commit(name, prove, required_minute, by, why)
 
     def commit(
-        self, name: str, proven: Callable[[Watermark], Finding | None], required_minute: int, by: str, why: str
+        self, name: str, prove: Callable[[Watermark], Finding | None], required_minute: int, by: str, why: str
     ) -> Finding | None:
-        """Commits the finding that `proven` returns. If something changed before the commit, calls `proven` again.
-        Returns the finding; None if `proven` found nothing.
+        """Commits the finding that `prove` returns. If something changed before the commit, calls `prove` again.
+        Returns the finding; None if `prove` found nothing.
 
         Raises RepairNotReadyError, RepairContentionError.
         """
         for _ in range(REPAIRS_MAX):
-            finding = proven(self._require_judged(required_minute))
+            finding = prove(self._require_judged(required_minute))
             if finding is None or try_commit(self.store, repair_writes(self.store, finding, by, why, self.clock())):
                 return finding
             self.sleep(self.store.spread.random.uniform(0, PAUSE_S_MAX))
@@ -199,21 +201,21 @@ class Reconciler:
         """
         if finding.confirmed != finding.drift.drift:
             return finding
-        again, first = self.count(finding.counter, finding.target), before[0]
-        newest = history.newest_repair(self.store, finding.counter.name, finding.target)
-        if again.unproven_reason and not finding.has_drift:
-            raise RepairNotReadyError(f"{finding.name}: cannot tell yet: {again.unproven_reason}.")
-        if again.unproven_reason or (finding.has_drift and again.low == finding.difference):
+        final, first = self.count(finding.counter, finding.target), before[0]
+        newest_repair = history.newest_repair(self.store, finding.counter.name, finding.target)
+        if final.unproven_reason and not finding.has_drift:
+            raise RepairNotReadyError(f"{finding.name}: cannot tell yet: {final.unproven_reason}.")
+        if final.unproven_reason or (finding.has_drift and final.low == finding.difference):
             return finding
-        if finding.drift.last_minute >= first.minute or newest != first.newest_repair:
+        if finding.drift.last_minute >= first.minute or newest_repair != first.newest_repair:
             raise RepairNotReadyError(f"{finding.name} was edited or repaired after the first count: try again.")
-        for count in [*before, again]:
+        for count in [*before, final]:
             if count.low != first.low:
                 counts_differ = f"the first count found {first.low:+d}, and a later one {count.low:+d}"
                 raise RepairNotReadyError(f"{finding.name}: {counts_differ}: try again.")
-        if again.low != finding.difference and len(before) < COUNTS_BEFORE:
-            raise RepairNotReadyError(f"{finding.name}: one count before does not prove {again.low:+d}: try again.")
-        return replace(finding, difference=again.low, shards=again.shards, how=history.RECOUNT)
+        if final.low != finding.difference and len(before) < COUNTS_BEFORE:
+            raise RepairNotReadyError(f"{finding.name}: one count before does not prove {final.low:+d}: try again.")
+        return replace(finding, difference=final.low, shards=final.shards, how=history.RECOUNT)
 
     def _require_judged(self, required_minute: int) -> Watermark:
         """Returns the watermark. Raises RepairNotReadyError if the minute is not judged, or the ledger not complete."""

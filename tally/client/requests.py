@@ -463,7 +463,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event."""
+    """A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event."""
 
     event: str
     counter: str

@@ -376,7 +376,7 @@ export interface Status {
   counters: (Declared)[];
 }
 
-/** The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event. */
+/** A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event. */
 export interface Crossed {
   event: string;
   counter: string;

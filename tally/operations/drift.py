@@ -146,7 +146,7 @@ class Status(TypedDict):
 
 
 class Crossed(TypedDict):
-    """The event of a number that crossed a threshold, as the bus gets it. `sent`: whether the bus has the event."""
+    """A threshold event, as the bus gets it. `by`: what changed the number. `sent`: whether the bus has the event."""
 
     event: Annotated[str, {"description": "The id of the event. Each copy of the event has the same id."}]
     counter: str

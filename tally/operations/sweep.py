@@ -44,7 +44,7 @@ SERIES_SHARE = 0.5  # the last part, children of removed parents, has all that i
 
 
 def needed(counters: Iterable[Counter]) -> needs.Needs:
-    """Returns what the sweep needs of the tables."""
+    """Returns the access to the tables that the sweep needs."""
     listed = list(counters)
     heartbeats = {Need("PutItem", Table.COUNTS, "HEARTBEAT#"), Need("PutItem", Table.RECEIPTS, "heartbeat#")}
     streams = (Table.RECEIPTS, Table.COUNTS)

@@ -98,7 +98,7 @@ class Batch:
 
     handler: Handler
     call: Call
-    table: str
+    table: str  # `counts`, `receipts`, or the name of a team's table
     shard: str
     rejected: dict[str, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # of the committed runs

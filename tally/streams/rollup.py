@@ -50,7 +50,7 @@ def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
 
 
 def require_declared(declared: CounterIndex, name: str, id_: str) -> Counter:
-    """Returns the counter of a tally. Raises PoisonRecordError if it is not declared, or has no such period."""
+    """Returns the counter `name`. Raises PoisonRecordError if it is not declared, or `id_` is of no period of it."""
     counter = declared.by_name.get(name)
     if counter is None:
         raise PoisonRecordError(f"the counter {name[:64]!r} is not declared")
@@ -88,7 +88,7 @@ def read_count(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     if not counters:
         refuse_orphan(image)
     for counter in counters:
-        if not counter.may_roll_up or counter.max_shards == 1:
+        if not counter.may_roll_up or counter.max_shards == 1:  # a spilled child never goes to the first shard
             raise PoisonRecordError(f"the rollup does not add to {counter.name}, as it is declared now")
     return tuple(Effect(counter.name, id_, declared.minute_made(record), 1) for counter in counters)
 
@@ -141,15 +141,15 @@ class TallyRun(Run):
         for effect in self.sums.values():
             counter = declared.by_name[effect.counter]
             days = {day: amount for day, amount in self.days[effect.counter, effect.id].items() if amount}
-            assert counter.may_roll_up, "its changes depend on its number"
+            assert counter.may_roll_up, "a change of this counter cannot spill"
             assert sum(days.values()) == effect.expected
             if days:
                 shard = shard_of(counter, self.context)
                 assert 0 <= shard < counter.max_shards
                 assert shard or not counter.counts_children, "the write would make a post"
-                start = tallies.REPAIR_NONCE_PREFIX if self.context.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
+                prefix = tallies.REPAIR_NONCE_PREFIX if self.context.is_drift_exempt else tallies.ROLLUP_NONCE_PREFIX
                 tally_change = call, counter, effect.id, shard, effect.expected, effect.minute
-                add = tallies.add_write(*tally_change, nonce_prefix=start)
+                add = tallies.add_write(*tally_change, nonce_prefix=prefix)
                 updates.append({"Update": add if -1 in days else tallies.with_day_notes(add, days)})
         return updates
 

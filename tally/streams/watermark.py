@@ -73,12 +73,12 @@ class Watermark:
         """Returns the last minute that takes no more entries: it is judged, or is before the first minute to judge.
 
         The judge starts with the minute in which the ledger began (`ensure_begun`). In restored tables the judge starts
-        after the minute of the backup.
+        when no commit from before the backup is left.
         """
         began_s, restored_s = (items.int_attribute(self.item, name) for name in ("began_s", "restored_s"))
         first = settings.minute_of(began_s)
-        after = settings.minute_of(restored_s) + COMMIT_GRACE + 1 if restored_s else 0
-        return max(self.judged, max(first, after) - 1)
+        first_restored = settings.minute_of(restored_s) + COMMIT_GRACE + 1 if restored_s else 0
+        return max(self.judged, max(first, first_restored) - 1)
 
     def last_added(self, minute: int) -> list[str]:
         """If a judge stopped within this minute, returns the last tally that has it: counter and id; otherwise []."""
@@ -195,10 +195,10 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
 
     `before`: the watermark that an earlier sweep wrote, and that is not too fresh.
     """
-    item, since_s = before.item, store.clock()
+    item, started_s = before.item, store.clock()
     streams = read_streams(store, shards, now_s)
     # At this time, all that the rollup wrote before its checkpoints were read is visible.
-    visible_s = now_s + store.clock() - since_s + VISIBILITY_DELAY * store.settings.minute_s
+    visible_s = now_s + store.clock() - started_s + VISIBILITY_DELAY * store.settings.minute_s
     send_heartbeats(streams, lambda table, name: heartbeat_write(store.settings, table, name, now_s))
     began_s = items.int_attribute(item, "began_s", int(now_s))
     missing, gaps = _values_of_losses(store, before, now_s)
@@ -213,8 +213,8 @@ def advance(store: Store, shards: StreamShards, before: Watermark, now_s: float)
     assert all(int(values[name]) >= items.int_attribute(item, name) for name in _MONOTONIC)
     assert float(values["reads_complete_s"]) <= float(values["rollup_passed_s"])
     if before.judged < 0 and before.last_complete_minute(store.settings) >= store.settings.minute_of(began_s):
-        past, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s
-        values |= {"judged": past, "first_judged_s": (past + 1) * minute_s}
+        closed, minute_s = before.last_closed_minute(store.settings), store.settings.minute_s  # judged from the start
+        values |= {"judged": closed, "first_judged_s": (closed + 1) * minute_s}
         values["warm_up_until"] = store.settings.minute_of(now_s) + 1
     # If another sweep has written the item since, or a consumer has begun the ledger, this sweep notes nothing.
     expected = {name: item.get(name) for name in ("written_s", "began_s")}
@@ -252,7 +252,7 @@ def _values_of_losses(store: Store, before: Watermark, now_s: float) -> tuple[di
     oldest_letter_s = oldest_dead_letter_s(store, ROLLUP) if is_waiting else NOTHING_LOST_S
     known = loss.list_losses(store)  # read last, because a dead letter that is discarded now becomes a loss
     redriven_until = NOTHING_LOST_S if is_waiting else items.int_attribute(item, "redriven_until", -1)
-    if redriven_until == NOTHING_LOST_S and not is_waiting:  # the last dead letter was redriven or discarded since
+    if redriven_until == NOTHING_LOST_S and not is_waiting:  # since the last sweep, none is left
         redriven_until = store.settings.minute_of(now_s) + 1
     began_s, streams = items.int_attribute(item, "began_s", int(now_s)), _stream_arns(store.settings)
     booked_s = items.int_attribute(item, "bookkeeper_passed_s")

@@ -30,7 +30,7 @@ _DRIFTING: Item = {"FilterExpression": "drift <> :zero", "ExpressionAttributeVal
 
 
 class DriftRow(NamedTuple):
-    """A drift row. `drift`: observed less expected. `last_minute`: the last minute of the row; -1: it does not exist.
+    """A drift row. `drift`: observed less expected. `last_minute`: the last minute of the row; -1: there is no row.
 
     `since`: epoch seconds; 0 if the tally does not drift. `changes`: minutes and amounts of the CONFIRM_AFTER minutes
     up to `last_minute`, the newest last.

@@ -98,7 +98,7 @@ def sum_receipts(store: Store, counters: Mapping[str, Counter], days: Window, su
 
 
 def missing_of(store: Store, counter: Counter, target: str, days: Mapping[int, DayReceipts]) -> Finding:
-    """Returns what one tally lacks. `days`: its receipts by day.
+    """Returns what one tally lacks. `days`: the receipts of the tally, by day.
 
     From an hour before its TTL, the tally of a period counts as complete: DynamoDB may have removed the notes, and
     clocks differ. The receipts live longer, but nobody reads the tally after its TTL.
@@ -153,7 +153,7 @@ def find_missing(store: Store, counters: Mapping[str, Counter], accepted: Accept
 
 
 def _repaired(store: Store, counter: Counter, target: str, day: int, missing: int) -> int:
-    """Returns what repairs since a day and since the last rebuild added, with the sign of `missing`."""
+    """Returns what repairs with the sign of `missing` have added since `day`, and since the last rebuild."""
     total = 0
     for entry in history.read_repairs(store, counter.name, target):
         if entry["how"] == history.REBUILD:

@@ -99,7 +99,7 @@ def is_repaired(store: Store, restored_s: float) -> bool:
 def repair_restored(
     store: Store,
     counters: Mapping[str, Counter],
-    why: AuditNote,
+    audit_note: AuditNote,
     restored_s: float,
     now_s: float,
     *,
@@ -130,7 +130,7 @@ def repair_restored(
         tell(scanned)
     lost_receipts = rebuild.find_missing(store, counters, accepted)
     for finding in chain(lost_receipts, _wrong_parents(store, counters, tell)):
-        _write_or_raise(store, finding.name, repair_writes(store, finding, *why, now_s))
+        _write_or_raise(store, finding.name, repair_writes(store, finding, *audit_note, now_s))
         yield finding
     _keep_unsummed_minutes(store, restored_s)
     _restart_ledger(store, restored_s)

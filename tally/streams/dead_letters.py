@@ -189,10 +189,8 @@ def discard(call: Call, marker: DeadLetterMarker) -> None:
     """
     lost = loss.loss_of_discarded(call.store.settings, marker.sort_key, marker.consumer, marker.made_s)
     loss_writes = [] if marker.consumer == ITEMS else [lost.as_write(call.store.settings)]
-    try:
+    with suppress(ConditionFailedError):  # there is no marker
         commit_writes(call, [_marker_removal_write(call, marker), *loss_writes])
-    except ConditionFailedError:
-        return
 
 
 def _marker_removal_write(call: Call, marker: DeadLetterMarker) -> Write:

@@ -34,7 +34,7 @@ BOOKING_FIELDS = ("prefix", "sort_key", "attribute", "child", "period")
 """The fields that a record's effect depends on."""
 ITEMS = "items"  # the table, in the fingerprint of a counter of items
 _FIELDS = (*BOOKING_FIELDS, "timezone", "keep_periods", "pages")
-# By the shards of the present declaration.
+# Why another number of shards does not fit, by `shards` of the present declaration.
 _SHARDS_DIFFER = {
     ONE: "has counted in many shards: it can have no start, floor, ceiling, numbered or max_shards=1",
     MANY: "has counted in one shard: it needs visible='now', and max_shards=1 or what implies it",
@@ -99,7 +99,7 @@ def check(stored: Mapping[str, Fingerprint], counters: Mapping[str, Counter], *,
 def _mismatches_of(counter: Counter, old: Fingerprint) -> Iterator[Mismatch]:
     new = fingerprint_of(counter)
     if ITEMS in old or ITEMS in new:
-        if not (ITEMS in old and ITEMS in new):  # another table or another `where` is allowed: a scan follows
+        if not (ITEMS in old and ITEMS in new):  # another table or another `where` fits, because a scan follows
             why = f"has counted {_counted_things(old)}, and counts {_counted_things(new)} now"
             yield Mismatch(counter.name, why, misbooks=True)
         return
@@ -112,7 +112,7 @@ def _mismatches_of(counter: Counter, old: Fingerprint) -> Iterator[Mismatch]:
         return
     if _periods_kept(new) > _periods_kept(old):
         yield Mismatch(counter.name, _why_field_differs("keep_periods", old, new))
-    for field in ("timezone", "pages", "numbered"):  # if `numbered` began now, a released hold would repeat numbers
+    for field in ("timezone", "pages", "numbered"):  # a hold from before `numbered` would give numbers back
         if new[field] != old.get(field, new[field]):  # an older fingerprint lacks `numbered`
             yield Mismatch(counter.name, _why_field_differs(field, old, new))
 

@@ -81,6 +81,7 @@ class StreamsSnapshot:
 
     @cached_property
     def leaves(self) -> dict[str, list[Lineage]]:
+        """By table, the lineages of all leaves."""
         trees = self.trees.items()
         return {table: [_lineage(tree, id_) for id_ in sorted(tree.keys() - tree.values())] for table, tree in trees}
 
@@ -131,6 +132,7 @@ class StreamsSnapshot:
         return through_s
 
     def _before_s(self, minutes: float) -> float:
+        """Returns the time so many minutes before the shards were listed."""
         return self.listed_s - minutes * self.store.settings.minute_s
 
     def _rollup_caught_up(self, table: str, leaf: Lineage) -> bool:

@@ -28,7 +28,7 @@ class Counted(TypedDict):
 
 
 class Visitor(TypedDict):
-    """The visitor is counted in this period. `new`: this visit counted, not an earlier one."""
+    """The visitor is counted in this period. `new`: false if an earlier visit in the period counted."""
 
     counter: str
     id: str

@@ -124,7 +124,7 @@ def holds_check(store: Store) -> Check:
 
 
 def _count_check(line: str, facts: Mapping[str, Any], wrong: int, *, is_cut: bool) -> Check:
-    """Makes the check of a list. `wrong`: how many entries are wrong. `is_cut`: the rest of the list was not read, so
+    """Makes the check of a list. `wrong`: how many entries are wrong. `is_cut`: a part of the list was not read, so
     without a wrong entry the result is unknown."""
     return Check(f"at least {line}" if is_cut else line, facts, wrong > 0 or (None if is_cut else False))
 
@@ -231,7 +231,7 @@ def _run_checks(
 
 
 def _run_safely(check: Callable[[], Check]) -> Check:
-    """Runs one check. If it raises, its result is unknown, and the other checks still run."""
+    """Runs one check. If the check raises, its result is unknown, and the other checks still run."""
     try:
         return check()
     except TallyError as error:

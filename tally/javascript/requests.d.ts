@@ -13,7 +13,7 @@ export interface Counted {
   value?: number;
 }
 
-/** The visitor is counted in this period. `new`: this visit counted, not an earlier one. */
+/** The visitor is counted in this period. `new`: false if an earlier visit in the period counted. */
 export interface Visitor {
   counter: string;
   id: string;

@@ -90,7 +90,7 @@ def _trace(of_users: Sequence[Counter], item: Item, user: str) -> Trace | None:
 
 
 def forget_trace(call: Call, counters: Mapping[str, Counter], trace: Trace) -> None:
-    """Removes one thing as its user would. Another call may have removed it. `call.caller` is the user.
+    """Removes one trace as its user would, unless another call has removed the trace. `call.caller` is the user.
 
     Raises ConfigurationError if a hold's counter is not declared, NotFoundError if somebody removed a child's parent
     manually, and what the changes raise, such as LimitReachedError for a hold that does not fit into the tally.

@@ -5,7 +5,7 @@ on condition that the row is unchanged. The bookkeeper knows the repair by its n
 change that is on its way to the row reaches the row later, with or without the repair. So nothing has to stop.
 
 A count of the children also shows what was wrong before the ledger began. But the ledger may find the same difference a
-minute later, and a second repair would add the same. So if a count differs from the ledger, three exact counts must
+minute later, and a second repair would add it twice. So if a count differs from the ledger, three exact counts must
 agree, the minutes of the first two must be judged, and no edit or repair may follow the first count.
 
 A repair is refused until the judge has judged the minute of its request. When that minute is judged, the row has every

@@ -76,7 +76,7 @@ def change(
 ) -> Answer[Changed]:
     """Move many counters under one key
 
-    All changes count, or none does. At a floor or ceiling Tally refuses all of them, names the entry, and says
+    All changes count, or none does. At a floor or ceiling Tally refuses all changes, names the entry, and says
     how much is left. A refusal leaves no receipt.
     """
     soon = visible == "soon"

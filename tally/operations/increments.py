@@ -45,7 +45,7 @@ class Counted(TypedDict):
 
 
 class Visitor(TypedDict):
-    """The visitor is counted in this period. `new`: this visit counted, not an earlier one."""
+    """The visitor is counted in this period. `new`: false if an earlier visit in the period counted."""
 
     counter: str
     id: str
@@ -246,7 +246,7 @@ def put_limit(
     """Override the limit of one id
 
     The override replaces the declared limit, or an earlier override, for every change after the answer. If more is used
-    already, Tally refuses changes until they fit, but never a change that leads back to the limit. With periods, the
+    already, Tally refuses changes that do not fit, but never a change that leads back to the limit. With periods, the
     override is valid in the current period and in all later ones.
     """
     least = min(counter.start, 0) if counter.floor is None else counter.floor

@@ -55,7 +55,7 @@ _ROLLUP_AHEAD_MAX = 2  # minutes: the rollup's stamp is at most this much later 
 def read_receipt(declared: CounterIndex, record: Record) -> Sequence[Effect]:
     """Returns what an accepted change expects. The removal of a receipt, or a receipt without a change, has no effect.
 
-    A spilled change of an undeclared counter becomes a dead letter, as for the rollup: one redrive would make drift.
+    A spilled change of an undeclared counter is a dead letter of both consumers. One redrive alone would make drift.
     """
     image = accepted_receipt(record)
     if image is None or CHANGE_ATTRIBUTES.isdisjoint(image):

@@ -79,7 +79,7 @@ class Handler:
             if batch.events and self.bus.name:
                 try:
                     events.send(self.store, self.bus, batch.events, call.deadline_s - RESERVE_S)
-                except TallyError as error:  # the batch is applied all the same, and the sweep sends these events
+                except TallyError as error:  # the batch is applied, and the sweep sends these events
                     observe.logger.warning("events were sent, and not noted", exc_info=error)
             return {"state": {}, "batchItemFailures": [] if failed is None else [{"itemIdentifier": failed}]}
 

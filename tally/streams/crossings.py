@@ -99,7 +99,7 @@ def events_of_record(
 def crossing_event(
     counter: Counter, id_: str, crossing: Crossing, sequence: str, at_s: float, value: int, **more: Any
 ) -> Event:
-    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: more members of it."""
+    """Returns the event of a crossing. `sequence`: sorts the events of one number. `more`: further members."""
     name = event_id(counter.name, id_, sequence)
     return Event(name, int(at_s * 1000), {
         "event": name, "counter": counter.name, **periods.answer_members(id_),

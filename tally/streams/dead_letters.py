@@ -4,9 +4,9 @@ The consumer first puts the object. The transaction that moves the checkpoint pa
 record is lost, and a record that becomes a dead letter twice is one dead letter. A redrive deletes the marker and
 applies the effect in one transaction, on condition that the minute of the effect is not judged.
 
-If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost. A redrive then
-books expected and observed together, so that the series have the change and no drift appears. The rollup's redrive
-moves the tally with the nonce of a repair, so the bookkeeper does not book this move.
+If a dead letter is older than the ledger's restart (loss.py), the other half of its change is lost or skipped. Its
+redrive books expected and observed together, so that the series have the change and no drift appears. The rollup's
+redrive moves the tally with the nonce of a repair, so the bookkeeper does not book this move.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def redrive(
     """Applies a dead letter once, and returns the outcome, and the reason if the dead letter stays.
 
     The effects are booked on the current minute, by DynamoDB's clock. After StoreUnreachableError or StoreBusyError,
-    the caller can redrive the dead letter again.
+    the caller can repeat the redrive.
     """
     settings = call.store.settings
     for _ in range(REDRIVES_MAX):

@@ -96,7 +96,7 @@ class Bus:
 def send(store: Store, bus: Bus, events: Iterable[Event], until_s: float) -> dict[str, int]:
     """Sends events until `until_s`, on the store's clock. Returns how many were sent, and how many the bus refused.
 
-    The bus may refuse one event and take the others. Raises what botocore's errors map to, if the ledger fails.
+    The bus may refuse one event and accept the other events. Raises what botocore's errors map to, if the ledger fails.
     """
     left, sent, refused = iter(events), 0, list[str]()
     while store.clock() < until_s and (chunk := list(islice(left, ENTRIES_MAX))):

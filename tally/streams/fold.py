@@ -24,7 +24,7 @@ BUCKETS = 16  # partitions of a minute of the journal: each takes the segments o
 
 
 class Effect(NamedTuple):
-    """The effect of a record, or of a run of records, on one tally in one minute. With events it has no amounts."""
+    """The effect of one or more records on one tally in one minute. An effect with `events` has no amounts."""
 
     counter: str
     id: str

@@ -5,9 +5,9 @@ nothing. Each sweep reads how far the consumers have come (lineage.py), sends a 
 streams, and notes what is proven. Readers and the judge use the note of the sweep before, because a transaction's
 checkpoint may be visible some seconds before its other writes.
 
-The rollup's own writes make stream records, and the bookkeeper must pass those, too. So a sweep stores a probe, which
-has two times: how far the rollup has come, and when its writes are visible. When the bookkeeper has passed the second
-time in every shard of `counts`, it has booked the rollup's writes. The sweep then stores the next probe.
+The rollup's own writes make stream records, which the bookkeeper must pass, too. So a sweep stores a probe, which has
+two times: how far the rollup has come, and when the rollup's writes are visible. When the bookkeeper has passed the
+second time in every shard of `counts`, it has booked the rollup's writes. The sweep then stores the next probe.
 """
 
 from __future__ import annotations

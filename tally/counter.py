@@ -12,20 +12,21 @@ from .errors import ConfigurationError
 from .items import EXAMPLE, RECOUNT_GENERATION, TEAM_NUMBER, Items, Watch, short_digest
 from .notify import THRESHOLD_MAX, Notify
 
-AMOUNT_MAX = THRESHOLD_MAX  # the largest change and limit; a tally itself may grow to DynamoDB's 38 digits
-MAX_SHARDS_DEFAULT = 16  # with more, one partition is the limit: see docs/how-it-works.md
-MAX_SHARDS_AUTOMATIC = 0
+AMOUNT_MAX = THRESHOLD_MAX  # of a change, a start and a limit; a tally itself may grow to DynamoDB's 38 digits
+MAX_SHARDS_DEFAULT = 16  # more would not help: then the partition of all shards is the limit (docs/how-it-works.md)
+MAX_SHARDS_AUTOMATIC = 0  # __post_init__ replaces it by 1 for a conditional counter, else by MAX_SHARDS_DEFAULT
 RECEIPT_DAYS_MAX = 365
-RECORD_WRITES_MAX = 98  # for one record: a transaction takes 100, of which one is the checkpoint, and one is spare
-# For a counter: the numbers of the old and the new group, and a marker; with a watch a third number and a list entry.
+RECORD_WRITES_MAX = 98  # for one record of a team's table: a transaction takes 100, with a checkpoint and a spare one
+# Of each counter for a record: the numbers of the old and new group, and a marker. With a watch, also how many groups
+# have a team number, and an entry in a list.
 WRITES, WATCHED_WRITES = 3, 5
 COUNTERS_PER_TABLE_MAX, WATCHED_MAX = RECORD_WRITES_MAX // WRITES, RECORD_WRITES_MAX // WATCHED_WRITES
 MAX_SHARDS_LIMIT = 256  # a read of 256 shards is one Query page, at 32 read units
 PARENT_SHARDS_MAX = 64  # of a counter with children: one transaction, of up to 100 writes, removes all shards
-USER_CHILD_PART = "USER"  # the last part of `child` if users name its items
+USER_CHILD_PART = "USER"  # the last part of `child` if each child is a user: `LIKE#USER#`
 PERIODS = ("minute", "hour", "day", "week", "month", "year")
-LOCAL_PERIODS = PERIODS[2:]  # may have a timezone and count visitors: an hour of local time may come twice
-KEEP_PERIODS_MAX = 5000  # if these are years, the last year has four digits
+LOCAL_PERIODS = PERIODS[2:]  # only these may have a timezone, because an hour of local time may come twice
+KEEP_PERIODS_MAX = 5000  # in 5,000 years, a year still has four digits
 _SHARD_NUMBER_DIGITS_MAX = 3
 NOW, SOON = "now", "soon"
 ANYONE, CALLER, SERVICE = "anyone", "caller", "service"
@@ -36,25 +37,25 @@ KINDS = {
     ITEMS: "it moves when an item is written there",
 }  # fmt: skip
 """What a counter may count, and what moves its number."""
-MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # the front door keeps nothing for longer than a day
+MAX_AGE_DEFAULT_S, MAX_AGE_MAX_S = 1, 24 * 3600  # CloudFront keeps no answer for longer than a day (stacks/edge.py)
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PATTERNS = {
     "name": NAME_PATTERN,
     "prefix": re.compile(r"[A-Z][A-Z0-9]{0,15}"),
-    "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # no `#1`: that is a shard's
+    "sort_key": re.compile(r"[A-Z][A-Z0-9.]{0,31}(#[A-Z][A-Z0-9.]{0,31})*"),  # `#1` ends a shard's key
     "attribute": re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}"),
     "child": re.compile(r"([A-Z][A-Z0-9.]{0,31}#)+"),
     "path": re.compile(r"(/[a-z0-9-]+)*/\{id\}(/[a-z0-9-]+)*"),
 }
 _RESERVED_ATTRIBUTES = {"PK", "SK", "at", "nonce", "version", "expiration", "gone", "removal", "imported", "start"}
 _DEFAULTS_WITH_CHILD = {"delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False}
-"""The fields that a counter of children may not have, with their defaults."""
+"""The fields that a counter of children must leave out, with their defaults."""
 _DEFAULTS_WITH_ITEMS = {
     "delta": None, "start": 0, "floor": None, "ceiling": None, "numbered": False, "child": None, "period": None,
     "pages": False, "receipt_days": None, "changes": SERVICE, "retired": False, "debt": 0, "notify": None,
 }  # fmt: skip
-"""The fields that a counter of items may not have, with their defaults."""
-_RESERVED_PREFIXES = {"HEARTBEAT", "HEALTH"}  # items of the counts table that count nothing
+"""The fields that a counter of items must leave out, with their defaults."""
+_RESERVED_PREFIXES = {"HEARTBEAT", "HEALTH"}  # Tally's other items in `counts`; a read of `HEALTH` tests the table
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Counter:
     pages: bool = False
     """Whether its ids are URLs of pages, on hosts that the deployment lists. `POST /visits` moves it."""
     path: str | None = None
-    """A short route beside the general ones: `/videos/{id}/plays`."""
+    """A short route beside the general routes: `/videos/{id}/plays`. None: no short route."""
     retired: bool = False
     """Whether it refuses changes. Tally still reads, rolls up and judges it, and settles its open holds."""
     receipt_days: int | None = None
@@ -113,7 +114,7 @@ class Counter:
     table."""
     period: str | None = None
     """Each `minute`, `hour`, `day`, `week` (ISO), `month` or `year` has its own tally, `start`, `floor` and `ceiling`.
-    None: one tally for good. A counter with a period has no children, and is not numbered or set."""
+    None: one tally for good. A counter with a period has no children, is not numbered, and callers cannot set it."""
     keep_periods: int | None = None
     """For how many later periods a tally is kept, 1 to 5,000. DynamoDB then removes the tally, and reads answer 404.
     None: for good."""
@@ -126,7 +127,7 @@ class Counter:
     notify: Notify | None = None
     """The thresholds whose crossing is an event."""
     parent_required: ClassVar[bool] = False
-    """Whether an item with the counter's own sort key must be there before a child is put, as for posts alone."""
+    """Whether a child is refused if its parent has no item with the counter's sort key. Only likes need such a post."""
 
     def __post_init__(self) -> None:
         for field, pattern in _PATTERNS.items():
@@ -198,7 +199,7 @@ class Counter:
             raise self._error("visible", "start, floor, ceiling and numbered need 'now': changes depend on the number")
 
     def _check_child(self) -> None:
-        """A child counts as one: its item and the tally move in one transaction."""
+        """Checks a counter of children: one transaction puts a child and adds 1, or deletes a child and subtracts 1."""
         if self.child is None:
             return
         if self.is_rolled_up:
@@ -208,7 +209,7 @@ class Counter:
             raise self._error("max_shards", f"must be at most {PARENT_SHARDS_MAX}: they are removed in one transaction")
 
     def _check_items(self) -> None:
-        """The number follows the items, seconds after they are written."""
+        """Checks a counter of items, and sets `visible`: its number follows the items within seconds."""
         if self.items is None:
             return
         if not isinstance(self.items, Items):
@@ -219,7 +220,7 @@ class Counter:
         object.__setattr__(self, "visible", SOON)
 
     def _check_unique(self) -> None:
-        """A visitor counts as one in a period, whichever service sends the visit."""
+        """Checks a counter of visitors, and sets `delta`: each visitor adds 1 in a period."""
         if not self.unique:
             return
         if self.period not in LOCAL_PERIODS:
@@ -282,15 +283,15 @@ class Counter:
             raise self._error("notify", "Tally sees no sum of shards go down: give a delta above 0, or max_shards=1")
         if notify.every is not None and self.numbered and (self.delta or 0) < 0:
             raise self._error("notify", f"every needs numbers that go up, and delta is {self.delta}: give at instead")
-        low, high = self._low_and_high()
-        own_ceiling = self.limit_overrides and self.ceiling is not None
-        if unreachable := notify.unreachable_reason(None if own_ceiling else self.ceiling, low, high):
+        low, high = self._least_and_greatest()
+        may_override_ceiling = self.limit_overrides and self.ceiling is not None
+        if unreachable := notify.unreachable_reason(None if may_override_ceiling else self.ceiling, low, high):
             raise self._error("notify", unreachable)
 
-    def _low_and_high(self) -> tuple[int | None, int | None]:
-        """Returns the least and the greatest number that changes can lead to; None: there is no bound. A sum counts up
-        from 0, and children do, too. A `delta` counts one way from the start, unless callers set the number.
-        Callers set a numbered counter in its own direction only, by any step."""
+    def _least_and_greatest(self) -> tuple[int | None, int | None]:
+        """Returns the least and the greatest number that a tally can have; None: there is no bound. A sum of shards and
+        a number of children count up from 0. With a `delta`, changes go only up or only down from the start, unless
+        callers set the number. Callers can set a numbered counter only in the direction of its `delta`, by any step."""
         if not self.has_version or (self.counts != CHANGES and self.delta is None):
             return 0, None
         # An override replaces the ceiling, or the floor of a counter without a ceiling.
@@ -309,12 +310,12 @@ class Counter:
 
     @cached_property
     def is_rolled_up(self) -> bool:
-        """Whether the rollup makes every change of it: `visible="soon"`."""
+        """Whether the rollup adds every change: `visible="soon"`."""
         return self.visible == SOON
 
     @cached_property
     def is_conditional(self) -> bool:
-        """Whether a change depends on the present number, which therefore is in one item."""
+        """Whether a change depends on the present number. One item then has the whole number."""
         return self.numbered or self.start != 0 or self.floor is not None or self.ceiling is not None
 
     @cached_property
@@ -324,26 +325,26 @@ class Counter:
 
     @cached_property
     def may_be_set(self) -> bool:
-        """Whether callers can set it. A counter with periods is not set: the version of one period could set
-        another."""
+        """Whether callers can set the number. With periods they cannot: a version that a caller read in one period
+        could fit the tally of the next period."""
         return self.has_version and self.period is None and self.child is None
 
     @cached_property
     def may_spill(self) -> bool:
-        """Whether a change of a hot tally may spill: no other change depends on it."""
+        """Whether a change of a hot tally may spill: it has no version, which the next change would need."""
         return not self.is_rolled_up and not self.has_version
 
     @cached_property
     def may_roll_up(self) -> bool:
-        """Whether the rollup may add to it: no change depends on the number."""
+        """Whether the rollup may add changes to its tallies. It never adds to a tally with a version, or of items."""
         return not self.has_version and self.items is None
 
     @cached_property
     def counts(self) -> str:
         """What it counts, and so what moves it: one of KINDS."""
         of_pages = "page visitors" if self.unique else "pages"
-        is_kind = {"items": self.items, "children": self.child, of_pages: self.pages, "visitors": self.unique}
-        return next((kind for kind, is_it in is_kind.items() if is_it), CHANGES)
+        by_kind = {"items": self.items, "children": self.child, of_pages: self.pages, "visitors": self.unique}
+        return next((kind for kind, declared_field in by_kind.items() if declared_field), CHANGES)
 
     @cached_property
     def is_batchable(self) -> bool:
@@ -352,18 +353,18 @@ class Counter:
 
     @cached_property
     def takes_holds(self) -> bool:
-        """Whether callers can hold an amount: it has one limit, a stock's floor or a quota's ceiling, and any step."""
+        """Whether callers can hold an amount: it has either a floor or a ceiling, and no `delta`."""
         return self.delta is None and (self.floor is None) != (self.ceiling is None)
 
     @cached_property
     def may_settle_holds(self) -> bool:
-        """Whether holds of it can be settled: it takes holds, or may have taken them under an earlier declaration. A
-        declaration cannot change its one shard, or whether it is numbered (streams/fingerprints.py)."""
+        """Whether it may have holds to settle: it takes holds, or may have taken holds under an earlier declaration.
+        A deploy refuses a declaration that changes from one shard to many (streams/fingerprints.py)."""
         return self.has_version and self.child is None and not self.numbered
 
     @property
     def notifies(self) -> bool:
-        """Whether its numbers make events."""
+        """Whether it has thresholds, so that a crossing makes an event."""
         return self.notify is not None
 
     @cached_property
@@ -403,7 +404,7 @@ class Counter:
 
     @cached_property
     def items_digest(self) -> str:
-        """A name for what a counter of items counts, and where. If the name differs, a stored number is of another
+        """A digest of what a counter of items counts, and where. If the digest differs, a stored number is of another
         declaration."""
         assert self.items is not None
         return short_digest(self.prefix, self.sort_key, self.attribute, self.items.fingerprint_fields)
@@ -419,7 +420,7 @@ class Counter:
 
     @cached_property
     def child_range(self) -> tuple[str, str]:
-        """The first sort key of the items that it counts, and the next after the last. Raises ConfigurationError."""
+        """The start of the sort keys of its children, and the first text after them. Raises ConfigurationError."""
         if self.child is None:
             raise self._error("child", "is needed for its items")
         return self.child, f"{self.child[:-1]}{chr(ord(self.child[-1]) + 1)}"
@@ -428,7 +429,7 @@ class Counter:
     def shard_range(self) -> tuple[str, str]:
         """The first and last sort key for BETWEEN: every shard, and nothing else that Tally writes (`:` follows `9`).
 
-        `shard_of` recognises manual edits among them, such as `META#3x`.
+        A person may have written other keys between the two, such as `META#3x`: for these, `shard_of` returns None.
         """
         return self.sort_key, f"{self.sort_key}#:"
 
@@ -454,22 +455,22 @@ def Watched(
     same_transaction: bool = False,
     read: str = SERVICE,
 ) -> Counter:
-    """Returns a number that the team's own code keeps, compared with an exact count of the items that it should count.
+    """Returns a counter of items. Tally compares its exact count with a number that the team's own code keeps of them.
 
         POST_LIKES = Watched(
             "post_likes", table="social", attribute="likeTally",
             items=Items("social", partition_prefix="POST#", sort_key="SK", sort_prefix="LIKE#"), at="META",
         )
 
-    The counter of this name is the exact count. The number is an attribute of the item of the same partition whose sort
-    key is `at`. Only the team writes this item, and the item does not count. The number may be `within_s` seconds
-    behind its items, or ahead of them. `same_transaction`: one transaction always writes the number and the items.
+    The team's number is `attribute` of the item of the same partition whose sort key is `at`. Only the team writes this
+    item, and Tally does not count it. The number may be `within_s` seconds behind the items, or ahead of them.
+    `same_transaction`: one transaction of the team always writes the number and the items.
     """
     if not (isinstance(name, str) and isinstance(items, Items)):
         raise ConfigurationError(f"counter {name!r}: items is {items!r}, but must be Items(…), and the name a text")
     if items.table != table:
         raise ConfigurationError(f"counter {name!r}: table is {table!r}, but its items are in {items.table!r}")
-    prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # counters may share it: the sort key is unique
+    prefix = re.sub("[^A-Z0-9]", "", f"W{name.upper()}")[:16]  # may be another counter's, too
     return Counter(
         name, prefix=prefix, sort_key=f"ITEMS.{short_digest(name).upper()}", attribute="items", read=read, max_shards=1,
         items=replace(items, watch=Watch(attribute, at, within_s, same_transaction)),
@@ -479,8 +480,8 @@ def Watched(
 def declared(counters: Iterable[Counter]) -> dict[str, Counter]:
     """Returns the counters by name.
 
-    Raises ConfigurationError if two counters have one name or path, or would share an item. Raises it if counters do
-    not agree whether a table has heartbeats, or if a table has more counters than a transaction takes.
+    Raises ConfigurationError if two counters have one name or path, or would share an item. Also if the counters of a
+    team's table do not agree about its heartbeats, or need more writes for a record than a transaction takes.
     """
     by_name: dict[str, Counter] = {}
     by_item: dict[tuple[str, str], Counter] = {}
@@ -524,7 +525,7 @@ def _check_tables(counters: Iterable[Counter]) -> None:
 def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, str], Counter]) -> None:
     """Raises ConfigurationError if an item or the children of a counter are among the children of another counter.
 
-    A counter looks up the starts of its own keys. To compare 500 counters in pairs took 0.1 s of each cold start.
+    Each counter looks up the starts of its own keys: to compare each pair of 500 counters took 0.1 s of a cold start.
     """
     by_child: dict[tuple[str, str], Counter] = {}
     for counter in counters:
@@ -546,5 +547,5 @@ def _check_children(counters: Collection[Counter], by_item: Mapping[tuple[str, s
 
 
 def _starts(text: str, sign: str) -> list[str]:
-    """Returns the starts of a text that end with this sign: of `A#B#` they are `A#` and `A#B#`."""
+    """Returns the starts of a text that end with this sign: `A#` and `A#B#` for `A#B#` and the sign `#`."""
     return [text[: at + 1] for at, character in enumerate(text) if character == sign]

@@ -8,7 +8,7 @@ TallyError
 │   ├── ForbiddenError              403
 │   ├── NotFoundError               404
 │   ├── EditConflictError           409
-│   ├── ParentRemovedError          409  its children are being removed
+│   ├── ParentRemovedError          409  the parent of a child was removed
 │   ├── LimitReachedError           409  a floor or ceiling; `left` is the amount that still fits
 │   ├── WriteRefusedError           409  the condition of a team's own write failed (transact.py)
 │   ├── NotCountedError             409  the items of a team's table are not counted yet (team/scan_state.py)
@@ -60,14 +60,14 @@ SEND_AGAIN = "Send the request again with the same key."
 
 
 class TallyError(Exception):
-    """The root. `slug` is the stable end of the problem type; `status` is the HTTP status."""
+    """An error of Tally. `slug` is the stable end of the problem type; `status` is the HTTP status."""
 
     slug: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
 
     def __init__(self, detail: str, **members: str | int | None) -> None:
-        """`members` go into the problem document: `field` (the input at fault), `left`, `retry_after_s`, `version`."""
+        """`members`: further members of the problem document, as contract/error_responses.py describes them."""
         super().__init__(detail)
         self.detail = detail
         self.members = members
@@ -80,7 +80,7 @@ class TallyError(Exception):
 
 
 class CallerError(TallyError):
-    """The request is at fault: the same request gets the same answer again."""
+    """The request is malformed, not allowed, or does not fit what is stored. A retry at once gets the same error."""
 
 
 class InvalidInputError(CallerError):
@@ -102,7 +102,7 @@ class UnauthenticatedError(CallerError):
 
 
 class ForbiddenError(CallerError):
-    """The caller may not do this, or the host of the page is not listed."""
+    """The caller may not do this, or the deployment does not list the host of the page."""
 
     slug, status, title = "forbidden", 403, "Not allowed"
 
@@ -114,7 +114,7 @@ class NotFoundError(CallerError):
 
 
 class EditConflictError(CallerError):
-    """Other edits came between. Read the post, then edit it again."""
+    """Other calls edited the post during each attempt of this call. Read the post, then edit it again."""
 
     slug, status, title = "edit-conflict", 409, "The post changed during every attempt to edit it"
 
@@ -126,8 +126,8 @@ class ParentRemovedError(CallerError):
 
 
 class LimitReachedError(CallerError):
-    """The change does not fit the limit, or the value was given out before. `left`: the amount that fits; below 0 if
-    the number is beyond the limit. `Retry-After`: when the next period begins, if that period takes the amount."""
+    """The change does not fit the limit, or a numbered counter has given the value out. `left`: the amount that fits;
+    below 0 if the number is beyond the limit. `Retry-After`: when the next period begins, if the amount fits there."""
 
     slug, status, title = "limit-reached", 409, "Limit reached"
 
@@ -139,14 +139,14 @@ class LimitReachedError(CallerError):
 
     @property
     def retry_after_s(self) -> int | None:
-        """The seconds until the next period begins, if the amount fits there; None if the amount never fits."""
+        """The seconds until the next period begins, if the amount fits into an empty period; None otherwise."""
         seconds = self.members.get("retry_after_s")
         return seconds if isinstance(seconds, int) else None
 
 
 class WriteRefusedError(CallerError):
-    """The condition of a write of your own (`tally.transact`) failed. `write`: its place, from 0. `item`: the item that
-    was there, in DynamoDB's wire form, or None."""
+    """The condition of a write of your own (`tally.transact`) failed. `item`: the stored item in DynamoDB's wire form;
+    None if there was no item."""
 
     slug, status, title = "write-refused", 409, "The condition of a write failed"
 
@@ -156,7 +156,7 @@ class WriteRefusedError(CallerError):
 
     @property
     def write(self) -> int | None:
-        """The place of the write among the writes, from 0."""
+        """The place of the write among your writes, from 0."""
         write = self.members.get("write")
         return write if isinstance(write, int) else None
 
@@ -180,13 +180,13 @@ class CounterRetiredError(CallerError):
 
 
 class PreconditionFailedError(CallerError):
-    """The counter has changed since the version in `If-Match`. `version` is its version now."""
+    """The counter has another version than `If-Match` says. `version` is its present version."""
 
     slug, status, title = "precondition-failed", 412, "The counter has moved"
 
     @property
     def version(self) -> int | None:
-        """The version that the counter has now; None if unknown."""
+        """The present version of the counter; None if the error does not say it."""
         version = self.members.get("version")
         return version if isinstance(version, int) else None
 
@@ -269,8 +269,8 @@ class HotTallyError(TallyError):
 class ChangeRefusedError(TallyError):
     """Conditions of the change failed.
 
-    `old_items` has an entry for each write of the change: None if its condition held, else the old item. The item is
-    empty if there was none, or if the write did not ask for it. `shard` is the shard of the attempt.
+    `old_items` has an entry for each write of the change: None if the write's condition held, else the stored item. The
+    entry is empty if no item is stored, or if the write did not ask for the item. `shard`: the shard of the attempt.
     """
 
     def __init__(self, old_items: Sequence[Mapping[str, Any] | None], shard: int) -> None:
@@ -280,7 +280,7 @@ class ChangeRefusedError(TallyError):
 
 
 # DynamoDB's and botocore's errors, and their meaning for a caller. Cancelled transactions and failed conditions are not
-# here: `dynamo/transactions.py` judges them first.
+# here, because `dynamo/transactions.py` handles them.
 BUSY_CODES = frozenset({
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -315,7 +315,7 @@ def from_botocore(error: ClientError | BotoCoreError) -> TallyError:
 def problem_document(error: TallyError, *, request_id: str | None = None) -> dict[str, Any]:
     """Returns the RFC 9457 problem document of an error. If a retry may succeed, its detail ends with SEND_AGAIN."""
     detail = error.detail if error.status != 500 else "Tally failed and logged the error."
-    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # a client's error ends with it
+    if isinstance(error, RetryableError) and not detail.endswith(SEND_AGAIN):  # the client's ends so
         detail = f"{detail} {SEND_AGAIN}"
     document: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + error.slug,

@@ -19,40 +19,39 @@ from .items import GROUP_ID_CHARACTERS_MAX
 from .pages import Pages
 from .settings import ANY_HOST
 
-ID_CHARACTERS_MAX = 256  # WordPress cuts a slug at 200 percent-encoded bytes: the slug and its date's path fit
+ID_CHARACTERS_MAX = 256  # the path of a post in WordPress fits: a date, and a slug of up to 200 percent-encoded bytes
 KEY_CHARACTERS_MAX = 255
 ANONYMOUS_KEY_CHARACTERS_MIN = 22  # 22 base64 characters carry 128 bits: nobody can guess the key of another browser
-PAGE_BYTES_MAX = 1024
-RAW_PAGE_BYTES_MAX = 8192  # before PAGES drops parameters: an advertisement adds a thousand bytes and more
+PAGE_BYTES_MAX = 1024  # of a canonical URL
+RAW_PAGE_BYTES_MAX = 8192  # of a URL as it is sent: the parameters of advertisements have 1,000 bytes and more
 TALLY_BYTES_MAX = 33 + RAW_PAGE_BYTES_MAX  # a counter, `:`, and an id or a page
 USER_BYTES_MAX = 512
 TEXT_BYTES_MAX = 10_240
-CHANGES_MAX = 1000  # under one key
-TALLIES_MAX = 90  # that these changes move: a transaction has 100 items, and the rollup adds a checkpoint and markers
-USER_AGENT_CHARACTERS_MAX = (
-    512  # browsers send 100 to 250. A longer text is cut, because a browser without a text is a crawler
-)
+CHANGES_MAX = 1000  # of one batch
+TALLIES_MAX = 90  # of one batch: a transaction takes 100 writes, and the rollup adds a checkpoint and markers
+# Browsers send 100 to 250 characters. A longer text is cut and not left out, because a visit without it is a crawler's.
+USER_AGENT_CHARACTERS_MAX = 512
 ADDRESS_CHARACTERS_MAX = 64  # the longest IPv6 address has 45
 HOLD_TTL_MAX_S = 7 * 24 * 3600
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
 TOP_SIZE_MAX = 100
-TIME_S_MAX = 10**11 - 1  # eleven digits
+TIME_S_MAX = 10**11 - 1  # the eleven digits that TIME_PATTERN takes
 CURSOR_CHARACTERS_MAX = 683  # the base64 of USER_BYTES_MAX
-# The OpenAPI document uses these patterns too: they must mean the same in Python and in ECMA 262.
-# Visible ASCII without the comma, with which gateways join repeated headers. A quotation mark begins a quoted header.
+# The OpenAPI document uses these patterns, too, so they must mean the same in Python and in ECMA 262.
+# A key: visible ASCII without a comma, which joins repeated headers. A quotation mark at its start would quote it.
 KEY_PATTERN = re.compile(r"[!#-+\--~][!-+\--~]*")
 _QUOTED_USER = re.compile(rf"[A-Za-z0-9._~%-]{{1,{USER_BYTES_MAX}}}")
 HOLD_PATTERN = re.compile(r"[0-9]{10}-[A-Za-z0-9_-]{16}")
 ETAG_PATTERN = re.compile(r'"([0-9]{1,15})"')
 SPAN_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?")
-# Every time matches. Not every match is a time.
+# Every time that `epoch_s` accepts matches. Not every match is a time: `2026-13-01`.
 TIME_PATTERN = re.compile(
     r"[0-9]{1,11}|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 )
 PERIOD_PATTERN = re.compile(r"2[0-9]{3}(-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2})?)?)?)?")
 CURSOR_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
-# Every page matches: a scheme, a host without a user before it, no spaces. Not every match is a page.
+# Every URL that `page` accepts matches: a scheme, a host without a user before it, no spaces. `page` checks the rest.
 PAGE_PATTERN = re.compile(
     r"[Hh][Tt][Tt][Pp][Ss]?://[^\x00-\x20\x7f\\/?#@:][^\x00-\x20\x7f\\/?#@]*([/?#][^\x00-\x20\x7f\\]*)?"
 )
@@ -83,7 +82,7 @@ def string(value: object, field: str, maximum: int = sys.maxsize, unit: str = "b
 
 
 def identifier(value: object, field: str, longest: int = ID_CHARACTERS_MAX) -> str:
-    """Returns an id that becomes part of a key: 1 to 256 of `A-Z a-z 0-9 . _ : ~ @ -`, but neither `.` nor `..`."""
+    """Returns an id that may become part of a key: 1 to `longest` of `A-Z a-z 0-9 . _ : ~ @ -`, and not `.` or `..`."""
     text = string(value, field)
     if len(text) > longest or not ID_PATTERN.fullmatch(text):
         encoded = id_of(text)
@@ -106,8 +105,8 @@ def read_id(value: object, field: str) -> str:
 
 
 def idempotency_key(value: object, field: str, *, anonymous: bool) -> str:
-    """Returns the caller's name for one change: 1 to 255 visible ASCII characters without commas; at least 22 if
-    anonymous. The first character is not a quotation mark."""
+    """Returns the caller's name for one change: 1 to 255 visible ASCII characters without commas. The first character
+    is not a quotation mark. `anonymous`: the caller has not signed in, so the key has at least 22 characters."""
     text = string(value, field)
     shortest = ANONYMOUS_KEY_CHARACTERS_MIN if anonymous else 1
     if not shortest <= len(text) <= KEY_CHARACTERS_MAX:
@@ -128,7 +127,8 @@ def user(value: object, field: str) -> str:
 
 
 def child(value: object, field: str) -> str:
-    """Returns the name of a child, percent-encoded like a user's. Clients remove `.` and `..` from a path."""
+    """Returns the name of a child, percent-encoded like a user's name, and not `.` or `..`, which HTTP clients remove
+    from a path."""
     if value in (".", ".."):
         raise InvalidInputError(f"{field} must not be a dot or two.", field=field)
     return user(value, field)
@@ -143,7 +143,7 @@ def page(value: object, field: str, pages: Pages) -> str:
     """Returns a page's URL, normalised (RFC 3986, section 6.2): http or https, no fragment, no user name.
 
     `HTTP://Example.com:80/a/../b#top` and `http://example.com/b` are one page. The query is part of the page, except
-    for what `pages` drops; at most 1,024 bytes may be left. Every address of a page passes this check.
+    for what `pages` drops; at most 1,024 bytes may be left.
     """
     from url_normalize import url_normalize  # 40 ms to import, and only visits have pages
 
@@ -156,7 +156,7 @@ def page(value: object, field: str, pages: Pages) -> str:
         host, port = normal.hostname, normal.port
         if not host or not re.fullmatch(r"[a-z0-9._:-]+", host) or port == 0:
             raise ValueError("no usable host")
-    except ValueError:  # url_normalize and idna raise subclasses of it
+    except ValueError:  # url_normalize and idna raise subclasses of ValueError
         raise InvalidInputError(f"{field} must be an absolute http or https URL.", field=field) from None
     url = pages.canonical(normal).geturl()
     if "#" in url or len(url.encode()) > PAGE_BYTES_MAX:
@@ -199,7 +199,7 @@ def cursor(value: object, field: str) -> str:
 
 
 def encode_cursor(user_quoted: str) -> str:
-    """Returns the opaque form of a place in a listing."""
+    """Returns the cursor that continues a listing after this user."""
     return base64.urlsafe_b64encode(user_quoted.encode()).decode().rstrip("=")
 
 
@@ -209,7 +209,7 @@ def amount(value: object, field: str) -> int:
 
 
 def amount_or_step(counter: Counter, amount: int | None, field: str) -> int:
-    """Returns by how much a change moves the counter: its own step, or `amount`."""
+    """Returns by how much a change moves the tally: by the counter's `delta`, or by `amount`."""
     if counter.delta is not None and amount not in (None, counter.delta):
         raise InvalidInputError(f"{counter.name} moves by {counter.delta} at a time.", field=field)
     by = counter.delta if amount is None else amount
@@ -219,7 +219,7 @@ def amount_or_step(counter: Counter, amount: int | None, field: str) -> int:
 
 
 def changes(value: object, field: str) -> list[dict[str, object]]:
-    """Returns 1 to 1,000 JSON objects. Their members are checked where the counters are known (counting/batch.py)."""
+    """Returns a list of 1 to 1,000 JSON objects. counting/batch.py, which knows the counters, checks their members."""
     if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
         raise InvalidInputError(f"{field} must be a list of JSON objects, and not empty.", field=field)
     if len(value) > CHANGES_MAX:
@@ -244,7 +244,7 @@ def integer_or_none(value: object) -> int | None:
 
 
 def version_of_etag(value: object, field: str) -> int:
-    """Returns the version in an `ETag`, `"7"`, or as a number."""
+    """Returns the version from an `ETag` (`"7"`), or from a number."""
     etag = ETAG_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and not etag:
         raise InvalidInputError(f'{field} must be the one ETag that you read, with its quotes, as "7".', field=field)
@@ -259,7 +259,7 @@ def declared_counter(name: str, field: str, counters: Mapping[str, Counter]) -> 
 
 
 def refusal_of_series(counter: Counter, field: str = "counter") -> InvalidInputError | None:
-    """Returns the error for a counter without series; None if it has series. Items do not say when they came."""
+    """Returns the error for a counter without series; None if it has series. A counter of items has no series."""
     if counter.items is None:
         return None
     return InvalidInputError(f"{counter.name} counts items: it has no series.", field=field)
@@ -280,13 +280,13 @@ def refusal_of_listing(counter: Counter) -> ForbiddenError | None:
 
 
 def split_tally(value: object, field: str) -> tuple[str, str]:
-    """Returns the counter and the id in `counter:id`. The callers check both, because each has its own refusal."""
+    """Returns the counter and the id in `counter:id`. The callers check both, because they raise different errors."""
     name, _, id_ = string(value, field, TALLY_BYTES_MAX).partition(":")
     return name, id_
 
 
 def boolean(value: object, field: str) -> bool:
-    """Returns true or false; in a query, the words are `true` and `false`."""
+    """Returns the boolean, which a query has as the text `true` or `false`."""
     if isinstance(value, str) and value in _FLAGS:
         return _FLAGS[value]
     if not isinstance(value, bool):
@@ -303,7 +303,7 @@ def user_agent(value: object, field: str) -> str:
 
 def epoch_s(value: object, field: str) -> int:
     """Returns a time in epoch seconds, from a number, or from ISO 8601 (`2026-11-22`, `2026-11-22T13:00Z`). A time
-    without an offset is UTC."""
+    without an offset is UTC. A time before 1970 becomes 0."""
     from datetime import UTC, datetime
 
     number = integer_or_none(value)

@@ -10,12 +10,12 @@ import re
 import unicodedata
 from urllib.parse import quote, unquote_to_bytes
 
-# The OpenAPI document uses this pattern too: it must mean the same in Python and in ECMA 262.
+# The OpenAPI document uses this pattern, too, so it must mean the same in Python and in ECMA 262.
 # Neither `.` nor `..`: clients and proxies remove these path segments (RFC 3986, section 5.2.4).
 ID_PATTERN = re.compile(r"(\.{3,}|\.*[A-Za-z0-9_:~@-][A-Za-z0-9._:~@-]*)")
 PAGE_COUNTERS = ("visits", "bot_visits", "page_visitors")
 """Counters of pages: Tally itself normalises the address."""
-# `#` is between an id and its period: `acme#2026-11` must not become another id. The other characters are mistakes.
+# `#` is between an id and its period, so `acme#2026-11` must not become another id. Nobody wants the other characters.
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f#\ud800-\udfff]")
 # What a browser writes for a letter, a space or one of "<>^`{} in the path of an address.
 _ENCODED = re.compile(r"(?:%(?:[89a-f][0-9a-f]|2[02]|3[ce]|5e|60|7[bd]))+", re.IGNORECASE)
@@ -35,7 +35,7 @@ def id_of(name: str) -> str:
 
 
 def group_of(name: str) -> str:
-    """Returns the id of the group of a team's items that a person names. An id stays, and other text is encoded."""
+    """Returns the id of the group of a team's items that a person names. Text that is not an id is encoded."""
     return name if ID_PATTERN.fullmatch(name) else encode_id(name)
 
 

@@ -32,7 +32,7 @@ def is_present(image: Image, name: str) -> bool:
 
 
 def excerpt_of(image: Image, name: str) -> str:
-    """Returns an attribute with its type for a message. Cuts a long one."""
+    """Returns an attribute with its type, for a message. Cuts a long value."""
     value = str(image.get(name))
     return value if len(value) <= EXCERPT_CHARACTERS_MAX else f"{value[:EXCERPT_CHARACTERS_MAX]}…"
 
@@ -57,5 +57,5 @@ def has_value_as_other_type(image: Image, name: str, wanted: str | int | bool) -
     value = image.get(name)
     if not isinstance(value, Mapping) or (isinstance(wanted, str) and "S" in value):
         return False
-    written = text_of(image, name)  # "": the attribute is missing, or no text or number or Boolean
+    written = text_of(image, name)  # "": the attribute is missing, or is not text, a number or a Boolean
     return written != "" and written.casefold() == str(wanted).casefold() and not has_value(image, name, wanted)

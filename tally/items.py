@@ -1,4 +1,4 @@
-"""Items: which items of a team's own table a counter counts, in which group, and the amount of each."""
+"""Items: declares which items of a team's own table a counter counts, in which group, and the amount of each item."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .ids import encode_id
 from .images import Image
 
 AMOUNT_LIMIT = 10**15
-"""The amount of an item, without its sign, is less than this, in units of its scale."""
+"""The amount of an item, without its sign and in units of the scale, is less than this."""
 SCALE_MAX = 6
 _EXACT = Context(prec=50)  # DynamoDB's numbers have up to 38 digits; Python's own context rounds to 28
 RECOUNT_GENERATION, TEAM_NUMBER, EXAMPLE = "recounted", "team_number", "example"
-"""The attributes beside the number of a tally item: the last scan that set the number, the team's number, and the
-newest item with a fault."""
+"""The attributes that the consumer and scans store beside the number of a tally: the last scan that set the number, the
+team's number, and the newest item with a fault."""
 RESERVED_GROUP_PREFIX = "~-"
 """The prefix of Tally's own groups, which `encode_id` never makes: groups of faults, and TEAM_NUMBERS_GROUP."""
 TEAM_NUMBERS_GROUP = f"{RESERVED_GROUP_PREFIX}numbers"
@@ -33,7 +33,7 @@ HEARTBEAT_PREFIX = "HEARTBEAT#"
 WITHIN_MAX_S = 3600
 GROUP_CHARACTERS_MAX = 128  # of the text in the item, before `encode_id`
 GROUP_ID_CHARACTERS_MAX = 12 * GROUP_CHARACTERS_MAX  # a character has up to 4 bytes; `encode_id` writes 3 for each
-_TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # like DynamoDB's own names: it becomes part of a key
+_TABLE_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,255}")  # what DynamoDB allows; the name becomes part of a key
 _RESERVED_TABLES = frozenset({"counts", "receipts", "ledger"})
 
 
@@ -50,7 +50,7 @@ class Contribution(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """The reason why Tally cannot count an item that `Items` selects."""
+    """The reason why Tally cannot count an item that `Items` selects. `kind`: a key of FAULT_KINDS."""
 
     kind: str
     why: str
@@ -79,7 +79,7 @@ class Watch:
     attribute: str
     """The attribute that has the number."""
     at: str
-    """The sort key of the item that has the number. This item does not count."""
+    """The sort key of the item that has the number. Tally does not count this item."""
     within_s: int = 60
     """The seconds that the number may be behind its items or ahead of them, 1 to 3,600."""
     same_transaction: bool = False
@@ -175,7 +175,7 @@ class Items:
 
     @property
     def needs_images(self) -> bool:
-        """Whether the contribution of an item depends on more than its keys."""
+        """Whether the contribution of an item depends on more than its keys, so that the stream must have images."""
         by_image = bool(self.where) or self.group_by is not None or isinstance(self.amount, str)
         return by_image or self.watch is not None
 
@@ -220,7 +220,7 @@ class Items:
         return Contribution(group, amount) if group and amount else None
 
     def team_number(self, image: Image) -> Contribution | None:
-        """Returns the team's number of a group; None if this item does not have it, or Tally cannot read it."""
+        """Returns the group and the team's number in this item; None if it has no number, or Tally cannot read it."""
         number = self._team_number_or_fault(image) if self.may_have_team_number(image) else None
         return number if isinstance(number, Contribution) else None
 
@@ -244,8 +244,8 @@ class Items:
         return key != "" and key.startswith(self.partition_prefix) and not is_heartbeat
 
     def partition_key_of(self, group: str) -> str:
-        """Returns the partition key of a group, which all of its items share. Only for groups by partition key."""
-        assert self.group_by is None, "an attribute says the group"
+        """Returns the partition key that all items of a group share. Only if the partition key says the group."""
+        assert self.group_by is None, "an attribute says the group, so its items may have many partition keys"
         return self.partition_prefix + unquote(group.replace("~", "%"))
 
     def _team_number_or_fault(self, image: Image) -> Contribution | Fault | None:
@@ -276,7 +276,7 @@ class Items:
         return f"{Decimal(amount).scaleb(-self.scale):{sign}f}"
 
     def _number(self, image: Image, name: str) -> int | Fault | None:
-        """Returns a number in units of the scale; None if it is missing."""
+        """Returns the number in an attribute, in units of the scale; None if the item lacks the attribute."""
         if not images.is_present(image, name):
             return None
         try:
@@ -287,8 +287,8 @@ class Items:
             return Fault("amount", f"{name} is {images.excerpt_of(image, name)}, and not a number")
         if not whole:
             decimals = -int(number.normalize(_EXACT).as_tuple().exponent)
-            how = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
-            return Fault("decimals", f"{name} is {number}: {how}")
+            advice = f"declare scale={decimals}" if decimals <= SCALE_MAX else f"no scale has {decimals} decimals"
+            return Fault("decimals", f"{name} is {number}: {advice}")
         if abs(scaled) >= AMOUNT_LIMIT:
             return Fault("large", f"{name} is {number}, which is too large to add up")
         return int(scaled)
@@ -307,7 +307,7 @@ def key_types(table: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short_digest(*facts: object) -> str:
-    """Returns a short name of these facts. It changes with each of them."""
+    """Returns 16 hexadecimal digits, which differ if one of these facts differs."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

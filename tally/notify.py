@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-THRESHOLDS_MAX = 16  # for each counter. One change may cross all of them, and one transaction stores all of its events
-MULTIPLES_MAX = 10  # one change that crosses more multiples of `every` makes events for the last ones only
+THRESHOLDS_MAX = 16  # of a counter: one change may cross all of its thresholds, and one transaction stores these events
+MULTIPLES_MAX = 10  # if one change crosses more multiples of `every`, only the last 10 make events
 THRESHOLD_MAX = 10**15  # JavaScript's Number holds integers exactly up to about 9 * 10**15
 
 

@@ -22,9 +22,9 @@ INNER_ENCODINGS_MAX = 4  # how often the name of a parameter inside a value may 
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9._~-]+")
 
 # Brave, uBlock Origin, AdGuard and ClearURLs remove most of these from the addresses of every site.
-# `tests/unit/page_parameters.txt` says of each name here and below which public lists have it. Left out are names that
-# pages give to parameters of their own, such as `ref`. No package on PyPI fits: courlan also drops `source`
-# and `uid`, and detrack drops `context` and `pid`.
+# `tests/unit/page_parameters.txt` says of each name in _TRACKING and _CREDENTIALS which public lists have it. Left out
+# are names that pages give to parameters of their own, such as `ref`. No package on PyPI fits: courlan also drops
+# `source` and `uid`, and detrack drops `context` and `pid`.
 _TRACKING = """
     utm_* gclid gclsrc gbraid wbraid dclid gad_* srsltid _ga _gl usqp ga_source ga_medium ga_term ga_content ga_campaign
     ga_place fbclid igshid igsh fb_action_* fb_comment_id fb_ref fb_source action_object_map action_ref_map
@@ -41,8 +41,8 @@ _TRACKING = """
     guce_referrer* __cf_chl_* ck_subscriber_id omnisendContactID sfmc_* trk_contact trk_msg trk_module trk_sid
     _bta_c _bta_tid mibextid sms_click sms_source sms_uph cm_cr cm_me _io_session_id __io_lv ymid os_ehash h_sid h_slt
 """
-# Sentry's SDK scrubs most of the first lines, OpenTelemetry redacts signatures, and Matomo removes ids of sessions. The
-# other names come from RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Pages have parameters `key`,
+# Sentry's SDK scrubs most names before `code+state`, OpenTelemetry redacts signatures, Matomo removes ids of sessions.
+# Other names come from RFC 5849, 6749 and 7009, OpenID Connect, SAML and signed addresses. Pages have parameters `key`,
 # `login` and `state` of their own, so these names are not here. OAuth sends `code` and `state` together, and WordPress
 # `key` and `login`: if a page has both of a pair, both are dropped.
 _CREDENTIALS = """
@@ -114,18 +114,18 @@ class Pages:
         if not query:
             return ""
         parameters = [_BEFORE_SEMICOLON.split(parameter) for parameter in query.split("&")]
-        paired = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
+        in_pairs = self._dropped_pairs({_name(part) for parts in parameters for part in parts})
         remaining = []
         for first, *others in parameters:
-            parts = [self._parameter(one) for one in others if not self._is_dropped(one, paired)]
-            if not self._is_dropped(first, paired):
+            parts = [self._parameter(one) for one in others if not self._is_dropped(one, in_pairs)]
+            if not self._is_dropped(first, in_pairs):
                 remaining.append("".join([self._parameter(first), *parts]))
             elif parts:  # the first parameter is dropped: `;b%3D7` becomes `b=7`
                 remaining.append(_LEADING_SEMICOLON.sub("", "".join(parts)).replace("%3D", "=", 1))
         return "&".join(remaining)
 
     def _dropped_pairs(self, names: set[str]) -> set[str]:
-        """Returns the names of each pair that is complete, such as `code` and `state`. They are dropped."""
+        """Returns the names of each pair that `names` has completely, such as `code` and `state`: both are dropped."""
         return {name for pair in self._pairs if pair <= names for name in pair}
 
     def _parameter(self, part: str) -> str:
@@ -141,20 +141,20 @@ class Pages:
         such as a search."""
         first, *others = _INNER_SEPARATOR.split(value)
         parts = [("", first), *zip(others[::2], others[1::2], strict=True)]  # separators and parts alternate
-        paired = self._dropped_pairs({_inner_name(part) for _, part in parts})
+        in_pairs = self._dropped_pairs({_inner_name(part) for _, part in parts})
         rest, first_separator = "", None
         for separator, part in parts:
             name = _inner_name(part)
-            if name in paired or self._dropped_in_value.fullmatch(name):
+            if name in in_pairs or self._dropped_in_value.fullmatch(name):
                 first_separator = separator if first_separator is None else first_separator
             else:
                 rest += (separator if first_separator is None else first_separator) + part
                 first_separator = None
         return rest
 
-    def _is_dropped(self, part: str, paired: set[str]) -> bool:
+    def _is_dropped(self, part: str, in_pairs: set[str]) -> bool:
         name = _name(part)
-        return name in paired or self._dropped_in_query.fullmatch(name) is not None
+        return name in in_pairs or self._dropped_in_query.fullmatch(name) is not None
 
     @cached_property
     def _dropped_in_query(self) -> re.Pattern[str]:

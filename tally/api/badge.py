@@ -25,15 +25,15 @@ def abbreviate(number: int) -> str:
 
 def svg(label: str, number: int) -> str:
     """Returns the picture, label on the left, number on the right. Screen readers read the whole number."""
-    left, right = _width(label), _width(abbreviate(number))
-    width, title = left + right, escape(f"{label}: {number:,}")
-    left_half = f"M3 0H{left}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # its left corners are round
+    label_width, number_width = _width(label), _width(abbreviate(number))
+    width, title = label_width + number_width, escape(f"{label}: {number:,}")
+    left_half = f"M3 0H{label_width}V{_HEIGHT}H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z"  # its left corners are round
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img" aria-label="{title}">'
         f"<title>{title}</title>"
         f'<rect width="{width}" height="{_HEIGHT}" rx="3" fill="#07609c"/><path d="{left_half}" fill="#555"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        f"{_text(label, 0)}{_text(abbreviate(number), left)}</g></svg>\n"
+        f"{_text(label, 0)}{_text(abbreviate(number), label_width)}</g></svg>\n"
     )
 
 

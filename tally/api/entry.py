@@ -1,11 +1,11 @@
-"""The entry point of every function: one event in, one answer out.
+"""The entry point of each function that serves callers: one event in, one answer out.
 
 An HTTP API event gets an HTTP response. Other Lambdas send `{"operation": "increment", …}` and get `{"status",
 "replayed", "body"}`, or send `{"batch": [event, …]}` and get `{"results": [answer, …]}`.
 
 Lambda takes every answer to an asynchronous invocation for a success. So for a single event, and for a batch
 with `"on_failure": "raise"`, the function raises each error that is not the caller's fault, also a bug. Lambda then
-sends the event again, and after its last attempt keeps the event.
+sends the event again, and after its last attempt puts the event into the queue of failed events.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Outcome = Answer[Any] | TallyError
 
 
 class UncheckedRequest(NamedTuple):
-    """One request, read but not checked."""
+    """One request, read but not checked. `caller` and `raw`, its fields by name, are as the event has them."""
 
     operation: Operation
     needs_caller: bool
-    caller: object
+    caller: object  # None: the event names no caller
     raw: Mapping[str, object]
-    started_s: float
+    started_s: float  # on time.monotonic()'s clock
     store_usage_before: tuple[int, float]
     """The attempts that the process had made at the store before this request, and the seconds that they took."""
 
@@ -77,10 +77,10 @@ class RequestHandler:
         self.store = store or Store(dynamodb_client(), Settings.from_environment())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answers one invocation. A single direct event, and a batch that asks for it, raise Tally's own failures."""
+        """Answers one invocation. For a direct event, and a batch that asks for it, raises Tally's own failures."""
         deadline_s = self.store.clock() + context.get_remaining_time_in_millis() / 1000 - ANSWER_RESERVE_S
         request_id = getattr(context, "aws_request_id", "") or "local"
-        logger.refresh_sample_rate_calculation()  # whether this invocation logs its successes
+        logger.refresh_sample_rate_calculation()  # decides whether this invocation logs its successes
         with observe.metrics():
             if http.is_request(event):
                 request_id = event["requestContext"]["requestId"]
@@ -118,7 +118,7 @@ class RequestHandler:
         return texts.response(body, event.get("headers", {}))
 
     def _answer_batch(self, event: Mapping[str, Any], deadline_s: float, request_id: str) -> dict[str, Any]:
-        """Answers each entry by itself, in order. If less time is left than the slowest entry took, the rest get 503.
+        """Answers each entry by itself, in order. Once less time is left than the slowest entry took, entries get 503.
 
         With `"on_failure": "raise"`, raises the first error that is not the caller's, after all entries were tried.
         """
@@ -162,7 +162,7 @@ class RequestHandler:
         counter_name = raw.get("counter")
         counter = self.counters.get(counter_name) if isinstance(counter_name, str) else None
         access = operation.access if counter is None else operation.access_of(counter)
-        # An event need not name its caller for what anyone may do, or if a service reads.
+        # An event need not name its caller if anyone may use the operation, or if it reads with a scope.
         needs_caller = access is not Access.ANYONE and (operation.writes or operation.access is Access.SIGNED_IN)
         used_before = STORE_METER.attempts, STORE_METER.elapsed_s
         return UncheckedRequest(operation, needs_caller, event.get("caller"), raw, time.monotonic(), used_before)
@@ -208,14 +208,14 @@ class RequestHandler:
 
 
 def _is_own_failure(answer: Outcome) -> TypeGuard[TallyError]:
-    """Returns whether Tally failed, and not the caller: Lambda must send the event again, or keep it."""
+    """Returns whether Tally failed, and not the caller, so that Lambda must not take the answer for a success."""
     return isinstance(answer, TallyError) and not isinstance(answer, CallerError)
 
 
 def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
-    """Logs one answer, sampled if it is a success. Meters replays, refusals and failures. The bookkeeper meters the
-    counted changes: a line for each batch of a stream costs less than one for each request."""
-    attempts, took_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
+    """Logs one answer, sampled if it is a success. Meters replays, refusals and failures. The bookkeeper meters counted
+    changes: a line for each batch of stream records costs less than a line for each request."""
+    attempts_before, before_s = request.store_usage_before if request else (STORE_METER.attempts, STORE_METER.elapsed_s)
     failed = isinstance(outcome, TallyError)
     replayed = isinstance(outcome, Answer) and outcome.replayed
     log = logger.warning if failed else logger.info
@@ -227,8 +227,8 @@ def _log_and_meter(request: UncheckedRequest | None, outcome: Outcome) -> None:
             "replayed": replayed,
             "error": outcome.slug if isinstance(outcome, TallyError) else None,
             "took_ms": round((time.monotonic() - request.started_s) * 1000, 1) if request else None,
-            "store_ms": round((STORE_METER.elapsed_s - took_s) * 1000, 1),
-            "store_attempts": STORE_METER.attempts - attempts,
+            "store_ms": round((STORE_METER.elapsed_s - before_s) * 1000, 1),
+            "store_attempts": STORE_METER.attempts - attempts_before,
         },
     )
     if failed and not isinstance(outcome, CallerError):

@@ -67,7 +67,7 @@ def verified_caller(event: Event, route: Route, console_client: str) -> object:
     if not claims.get("sub"):
         raise UnauthenticatedError("This request needs a token with a `sub`.")
     groups = claims.get("cognito:groups")
-    if isinstance(groups, str):  # API Gateway makes a list `[a b]`, and no group has a space in its name
+    if isinstance(groups, str):  # API Gateway writes a list as `[a b]`; names of groups have no spaces
         groups = groups.removeprefix("[").removesuffix("]").split()
     is_operator = isinstance(groups, list) and OPERATORS_GROUP in groups
     is_of_console = console_client and claims.get("client_id") == console_client
@@ -77,8 +77,8 @@ def verified_caller(event: Event, route: Route, console_client: str) -> object:
 
 
 def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, object]:
-    """Returns the fields of the request, unchecked, by name. `cdn`: CloudFront is in front of the API. Raises
-    InvalidInputError, PayloadTooLargeError and UnsupportedMediaTypeError."""
+    """Returns the fields of the request, unchecked, by their names in direct events. `cdn`: CloudFront is in front of
+    the API. Raises InvalidInputError, PayloadTooLargeError and UnsupportedMediaTypeError."""
     headers = {name.lower(): value for name, value in event.get("headers", {}).items()}
     has_query_to_parse = event.get("rawQueryString") and not route.operation.takes_any_query
     sent: dict[Source, Mapping[str, object]] = {
@@ -89,10 +89,10 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
         Source.ADDRESS: _address(event, headers, cdn=cdn) if route.operation.uses_client_address else {},
     }
     raw: dict[str, object] = dict(route.fixed_fields)
-    known: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
+    known_names: dict[Source, set[str]] = {Source.QUERY: set(), Source.BODY: set()}
     for field in route.fields:
         http_name, body_name = field.http_name, field.kind.body_name
-        known.get(field.source, set()).add(http_name)
+        known_names.get(field.source, set()).add(http_name)
         name = http_name.lower() if field.source is Source.HEADER else http_name
         if name in sent[field.source]:
             value = sent[field.source][name]
@@ -101,13 +101,13 @@ def raw_fields(event: Event, route: Route, *, cdn: bool = False) -> dict[str, ob
         elif field.kind.http_default is not None:
             raw[field.name] = field.kind.http_default
         if body_name:
-            known[Source.BODY].add(body_name)
+            known_names[Source.BODY].add(body_name)
         if body_name and body_name in sent[Source.BODY]:
             value = sent[Source.BODY][body_name]
             if raw.setdefault(field.name, value) != value:
                 detail = f"{body_name} in the body differs from {http_name}: send one of them."
                 raise InvalidInputError(detail, field=body_name)
-    for source, names in known.items():
+    for source, names in known_names.items():
         unknown = sorted(sent[source].keys() - names)
         if unknown:
             name = unknown[0][:64]
@@ -126,7 +126,7 @@ def _address(event: Event, headers: Mapping[str, str], *, cdn: bool) -> dict[str
 
 
 def _unquote(key: str) -> str:
-    """Returns the key in a quoted string. The IETF's draft of Idempotency-Key quotes keys. Raises InvalidInputError."""
+    """Returns the key in a quoted string: the IETF's draft of Idempotency-Key quotes keys. Raises InvalidInputError."""
     if not (quoted := _QUOTED_PATTERN.fullmatch(key)):
         raise InvalidInputError(f"{KEY.http_name} must be a key, or one quoted string.", field=KEY.http_name)
     return re.sub(r"\\(.)", r"\1", quoted[1])
@@ -179,8 +179,8 @@ def _parse_body(event: Event, headers: Mapping[str, str], route: Route) -> dict[
 
 @cache
 def media_types(route: Route) -> tuple[str, ...]:
-    """Returns the media types that a body may have. A browser's beacon sends no headers, so it needs a key in the body:
-    a route accepts the beacon's media type only if the body may hold the key."""
+    """Returns the media types that a body may have. A browser's beacon sends no headers, so the body has its key. A
+    route accepts the beacon's media type only if the body may have the key."""
     has_key_in_body = any(field.kind.body_name for field in route.fields)
     return (JSON_MEDIA_TYPE, BEACON_MEDIA_TYPE) if has_key_in_body else (JSON_MEDIA_TYPE,)
 

@@ -32,10 +32,10 @@ class Source(Enum):
 class FieldContext(NamedTuple):
     """The facts that the check of a field depends on, besides the value."""
 
-    anonymous: bool
+    anonymous: bool  # whether the caller has not signed in
     page_hosts: frozenset[str]
     counters: Mapping[str, Counter]
-    pages: Pages
+    pages: Pages  # makes a URL canonical
 
 
 class SchemaContext(NamedTuple):
@@ -64,14 +64,14 @@ class Kind:
     list_max: int = 0
     """The most values of a list; 0: the field has one value. A query repeats the name for each value."""
     http_default: str | None = None
-    """The value of an HTTP request that does not have the field."""
+    """The value if an HTTP request does not have the field. None: the field is missing."""
     is_counter: bool = False
     """Whether the value is the name of a counter."""
     uses_page_hosts: bool = False
     """Whether the check compares a host with the page hosts that the deployment lists."""
     is_precondition: bool = False
     """Whether a request without the field gets 428 (Precondition Required)."""
-    is_documented: bool = True
+    is_documented: bool = True  # in the API document
 
     def missing_error(self, http_name: str) -> CallerError:
         """Makes the error for a required field that is missing."""
@@ -147,7 +147,7 @@ def text(longest: int, description: str, example: str, unit: str = "bytes") -> K
 
 
 def matching(pattern: re.Pattern[str], schema: Schema, must: str, description: str, example: str) -> Kind:
-    """Returns a kind for text that matches a pattern. `must`: the pattern in words."""
+    """Returns a kind for text that matches a pattern. `must`: the pattern in words, for the message "must be …"."""
 
     def check(value: object, field: str, _: FieldContext) -> str:
         text = fields.string(value, field)

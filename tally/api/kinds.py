@@ -93,14 +93,14 @@ SECRET = Kind(
     _SECRET_SCHEMA,
     "A secret of this browser, such as a UUID. Tally stores a hash of the secret and the id.",
     "0b1f6c64-7d0e-4a52-9c3b-8e2f5a7d9c10",
-    source=Source.HEADER,  # a URL would be logged
+    source=Source.HEADER,  # proxies log URLs, and a secret must not be in a log
     http_name="Tally-Secret",
 )
 # When a visitor leaves a page, the browser sends changes with `navigator.sendBeacon`, which takes no headers.
 _IN_HEADER_OR_BODY = f"{KEY.description} In the header, or as `key` in the body."
 KEY_IN_HEADER_OR_BODY = replace(KEY, description=_IN_HEADER_OR_BODY, body_name="key")
 KEYS_IN_QUERY = replace(KEY, description="The key of the change.", source=Source.QUERY, http_name="key", list_max=100)
-VOIDED_KEY = replace(KEY, description="The key that the change was counted under.", source=None, http_name="key")
+VOIDED_KEY = replace(KEY, description="The key under which the change was counted.", source=None, http_name="key")
 _UTF8 = "bytes in UTF-8"
 POST_TEXT = kind.text(fields.TEXT_BYTES_MAX, f"At most {fields.TEXT_BYTES_MAX} {_UTF8}.", "Hello", _UTF8)
 PAGE = Kind(
@@ -163,7 +163,7 @@ VERSION = Kind(
     http_name="If-Match",
     is_precondition=True,
 )
-HOLD = Kind(_check_hold_id, kind.pattern_schema(fields.HOLD_PATTERN), "The `hold` from the answer.", HOLD_EXAMPLE)
+HOLD = Kind(_check_hold_id, kind.pattern_schema(fields.HOLD_PATTERN), "The id of the hold.", HOLD_EXAMPLE)
 CHILD_NAME = Kind(
     kind.without_context(fields.child),
     kind.string_schema(1, fields.USER_BYTES_MAX),
@@ -198,7 +198,7 @@ RECEIPT_TARGET = kind.text(
 )
 _ID_OR_URL = "The id of what is counted. For `visits`: the page's URL."
 ID_OR_PAGE = replace(RECEIPT_TARGET, description=_ID_OR_URL, example="7c20")
-PERIOD = kind.matching(  # a later check refuses a period that the counter does not have
+PERIOD = kind.matching(  # counting/periods.py refuses a period that the counter does not have
     fields.PERIOD_PATTERN,
     kind.string_schema(4, 16, fields.PERIOD_PATTERN),
     "a period, like 2026-11-22, 2026-W47 or 2026-11",
@@ -221,7 +221,7 @@ ADDRESS = replace(
         fields.ADDRESS_CHARACTERS_MAX, "The visitor's IP address; nothing stores it.", "203.0.113.10", "characters"
     ),
     source=Source.ADDRESS,
-    is_documented=False,  # the gateway knows it
+    is_documented=False,  # no client sends it: the gateway knows the address
 )
 _USER_SCHEMA = kind.string_schema(1, fields.USER_BYTES_MAX)
 CALLER = Kind(kind.without_context(fields.user), _USER_SCHEMA, "The caller whose change it was.", "auth0|7c20")

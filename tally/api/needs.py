@@ -1,6 +1,7 @@
 """The access to tables that an operation needs: an action on the items whose partition key begins with a prefix.
 
-The role of a function grants exactly this access. Tests compare each function's requests with its needs.
+The role of a function grants exactly this access. Tests compare each function's requests with its needs. The modules
+dynamo/keys.py and counting/hold_items.py say which items the ledger has under each prefix.
 """
 
 from __future__ import annotations
@@ -96,14 +97,14 @@ def to_find_receipt_before_refusal(counters: Iterable[Counter]) -> Needs:
 
 
 def to_release_expired_holds(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to give back what expired holds have taken: before a 409, and in the sweep."""
+    """Returns the needs to release expired holds: before a limit refuses a change, and in the sweep."""
     with_holds = [counter for counter in counters if counter.may_settle_holds]
     moves = on_ledger({"HOLDS#": ["Query", "PutItem", "DeleteItem"]}) | on_counts(with_holds, "UpdateItem")
     return (PUT_RECEIPT | moves | to_read_limits(with_holds)) if with_holds else NOTHING
 
 
 def to_change_child(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to put or delete a child, which may read the parent and create a shard beside it."""
+    """Returns the needs to put or delete a child, which may also read the parent and create a shard of its tally."""
     with_children = list(counters)
     change = on_counts(with_children, "PutItem", "GetItem", "UpdateItem", "DeleteItem", "ConditionCheckItem")
     of_posts = [counter for counter in with_children if counter.parent_required]
@@ -111,7 +112,7 @@ def to_change_child(counters: Iterable[Counter]) -> Needs:
 
 
 def to_read_tallies(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to read tallies. Tallies of one item are read together, and each tally with shards alone."""
+    """Returns the needs to read tallies: one BatchGetItem for all tallies of one item, a Query for each other tally."""
     readable = list(counters)
     single = [counter for counter in readable if counter.has_version]
     spread = [counter for counter in readable if not counter.has_version]
@@ -131,7 +132,7 @@ def to_read_as_of(counters: Iterable[Counter]) -> Needs:
 
 
 def to_make_events(counters: Iterable[Counter]) -> Needs:
-    """Returns the needs to make events. For sums of shards, a consumer also stores the last level."""
+    """Returns the needs to make events. For a sum of shards, a consumer stores the highest threshold reached."""
     notifying = [counter for counter in counters if counter.notifies]
     sums = [counter for counter in notifying if not counter.has_version]
     written = {"EVENT#": ("PutItem",)} if notifying else {}
@@ -139,7 +140,7 @@ def to_make_events(counters: Iterable[Counter]) -> Needs:
 
 
 def to_send_events(counters: Iterable[Counter], *more: str) -> Needs:
-    """Returns the needs to send events: each moves to the sent events. `more`: actions on events that are not sent."""
+    """Returns the needs to send events, and to store each as sent. `more`: further actions on events to send."""
     sent = {"EVENT#": ("DeleteItem", *more), "SENT#": ("PutItem",)}
     return on_ledger(sent) if any(counter.notifies for counter in counters) else NOTHING
 

@@ -10,9 +10,9 @@
     def get_counter(call: Call, *, counter: DeclaredCounter, id: Id, period: Period | None = None) -> Answer[Value]:
         "The value of a counter"
 
-The operation has the function's name. Its fields are the keyword arguments. Each field has a kind (kinds.py), and is
-required if the argument has no default. Routes, roles, throttles, the local gateway, the API document, the samples in
-`events/`, the smoke test and the client follow from this declaration.
+The operation has the function's name. Its fields are the keyword arguments. Each field has a kind, which checks its
+value (kinds.py), and is required if the argument has no default. Routes, roles, throttles, the local gateway, the API
+document, the samples in `events/`, the smoke test and the client follow from this declaration.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .needs import NOTHING, Needs
 from .texts import Text
 
 OPEN_SUFFIX = "_open"
-"""The end of the name of a function that serves strangers, if another function of the module may change more."""
+"""The end of the name of a module's second function, which serves strangers (see `routes_by_function`)."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Access(Enum):
 
 
 class UserVisibility(Enum):
-    """Who sees over HTTP which users a counter counts: an option of the deployment."""
+    """Who may read over HTTP which users like a post: the option `likersVisible` of the deployment."""
 
     ANYONE = "anyone"
     SIGNED_IN = "signedIn"
@@ -83,7 +83,7 @@ class Answer(NamedTuple, Generic[T]):
     status: int = 200
     replayed: bool = False
     max_age_s: int = 0
-    """For how many seconds a cache may keep the answer, if the route is for anyone and caches may revalidate."""
+    """For how many seconds a cache may keep the answer. Only an answer of a cacheable route says this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,20 +110,20 @@ class OperationFacts:
     needs: Callable[[Sequence[Counter]], Needs] = lambda _: NOTHING
     """Returns the access to tables that the operation needs for the counters that its function serves."""
     audience_field: str = ""
-    """`changes`, `read` or `lists`: the field of a counter that says who else may use it. Empty: nobody else."""
+    """`changes`, `read` or `lists`: the counter's field that may allow more callers than `access`. Empty: no field."""
     open_throttle: Throttle | None = None
     """The throttle of a route for one counter that is open to more callers than `access` says. None: `throttle`."""
     short_route: str = ""
     """The template of a counter's short route, such as `POST {path}`. Empty: no counter has such a route."""
     has_short_route: Callable[[Counter], bool] = lambda _: True
-    """Whether a counter has that short route."""
+    """Whether a counter with a `path` has the short route of this operation."""
     raises: Sequence[type[TallyError]] = ()
     """The errors besides those that any operation may raise."""
     refusal_for: Callable[[Counter], CallerError | None] = lambda _: None
     """Returns why the operation does not work on this counter; None if it works."""
     serves_only: Sequence[Counter] = ()
     """The only counters that it works on. A deployment with none of these counters lacks the operation. Empty: any."""
-    example: Any = None
+    example: Any = None  # of an answer's body, for the API document
     success_statuses: Sequence[int] = (200,)
     """The statuses of its successful answers."""
     changes_numbers: bool = False
@@ -136,7 +136,7 @@ class OperationFacts:
     takes_any_query: bool = False
     """Whether HTTP requests may have any query string, which Tally then does not read."""
     body_bytes_max: int = 16 * 1024  # of an HTTP request
-    names_users: bool = False  # then `UserVisibility` says who may call it
+    names_users: bool = False  # whether its answer names users; then `UserVisibility` says who may call it
     smoke_statuses: Sequence[int] = ()
     """The statuses that the smoke test expects of its sample. Empty: `success_statuses`."""
 
@@ -209,7 +209,7 @@ class Operation(OperationFacts):
 
     @property
     def uses_page_hosts(self) -> bool:
-        """Whether it uses the hosts whose pages count."""
+        """Whether it compares a page's host with the hosts that the deployment lists."""
         return any(field.kind.uses_page_hosts for field in self.fields)
 
     @cached_property
@@ -247,8 +247,8 @@ class Operation(OperationFacts):
         return self.has_counter_in_path and self.access_of(counter) is not self.access
 
     def routes(self, counters: Mapping[str, Counter]) -> list[Route]:
-        """Returns the general route, one for each counter that opens it to more callers, and short routes. If the
-        operation works on no declared counter, there are no routes."""
+        """Returns the general route, a route for each counter that opens the operation to more callers, and short
+        routes. If each served counter has its own route, or none is served, there is no general route."""
         served = self.served_counters(counters.values())
         general = Route(self, self.method, self.path, self.access, self.throttle)
         routes = [] if all(map(self.is_opened_by, served)) else [general]
@@ -278,7 +278,7 @@ class Route:
     access: Access
     throttle: Throttle
     fixed_fields: Mapping[str, str] = field(default_factory=dict)
-    """The fields that the route has in its path already: `{"counter": "plays"}`."""
+    """The fields whose values the path fixes: `{"counter": "plays"}`."""
     is_short: bool = False
     """Whether it is a counter's own short route."""
 
@@ -343,7 +343,7 @@ class Route:
 
 
 def _kind(hint: Any) -> Kind | None:
-    """Returns the kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`."""
+    """Returns the kind in `Annotated[str, KIND]`, or in `Annotated[str, KIND] | None`; None without a kind."""
     kinds = [fact for fact in getattr(hint, "__metadata__", ()) if isinstance(fact, Kind)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = [kind for argument in typing.get_args(hint) if (kind := _kind(argument))]
@@ -351,7 +351,7 @@ def _kind(hint: Any) -> Kind | None:
 
 
 def operations_of(module: ModuleType) -> list[Operation]:
-    """Returns the operations of a file, in its order."""
+    """Returns the operations of a module of `operations/`, in the order of the file."""
     return [value for value in vars(module).values() if isinstance(value, Operation)]
 
 

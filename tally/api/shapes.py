@@ -51,7 +51,7 @@ class Value(TypedDict):
     left: NotRequired[
         Annotated[
             int,
-            {"description": "The amount that still fits up to `limit`. Below 0: the number is beyond it by so much."},
+            {"description": "The amount that still fits up to `limit`. Below 0: how far the number is beyond `limit`."},
         ]
     ]
     over: NotRequired[Annotated[Literal[True], {"description": "The number is beyond `limit`: `left` says how far."}]]

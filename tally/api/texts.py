@@ -59,7 +59,7 @@ def response(body: Text, request_headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:
-    """Returns whether the caller takes gzip (RFC 9110, section 12.5.3). Without the header, it may not decompress."""
+    """Returns whether the caller takes gzip (RFC 9110, section 12.5.3). Without the header, a caller may lack gzip."""
     for offer in accept_encoding.lower().split(","):
         name, _, weight = (part.strip() for part in offer.partition(";"))
         if name == "gzip":
